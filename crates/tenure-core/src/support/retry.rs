@@ -25,6 +25,12 @@ impl RetryBudget {
         Self::until(Time::MAX)
     }
 
+    /// The same with pauses as long as after that many failures, where the first attempts would be in vain.
+    #[must_use]
+    pub fn after_failures(self, failures: u32) -> Self {
+        Self { failures, ..self }
+    }
+
     /// An attempt succeeded: pauses are short again, and attempts are made until `limit`.
     pub fn restart(&mut self, limit: Time) {
         *self = Self::until(limit);
@@ -88,6 +94,15 @@ mod tests {
         budget.restart(later);
         assert_eq!(budget.failures(), 0);
         assert!(budget.next_attempt(&clock).since(start) <= pace::FIRST);
+    }
+
+    #[test]
+    fn pauses_begin_as_long_as_they_are_told_to() {
+        let (clock, _) = Clock::virtual_clock();
+        let start = clock.now();
+        let mut budget = RetryBudget::without_limit().after_failures(3);
+        assert_eq!(budget.failures(), 3);
+        assert!(budget.next_attempt(&clock).since(start) > pace::FIRST);
     }
 
     #[test]

@@ -1,77 +1,218 @@
-//! A connection to a MySQL or PostgreSQL server: runs statements and returns their rows as text.
+//! A connection to a database: how it is opened, and a form in which all databases return rows as text.
 
-use sqlx::AssertSqlSafe;
+use std::time::Duration;
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use sqlx::ConnectOptions as _;
+#[cfg(feature = "mysql")]
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
+#[cfg(feature = "postgres")]
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::SqliteConnection;
+use sqlx::{AssertSqlSafe, Connection as _, ValueRef as _};
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use tenure_core::error::Error;
 use tenure_core::rt::Clock;
 
-use super::errors::Trouble;
-use super::server::{Kind, Server};
+use super::request_error::RequestError;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::server::{Kind, Server, Tls};
 
-/// A row of an answer, as text.
+/// The name of our connections in the server.
+#[cfg(feature = "postgres")]
+const APPLICATION: &str = "tenure";
+
+/// A row of an answer, with its values as text.
 pub(crate) type Row = Vec<Option<String>>;
 
-/// A connection to either server.
+/// Waits for the answer to a request until `timeout` is over. After that the caller closes the connection, because its
+/// next answer would be the one to this request.
+pub(crate) async fn within<T>(
+    timeout: Duration,
+    clock: &Clock,
+    request: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, RequestError> {
+    let limit = clock.now().after(timeout);
+    tokio::select! {
+        biased;
+        answer = request => answer.map_err(RequestError::from),
+        () = clock.sleep_until(limit) => Err(RequestError::TimedOut(timeout)),
+    }
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+impl Server {
+    #[cfg(feature = "mysql")]
+    fn mysql_options(&self) -> Result<MySqlConnectOptions, Error> {
+        let mut options = MySqlConnectOptions::new()
+            .host(&self.host.name)
+            .port(self.host.port)
+            // The store sets what these options would set, in one round trip less.
+            .pipes_as_concat(false)
+            .no_engine_substitution(false)
+            .disable_statement_logging();
+        options = match &self.tls {
+            Tls::Off => options.ssl_mode(MySqlSslMode::Disabled),
+            Tls::Prefer => options.ssl_mode(MySqlSslMode::Preferred),
+            Tls::On(files) => {
+                let pem = files.read()?;
+                let mut options = options.ssl_mode(MySqlSslMode::VerifyIdentity);
+                if let Some(ca) = pem.ca {
+                    options = options.ssl_ca_from_pem(ca);
+                }
+                if let Some((cert, key)) = pem.client {
+                    options = options.ssl_client_cert_from_pem(cert);
+                    options = options.ssl_client_key_from_pem(key);
+                }
+                options
+            }
+        };
+        if let Some(path) = &self.socket {
+            options = options.socket(path);
+        }
+        if let Some(user) = &self.user {
+            options = options.username(user);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password.reveal());
+        }
+        if let Some(database) = &self.database {
+            options = options.database(database);
+        }
+        Ok(options)
+    }
+
+    /// For a client library that opens connections itself.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
+        // No file and no environment variable is read: the URL alone says what the store is.
+        let mut options = PgConnectOptions::new_without_pgpass()
+            .host(&self.host.name)
+            .port(self.host.port)
+            .application_name(APPLICATION)
+            // A pooler refuses this parameter, and no floats are read.
+            .extra_float_digits(None)
+            .disable_statement_logging();
+        options = match &self.tls {
+            Tls::Off => options.ssl_mode(PgSslMode::Disable),
+            Tls::Prefer => options.ssl_mode(PgSslMode::Prefer),
+            Tls::On(files) => {
+                let pem = files.read()?;
+                let mut options = options.ssl_mode(PgSslMode::VerifyFull);
+                if let Some(ca) = pem.ca {
+                    options = options.ssl_root_cert_from_pem(ca);
+                }
+                if let Some((cert, key)) = pem.client {
+                    options = options.ssl_client_cert_from_pem(cert);
+                    options = options.ssl_client_key_from_pem(key);
+                }
+                options
+            }
+        };
+        if let Some(path) = &self.socket {
+            options = options.socket(path);
+        }
+        if let Some(user) = &self.user {
+            options = options.username(user);
+        }
+        if let Some(password) = &self.password {
+            options = options.password(password.reveal());
+        }
+        if let Some(database) = &self.database {
+            options = options.database(database);
+        }
+        Ok(options)
+    }
+}
+
+/// A connection to a server, or to a file of SQLite.
 pub(crate) enum Connection {
     #[cfg(feature = "mysql")]
-    MySql(sqlx::mysql::MySqlConnection),
+    MySql(MySqlConnection),
     #[cfg(feature = "postgres")]
-    Postgres(sqlx::postgres::PgConnection),
+    Postgres(PgConnection),
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteConnection),
+}
+
+/// Does the same with any connection.
+macro_rules! with {
+    ($connection:expr, $it:ident => $work:expr) => {
+        match $connection {
+            #[cfg(feature = "mysql")]
+            Connection::MySql($it) => $work,
+            #[cfg(feature = "postgres")]
+            Connection::Postgres($it) => $work,
+            #[cfg(feature = "sqlite")]
+            Connection::Sqlite($it) => $work,
+        }
+    };
 }
 
 impl Connection {
-    pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, Trouble> {
+    /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, RequestError> {
+        // In a box, because opening is large and rare: every request would have to have room for it.
         match server.kind {
             #[cfg(feature = "mysql")]
-            Kind::MySql => server.mysql(clock).await.map(Self::MySql),
+            Kind::MySql => {
+                let options = server.mysql_options().map_err(RequestError::Explained)?;
+                let connect = Box::pin(MySqlConnection::connect_with(&options));
+                let connection = within(server.timeout, clock, connect).await?;
+                Ok(Self::MySql(connection))
+            }
             #[cfg(feature = "postgres")]
-            Kind::Postgres => server.postgres(clock).await.map(Self::Postgres),
+            Kind::Postgres => {
+                let options = server.postgres_options().map_err(RequestError::Explained)?;
+                let connect = Box::pin(PgConnection::connect_with(&options));
+                let connection = within(server.timeout, clock, connect).await?;
+                Ok(Self::Postgres(connection))
+            }
             #[allow(unreachable_patterns, reason = "with both features there is none left")]
-            _ => Err(Trouble::Broken(sqlx::Error::WorkerCrashed)),
+            _ => Err(RequestError::Broken(sqlx::Error::WorkerCrashed)),
         }
     }
 
-    /// What PostgreSQL says when it greets, as 150018 for 15.18.
+    /// What PostgreSQL reports when a connection opens, as 150018 for 15.18.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn version(&self) -> Option<u32> {
         match self {
-            #[cfg(feature = "mysql")]
-            Self::MySql(_) => None,
             #[cfg(feature = "postgres")]
             Self::Postgres(connection) => connection.server_version_num(),
+            #[allow(unreachable_patterns, reason = "with one feature there is none left")]
+            _ => None,
         }
     }
 
-    /// All rows of all statements, in the protocol for plain text: nothing is prepared, so nothing is left behind.
+    /// Sends statements by the simple protocol, and returns all their rows. No statement is prepared: so nothing is left
+    /// in the session, and a proxy may give each transaction to another session.
     pub(crate) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
-        use sqlx::Executor as _;
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
-        match self {
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => connection.fetch_all(sql).await.map(texts),
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.fetch_all(sql).await.map(texts),
-        }
+        with!(self, connection => sql.fetch_all(connection).await.map(texts))
     }
 
-    /// Says goodbye.
+    /// The same, and returns how many rows were changed.
+    pub(crate) async fn changed_rows(&mut self, sql: String) -> Result<u64, sqlx::Error> {
+        let sql = sqlx::raw_sql(AssertSqlSafe(sql));
+        with!(self, connection => sql.execute(connection).await.map(|it| it.rows_affected()))
+    }
+
+    /// Ends the connection in order, which spares the server a line in its log.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
-        use sqlx::Connection as _;
-        match self {
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => connection.close().await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.close().await,
-        }
+        with!(self, connection => connection.close().await)
     }
 }
 
+/// All values as text, as the simple protocol sends them. A value that is no text counts as NULL.
 fn texts<R: sqlx::Row>(rows: Vec<R>) -> Vec<Row>
 where
     R::Database: sqlx::Database,
     for<'a> &'a str: sqlx::Decode<'a, R::Database>,
-    for<'a> &'a [u8]: sqlx::Decode<'a, R::Database>,
     usize: sqlx::ColumnIndex<R>,
 {
-    use sqlx::ValueRef as _;
     let text = |row: &R, at: usize| {
         let raw = row.try_get_raw(at).ok()?;
         if raw.is_null() {

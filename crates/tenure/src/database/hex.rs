@@ -10,7 +10,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The reverse of [`hex`]. Upper-case digits are read too: MySQL writes those.
+/// The reverse of [`hex`]. Upper-case digits are read too, because MySQL writes upper-case digits.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text

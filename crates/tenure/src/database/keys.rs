@@ -2,8 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
-/// The first eight bytes of the SHA-256 of the name, big-endian, as the server's `bigint`. Locks of sessions and
-/// those of transactions share it, so that they exclude each other.
+/// The first eight bytes of the SHA-256 of the name, big-endian, as the server's `bigint`. Locks of sessions and locks of
+/// transactions have the same key, so that they exclude each other.
 pub(crate) fn bigint(name: &str) -> i64 {
     let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
     let [a, b, c, d, e, f, g, h, ..] = digest;

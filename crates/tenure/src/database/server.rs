@@ -1,67 +1,79 @@
-//! The server of a database: what a URL says about it, and a connection to it.
+//! The server of a database: what a URL says about it.
 
 use std::time::Duration;
 
-#[cfg(feature = "mysql")]
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlSslMode};
-#[cfg(feature = "postgres")]
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
-use sqlx::{ConnectOptions as _, Connection as _};
-
-use crate::tls;
 use tenure_core::backend::Finding;
 use tenure_core::error::Error;
 use tenure_core::name::Escaped;
-use tenure_core::rt::Clock;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::errors::Trouble;
+use crate::tls;
 
 /// The options of every database server, for [`Url::finish`].
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
 
-/// What the server shows our connections as.
-#[cfg(feature = "postgres")]
-const APPLICATION: &str = "tenure";
-
-/// How locks lie in a database.
+/// Where the locks of a database are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As locks of a session, which the server itself keeps.
+    /// The server itself keeps them, for its sessions.
     Session,
-    /// As rows of a table.
+    /// They are rows of a table.
     Table,
 }
 
-/// Whose protocol it speaks.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     MySql,
     Postgres,
 }
 
-/// Whether what passes over the network is encrypted.
+/// Whether connections are encrypted.
 #[derive(Clone, Debug)]
-enum Tls {
+pub(super) enum Tls {
     Off,
-    /// If the server offers it; anybody may be the server. Never beyond this machine: whoever stands between could
-    /// say that there is no TLS, and ask for the password.
+    /// If the server offers TLS. The server does not prove who it is, so this is for servers on this machine only: an
+    /// attacker on the network could say that there is no TLS, and ask for the password.
     Prefer,
     /// Always, and the server has to prove who it is.
     On(tls::Files),
 }
 
-/// One server, and who we are there.
+impl Tls {
+    /// Takes the options about TLS. `is_near`: the server is on this machine.
+    fn take(url: &mut Url, host: &Host, is_near: bool) -> Result<Self, Error> {
+        let choice = url.take("tls");
+        let is_on = match choice.as_deref() {
+            None => !is_near,
+            word => word == Some("on"),
+        };
+        let files = tls::Files::take(url, is_on, "tls=on")?;
+        match (choice.as_deref(), files) {
+            (None | Some("on"), Some(files)) => Ok(Self::On(files)),
+            (Some("off"), _) => Ok(Self::Off),
+            (None | Some("prefer"), _) if is_near => Ok(Self::Prefer),
+            (Some("prefer"), _) => invalid(format!(
+                "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
+            )),
+            (other, _) => invalid(format!(
+                "the option `tls` is \"{}\"; it can be on, off or prefer",
+                Escaped(other.unwrap_or_default())
+            )),
+        }
+    }
+}
+
+/// One server, and our user there.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) kind: Kind,
     pub(crate) host: Host,
-    /// A path on this machine instead of the host.
-    socket: Option<String>,
+    /// A socket on this machine in place of the host.
+    pub(super) socket: Option<String>,
     pub(crate) user: Option<String>,
-    password: Option<Secret>,
+    pub(super) password: Option<Secret>,
     pub(crate) database: Option<String>,
-    tls: Tls,
+    pub(super) tls: Tls,
     /// Limit of each request and of each attempt to connect.
     pub(crate) timeout: Duration,
 }
@@ -69,12 +81,12 @@ pub(crate) struct Server {
 impl Server {
     /// See [`tls::plaintext`].
     pub(crate) fn plaintext(&self) -> Option<Finding> {
-        // Beyond this machine only the URL turns it off.
+        // For a server on another machine only the URL turns TLS off.
         let is_safe = self.socket.is_some() || !matches!(self.tls, Tls::Off);
         tls::plaintext(&self.host, is_safe, "tls=on")
     }
 
-    /// Takes a URL `mysql://` or `postgres://` apart. The options that are left belong to the backend.
+    /// Reads a URL `mysql://` or `postgres://`. The options that are left are those of the store.
     pub(crate) fn parse(url: &str) -> Result<(Self, Mode, Url), Error> {
         let (kind, port) = match url.split_once(':') {
             Some(("mysql", _)) => (Kind::MySql, 3_306),
@@ -91,16 +103,10 @@ impl Server {
                 url.scheme
             ));
         };
-        let mode = match url.take("mode").as_deref() {
-            None | Some("session") => Mode::Session,
-            Some("table") => Mode::Table,
-            Some(other) => {
-                return invalid(format!(
-                    "the option `mode` is \"{}\"; it can be session or table",
-                    Escaped(other)
-                ));
-            }
-        };
+        let mode = url.take_word(
+            "mode",
+            &[("session", Mode::Session), ("table", Mode::Table)],
+        )?;
         let socket = url.take("socket");
         if let Some(path) = &socket
             && !path.starts_with('/')
@@ -111,28 +117,7 @@ impl Server {
             ));
         }
         let is_near = socket.is_some() || host.is_this_machine();
-        let choice = url.take("tls");
-        let is_on = match choice.as_deref() {
-            None => !is_near,
-            word => word == Some("on"),
-        };
-        let files = tls::Files::take(&mut url, is_on, "tls=on")?;
-        let tls = match (choice.as_deref(), files) {
-            (None | Some("on"), Some(files)) => Tls::On(files),
-            (Some("off"), _) => Tls::Off,
-            (None | Some("prefer"), _) if is_near => Tls::Prefer,
-            (Some("prefer"), _) => {
-                return invalid(format!(
-                    "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
-                ));
-            }
-            (other, _) => {
-                return invalid(format!(
-                    "the option `tls` is \"{}\"; it can be on, off or prefer",
-                    Escaped(other.unwrap_or_default())
-                ));
-            }
-        };
+        let tls = Tls::take(&mut url, &host, is_near)?;
         let timeout = url.take_timeout()?;
         let database = std::mem::take(&mut url.path);
         let server = Self {
@@ -147,122 +132,18 @@ impl Server {
         };
         Ok((server, mode, url))
     }
+}
 
-    /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
-    /// the caller.
-    #[cfg(feature = "mysql")]
-    pub(crate) async fn mysql(&self, clock: &Clock) -> Result<MySqlConnection, Trouble> {
-        let options = self.mysql_options().map_err(Trouble::Settings)?;
-        // In a box, since it is large and rarely done: every request would have to have room for it.
-        self.limited(clock, Box::pin(MySqlConnection::connect_with(&options)))
-            .await
-    }
-
-    /// Opens a connection within [`timeout`](Server::timeout). What the session is to be like is up to
-    /// the caller.
-    #[cfg(feature = "postgres")]
-    pub(crate) async fn postgres(&self, clock: &Clock) -> Result<PgConnection, Trouble> {
-        let options = self.postgres_options().map_err(Trouble::Settings)?;
-        // As above.
-        self.limited(clock, Box::pin(PgConnection::connect_with(&options)))
-            .await
-    }
-
-    /// Waits for the answer to a request for as long as a request may take. Without an answer the connection
-    /// is in doubt: whoever has it closes it.
-    pub(crate) async fn limited<T>(
-        &self,
-        clock: &Clock,
-        request: impl Future<Output = Result<T, sqlx::Error>>,
-    ) -> Result<T, Trouble> {
-        let limit = clock.now().after(self.timeout);
-        tokio::select! {
-            biased;
-            answer = request => answer.map_err(Trouble::from),
-            () = clock.sleep_until(limit) => Err(Trouble::Silence(self.timeout)),
+impl Server {
+    /// What a word in the text of an error stands for: our user, our database, or else the server itself.
+    pub(crate) fn name(&self, word: &str) -> String {
+        let escaped =
+            |name: &Option<String>| Escaped(name.as_deref().unwrap_or_default()).to_string();
+        match word {
+            "user" => escaped(&self.user),
+            "database" => escaped(&self.database),
+            _ => self.to_string(),
         }
-    }
-
-    #[cfg(feature = "mysql")]
-    fn mysql_options(&self) -> Result<MySqlConnectOptions, Error> {
-        let mut options = MySqlConnectOptions::new()
-            .host(&self.host.name)
-            .port(self.host.port)
-            // What they would set is set by the backend, in a round trip less.
-            .pipes_as_concat(false)
-            .no_engine_substitution(false)
-            .disable_statement_logging();
-        options = match &self.tls {
-            Tls::Off => options.ssl_mode(MySqlSslMode::Disabled),
-            Tls::Prefer => options.ssl_mode(MySqlSslMode::Preferred),
-            Tls::On(files) => {
-                let pem = files.read()?;
-                let mut options = options.ssl_mode(MySqlSslMode::VerifyIdentity);
-                if let Some(ca) = pem.ca {
-                    options = options.ssl_ca_from_pem(ca);
-                }
-                if let Some((cert, key)) = pem.client {
-                    options = options.ssl_client_cert_from_pem(cert);
-                    options = options.ssl_client_key_from_pem(key);
-                }
-                options
-            }
-        };
-        if let Some(path) = &self.socket {
-            options = options.socket(path);
-        }
-        if let Some(user) = &self.user {
-            options = options.username(user);
-        }
-        if let Some(password) = &self.password {
-            options = options.password(password.reveal());
-        }
-        if let Some(database) = &self.database {
-            options = options.database(database);
-        }
-        Ok(options)
-    }
-
-    /// For what opens connections by itself.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn postgres_options(&self) -> Result<PgConnectOptions, Error> {
-        // Nothing from a file or from the environment: a store is what its URL says.
-        let mut options = PgConnectOptions::new_without_pgpass()
-            .host(&self.host.name)
-            .port(self.host.port)
-            .application_name(APPLICATION)
-            // A pooler refuses to pass it on, and no floats are read.
-            .extra_float_digits(None)
-            .disable_statement_logging();
-        options = match &self.tls {
-            Tls::Off => options.ssl_mode(PgSslMode::Disable),
-            Tls::Prefer => options.ssl_mode(PgSslMode::Prefer),
-            Tls::On(files) => {
-                let pem = files.read()?;
-                let mut options = options.ssl_mode(PgSslMode::VerifyFull);
-                if let Some(ca) = pem.ca {
-                    options = options.ssl_root_cert_from_pem(ca);
-                }
-                if let Some((cert, key)) = pem.client {
-                    options = options.ssl_client_cert_from_pem(cert);
-                    options = options.ssl_client_key_from_pem(key);
-                }
-                options
-            }
-        };
-        if let Some(path) = &self.socket {
-            options = options.socket(path);
-        }
-        if let Some(user) = &self.user {
-            options = options.username(user);
-        }
-        if let Some(password) = &self.password {
-            options = options.password(password.reveal());
-        }
-        if let Some(database) = &self.database {
-            options = options.database(database);
-        }
-        Ok(options)
     }
 }
 

@@ -8,19 +8,18 @@ use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing};
+use super::attempt::{self, Outcome, Pacing, Trust};
 use super::batch;
 use super::errors;
 use super::names::KeySource;
 use super::operations::{LockRequest, OperationError, OperationResult, Reply};
 use super::pool::SessionChoice;
 use super::renew;
-use super::restart_guard::{Trust, trust};
 use super::session::Session;
 use super::store::Store;
 use super::wait;
 
-/// How often a request is sent that does not wait, if its session ends under it.
+/// How often a request that does not wait is sent, if its session ends meanwhile.
 const MAX_ATTEMPTS: u32 = 3;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
@@ -30,7 +29,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         return Ok(Answer::Busy);
     };
     let mut pacing = Pacing {
-        // A server that is not there is asked again until then.
+        // Until then a server that cannot be reached is asked again.
         retries: RetryBudget::until(clock.now().after(request.ttl)),
         polls: RetryBudget::without_limit(),
     };
@@ -45,7 +44,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         let outcome = match outcome {
             Ok(Outcome::Busy) if request.wait => {
                 pacing.retries.extend(clock.now().after(request.ttl));
-                // In a box, as more below: rarely needed, and every request would have to have room for it.
+                // In a box, like others below: waiting is rare, and every request would have to have room for it.
                 Box::pin(wait::wait(store, request, &lock_request, &mut pacing)).await
             }
             outcome => outcome,
@@ -65,7 +64,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
                 continue;
             }
             Ok(Outcome::SessionEnded(err)) => err,
-            // Nothing was done.
+            // The server was not reached, so nothing was done.
             Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
             Err(err) => return Err(err),
         };
@@ -83,7 +82,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     Ok(Answer::Busy)
 }
 
-/// What the request wants of the server. `None`: the request was cancelled.
+/// The lock that the request asks for. `None`: the request was cancelled.
 async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockRequest>, Error> {
     let key = match store.keys.find(&request.name)? {
         KeySource::Computed(key) => key,
@@ -102,7 +101,7 @@ async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockReq
     }))
 }
 
-/// Whether to wait at once: a try would most likely be in vain.
+/// Whether to wait at once, because a try would most likely be in vain.
 fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
     let now = || store.context.clock.now();
     request.wait && store.contended.contains(&lock_request.key, now)
@@ -117,12 +116,12 @@ async fn try_once(
     let session = loop {
         match store.sessions.choose(request.owner, lock_request) {
             SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
-                // The server may have the release already, and only its reply be on the way.
+                // The server may have received the release already, and only its reply be on the way.
                 Some(session) if has_changed(&session).await => continue,
                 _ => return Ok(Outcome::Busy),
             },
             SessionChoice::Use(session) => break session,
-            // A session that is not there yet has taken nothing.
+            // Nothing was asked of a session that is not open yet.
             SessionChoice::Open => {
                 let opening = Box::pin(store.sessions.open_another(lock_request));
                 match store.until_cancelled(request, opening).await {
@@ -132,23 +131,9 @@ async fn try_once(
             }
         };
     };
-    store.holds.insert(request.owner, session.clone());
-    match trust(&session, request) {
-        Ok(Trust::Full) => {}
-        Ok(Trust::NotBefore(from)) => {
-            store.remove_acquisition(request.owner);
-            return Ok(Outcome::NotBefore(from));
-        }
-        Err(err) => {
-            store.remove_acquisition(request.owner);
-            return Err(err);
-        }
+    if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
+        return Ok(Outcome::NotBefore(from));
     }
-    let id = session.server_info.session;
-    store
-        .holder_table
-        .stale_row_deleted(id, &lock_request.key)
-        .await;
     let server = &store.context.settings.server;
     match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
         Ok(

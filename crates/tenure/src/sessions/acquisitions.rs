@@ -1,5 +1,5 @@
-//! The acquisitions on one session. Questions about a key, and about all of them, take the same time however many
-//! there are.
+//! The acquisitions on one session. A query about a key or about all acquisitions takes the same time, however many there
+//! are.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ pub(super) struct Acquisition {
 pub(super) enum AcquisitionState {
     /// A request for the lock may be under way.
     Requested,
-    /// The same, and the caller gave up.
+    /// A request for the lock may be under way, and the caller gave up.
     Abandoned,
     /// The lock is held. Unless the hold is renewed before `until`, the lock is released then.
     Held { token: u64, until: Time },
@@ -30,7 +30,7 @@ pub(super) enum AcquisitionState {
 }
 
 impl AcquisitionState {
-    /// The caller gave up, or the release was sent; the acquisition goes with the server's reply.
+    /// The caller gave up, or the release was sent. The acquisition is removed with the server's reply.
     fn is_ending(self) -> bool {
         self.is_abandoned() || matches!(self, Self::Releasing { .. })
     }
@@ -141,7 +141,7 @@ impl Acquisitions {
         self.ending > 0
     }
 
-    /// Those whose caller gave up.
+    /// The acquisitions whose caller gave up.
     pub(super) fn abandoned(&self) -> Vec<OwnerId> {
         if self.abandoned == 0 {
             return Vec::new();
@@ -166,7 +166,7 @@ impl Acquisitions {
     }
 }
 
-/// A count never falls below zero: what is taken away was added.
+/// A count never falls below zero: only what was added is subtracted.
 fn add(count: &mut usize, change: isize) {
     *count = count.saturating_add_signed(change);
 }

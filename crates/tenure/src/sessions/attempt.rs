@@ -1,28 +1,30 @@
-//! What an attempt to get a lock comes to: common to a try and to a wait.
+//! One attempt to get a lock, from the choice of its session to its outcome: common to a try and to a wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
-use tenure_core::support::RetryBudget;
+use tenure_core::support::{RetryBudget, not_trusted_yet};
 use tenure_core::time::Time;
 
 use super::errors;
 use super::holder_row::HolderRow;
-use super::operations::{OperationError, Reply};
+use super::operations::{LockRequest, OperationError, Reply};
 use super::session::Session;
-use super::session_end::confirm_session_closed;
 use super::store::Store;
 
-/// What one attempt came to. After anything but `Granted`, nothing of the attempt is left in the server.
+/// The outcome of one attempt. After anything but `Granted`, nothing of the attempt is left in the server.
 pub(super) enum Outcome {
     Granted(Grant),
     /// Another holder has the lock.
     Busy,
     /// The caller gave up, or the client is being closed.
     Cancelled,
-    /// The server is not trusted before then.
+    /// The server is not trusted before that time.
     NotBefore(Time),
-    /// The session ended under the attempt.
+    /// The session ended during the attempt.
     SessionEnded(Error),
 }
 
@@ -30,8 +32,65 @@ pub(super) enum Outcome {
 pub(super) struct Pacing {
     /// After failures of the server, as long as a server that fails is asked again.
     pub(super) retries: RetryBudget,
-    /// Where the acquisition can only try again and again.
+    /// Where the acquisition has to poll.
     pub(super) polls: RetryBudget,
+}
+
+/// Remembers which session carries the acquisition, and waits until the session may be asked for the lock. After anything
+/// but [`Trust::Full`] the session is free for others.
+pub(super) async fn begin(
+    store: &Store,
+    request: &Request,
+    lock_request: &LockRequest,
+    session: &Arc<Session>,
+) -> Result<Trust, Error> {
+    store.holds.insert(request.owner, session.clone());
+    match trust(session, request) {
+        Ok(Trust::Full) => {}
+        not_trusted => {
+            free_session(store, request, session);
+            return not_trusted;
+        }
+    }
+    let id = session.server_info.session;
+    let stale_row_deleted = store.holder_table.stale_row_deleted(id, &lock_request.key);
+    stale_row_deleted.await;
+    Ok(Trust::Full)
+}
+
+/// The attempt is over without a grant, and others may use its session.
+pub(super) fn free_session(store: &Store, request: &Request, session: &Session) {
+    store.remove_acquisition(request.owner);
+    session.is_waiting.store(false, Ordering::SeqCst);
+}
+
+/// Whether the server of a session knows who holds what.
+pub(super) enum Trust {
+    Full,
+    NotBefore(Time),
+}
+
+/// Whether a grant to that request counts now: a server forgets all locks of sessions when it starts, so a server that was
+/// started lately is not trusted until every lease from before its start is over (`restart_guard`).
+///
+/// # Errors
+/// `Unreachable`: it does not, and the request does not wait.
+fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
+    let Some(guard) = session.context.settings.restart_guard else {
+        return Ok(Trust::Full);
+    };
+    let from = session.server_start().trusted_from(guard, request.ttl);
+    // Most often the server was started long ago, and the clock need not be read.
+    if from <= session.lease.sent() || session.context.is_past(from) {
+        return Ok(Trust::Full);
+    }
+    let report = session.restart_guard(guard);
+    if !request.wait {
+        return Err(not_trusted_yet(report, request.ttl));
+    }
+    let why = report.describe(request.ttl);
+    tracing::warn!(name = %request.name, "waiting: {why}");
+    Ok(Trust::NotBefore(from))
 }
 
 /// The server has granted the lock, as this reply says.
@@ -60,7 +119,8 @@ pub(super) fn granted(
     Outcome::Granted(Grant::new(token, reply.sent, reply.round_trip, Some(ttl)))
 }
 
-/// The session ended under the attempt. As soon as the server confirms that, what the attempt may have taken is free.
+/// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken
+/// is free.
 pub(super) async fn after_session_end(
     store: &Store,
     request: &Request,
@@ -68,7 +128,7 @@ pub(super) async fn after_session_end(
     error: OperationError,
 ) -> Result<Outcome, Error> {
     let err = errors::of_operation(error, &store.context.settings.server);
-    if !confirm_session_closed(session).await {
+    if !session.confirm_closed().await {
         return Err(err);
     }
     store.remove_acquisition(request.owner);

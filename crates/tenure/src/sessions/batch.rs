@@ -16,7 +16,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, Row, Trouble};
+use crate::database::{Connection, RequestError, Row};
 
 use super::acquisitions::Acquisition;
 use super::errors;
@@ -27,7 +27,8 @@ use super::operations::{
 use super::session::Session;
 use super::statements::await_rows;
 
-/// Sends an operation, together with those of other callers, and waits for its reply as long as a request may take.
+/// Sends an operation, together with the operations of other callers, and waits for its reply as long as a request may
+/// take.
 pub(super) async fn request(
     session: &Arc<Session>,
     operation: Operation,
@@ -42,7 +43,7 @@ pub(super) async fn request(
         caller: Some(caller),
     });
     loop {
-        // Most often the connection is free. Then this very task sends its own reply, and need not be woken for it.
+        // Most often the connection is free. Then this task receives its own reply, and need not be woken for it.
         let connection = match session.operations.try_lock() {
             Some(connection) => connection,
             None => tokio::select! {
@@ -70,7 +71,8 @@ pub(super) async fn request(
             }
         });
         if let Some((outcome, is_done)) = outcome.await {
-            // Our operation timed out, but other callers wait for the statement, and the session for its answer.
+            // Our operation timed out, but other callers wait for the statement, and the connection must receive its
+            // answer.
             if !is_done {
                 session.context.spawn(running);
             }
@@ -108,7 +110,7 @@ async fn run(
     if batch.is_empty() {
         return;
     }
-    // Taken out, so that no other task finds a connection with an answer under way if this future is dropped.
+    // Taken out of the mutex: if this future is dropped, no other task finds a connection with an answer under way.
     let Some(mut connection) = guard.take() else {
         session.end();
         fail(batch, None, OperationError::SessionEnded);
@@ -122,20 +124,20 @@ async fn run(
             session.lease.renew(sent);
             complete(&session, batch, &operations, &row, sent);
         }
-        Err(trouble) if trouble.is_fatal() => {
+        Err(error) if error.is_fatal() => {
             drop(connection);
             session.end();
-            fail(batch, Some(trouble), OperationError::SessionEnded);
+            fail(batch, Some(error), OperationError::SessionEnded);
         }
         // The server refused the whole statement; the operations before the refused one may have been done.
-        Err(trouble) => {
+        Err(error) => {
             if undo(&session, &mut connection, &operations, &mut batch).await {
                 *guard = Some(connection);
                 session.lease.renew(sent);
             } else {
                 session.end();
             }
-            refuse(&session, batch, trouble);
+            refuse(&session, batch, error);
         }
     }
     if session.is_ended() {
@@ -166,14 +168,15 @@ async fn run_statement(
     connection: &mut Connection,
     operations: &[Operation],
     batch: &mut [PendingOperation],
-) -> Result<Row, Trouble> {
+) -> Result<Row, RequestError> {
     let sql = session.context.dialect.statement(operations);
     let limit = session.context.request_limit().max(session.lease.ends());
     let rows = await_rows(session, connection.rows(sql), limit, batch).await?;
     Ok(rows.into_iter().next().unwrap_or_default())
 }
 
-/// Takes back what the operations of a refused statement may have done. `false`: that cannot be told.
+/// Takes back what the operations of a refused statement may have done. `false`: it is unknown whether they are taken
+/// back.
 async fn undo(
     session: &Session,
     connection: &mut Connection,
@@ -187,7 +190,7 @@ async fn undo(
             .is_ok()
 }
 
-/// Tells each caller what came of its operation.
+/// Sends the result of each operation to its caller.
 fn complete(
     session: &Arc<Session>,
     batch: Vec<PendingOperation>,
@@ -200,7 +203,7 @@ fn complete(
     let is_ours = row.first().and_then(Option::as_deref) == Some(number.as_str());
     if !is_ours {
         tracing::warn!(
-            "another session answers than the one that was asked: something between us and the server shares sessions out; use mode=table"
+            "another session answered than the one that was asked: a pooler between this client and the server shares sessions; use mode=table"
         );
         session.end();
     }
@@ -217,7 +220,7 @@ fn complete(
                 round_trip,
             }),
             None => {
-                let unknown = Trouble::Settings(errors::null());
+                let unknown = RequestError::Explained(errors::null());
                 Err(OperationError::Refused(Some(unknown)))
             }
         });
@@ -259,29 +262,29 @@ fn complete_one(
     }
 }
 
-/// Tells each caller of a statement without an answer; the first one gets the reason.
+/// Fails all operations of a statement that has no answer. The first caller gets the cause.
 fn fail(
     batch: Vec<PendingOperation>,
-    mut trouble: Option<Trouble>,
-    error: impl Fn(Option<Trouble>) -> OperationError,
+    mut cause: Option<RequestError>,
+    error: impl Fn(Option<RequestError>) -> OperationError,
 ) {
     for mut pending in batch {
-        pending.finish(Err(error(trouble.take())));
+        pending.finish(Err(error(cause.take())));
     }
 }
 
-/// Tells each caller of a statement that the server refused.
-fn refuse(session: &Session, batch: Vec<PendingOperation>, trouble: Trouble) {
+/// Fails all operations of a statement that the server refused.
+fn refuse(session: &Session, batch: Vec<PendingOperation>, error: RequestError) {
     for pending in &batch {
-        // A lock that was to be unlocked is still ours, as far as we know; the maintenance task sends that again.
+        // A lock that was to be unlocked is still ours, as far as we know; the maintenance task unlocks it again.
         if let (Operation::TryLock { .. }, Some(owner)) = (&pending.operation, pending.owner) {
             lock(&session.acquisitions).remove(&owner);
         }
     }
-    fail(batch, Some(trouble), OperationError::Refused);
+    fail(batch, Some(error), OperationError::Refused);
 }
 
-/// Unlocks what was granted after its caller had given up.
+/// Unlocks the locks that were granted after their callers had given up.
 fn release_abandoned(session: &Arc<Session>) {
     let retry_at = session.release_retry_at();
     let abandoned: Vec<_> = {

@@ -7,7 +7,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, no_connection};
+use crate::database::{Connection, no_connection, within};
 
 use super::context::Context;
 use super::errors;
@@ -18,11 +18,11 @@ use super::statements;
 /// The ttl of a session that takes no locks.
 pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
 
-/// Makes sessions.
+/// Opens sessions.
 pub(super) struct Connector {
     context: Arc<Context>,
     observer: Weak<dyn SessionObserver>,
-    /// A session whose connection is for the first session that takes locks.
+    /// A session whose connection the first session that takes locks gets.
     prewarmed: Mutex<Option<Arc<Session>>>,
 }
 
@@ -69,7 +69,7 @@ impl Connector {
             let limit = self.context.request_limit();
             let ping = self.context.dialect.statement(&[Operation::Ping]);
             let rows = statements::query(session, ping, limit).await;
-            let rows = rows.map_err(|trouble| no_connection(trouble, server))?;
+            let rows = rows.map_err(|error| no_connection(error, server))?;
             let number = rows.first().and_then(|row| row.first()?.clone());
             is_shared |= number != Some(session.server_info.session.number.to_string());
         }
@@ -77,7 +77,7 @@ impl Connector {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "something between us and {server} shares its sessions out by transaction, so a lock would be anybody's; use its session mode, name the server itself, or use mode=table"
+                    "a pooler between this client and {server} gives the sessions of the server to other clients after each transaction, and the locks with them; use its session mode, name the server itself, or use mode=table"
                 ),
             ));
         }
@@ -98,7 +98,7 @@ impl Connector {
         let server = &self.context.settings.server;
         let opened = self.context.clock.now();
         let connection = Connection::open(server, &self.context.clock).await;
-        let connection = connection.map_err(|trouble| no_connection(trouble, server))?;
+        let connection = connection.map_err(|error| no_connection(error, server))?;
         Ok((connection, opened))
     }
 
@@ -123,10 +123,9 @@ impl Connector {
         let version = connection.version();
         let sent = context.clock.now();
         let set_up = context.dialect.set_up(ttl, version) + more;
-        let rows = server
-            .limited(&context.clock, connection.rows(set_up))
+        let rows = within(server.timeout, &context.clock, connection.rows(set_up))
             .await
-            .map_err(|trouble| no_connection(trouble, server))?;
+            .map_err(|error| no_connection(error, server))?;
         let server_info = context.dialect.server_info(&rows, version);
         let server_info = server_info.ok_or_else(errors::unexpected_reply)?;
         if let Some(objection) = &server_info.objection {

@@ -1,4 +1,4 @@
-//! Which keys another session had a moment ago: a request that may wait for one of them waits at once, without a try.
+//! The keys that other sessions had a moment ago. A request that may wait for such a key waits at once, without a try.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,9 +18,9 @@ const CAPACITY: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct ContendedKeys {
-    /// Until when each is remembered.
+    /// Until when each key is remembered.
     keys: Mutex<HashMap<Key, Time>>,
-    /// Whether a key is remembered. Nearly always none is, and every request asks that.
+    /// Whether any key is remembered. Nearly always none is, and every request reads this.
     is_any: AtomicBool,
 }
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn a_full_map_takes_no_further_key() {
         let contended = ContendedKeys::default();
         let start = Time::from_nanos(1);
         for number in 0..i64::try_from(CAPACITY).unwrap() {

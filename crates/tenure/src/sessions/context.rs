@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::rt::{Clock, Flag, Spawner};
+use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner};
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 
@@ -15,6 +15,8 @@ pub(super) struct Context {
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
     pub(super) maintenance: Arc<Maintenance>,
+    /// Tasks that finish what their callers do not wait for: `close` does.
+    pub(super) tasks: Arc<BackgroundTasks>,
     /// Raised when the client is being closed.
     pub(super) closing: Flag,
 }
@@ -29,8 +31,8 @@ impl Context {
         time <= self.clock.now()
     }
 
-    /// Runs `work` in the background.
+    /// Runs `work` in the background. `close` waits for it, so it must end soon after `closing` is raised.
     pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawner.spawn(work);
+        self.tasks.spawn(&self.spawner, work);
     }
 }

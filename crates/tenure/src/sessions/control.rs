@@ -1,6 +1,7 @@
-//! The control connection: one session for everything but locks. It looks at the server, ends other sessions and their
-//! statements, and writes the table of holders.
+//! The control connection: one session for everything but locks. Its statements inspect the server, end other sessions and
+//! their statements, and write the table of holders.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tenure_core::error::Error;
@@ -22,6 +23,7 @@ pub(super) struct ControlConnection {
     connector: Arc<Connector>,
     current: Mutex<Option<Arc<Session>>>,
     opening: SingleFlight<Error>,
+    is_closed: AtomicBool,
 }
 
 impl ControlConnection {
@@ -31,6 +33,7 @@ impl ControlConnection {
             connector,
             current: Mutex::default(),
             opening: SingleFlight::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -73,9 +76,9 @@ impl ControlConnection {
             let limit = context.request_limit();
             match statements::query(&session, sql.clone(), limit).await {
                 Ok(rows) => return Ok(rows),
-                // The connection was idle, and may have been broken for long.
-                Err(trouble) if trouble.is_fatal() && std::mem::take(&mut may_retry) => {}
-                Err(trouble) => return Err(errors::explain(trouble, &context.settings.server)),
+                // The connection was idle, and may have been broken for a long time.
+                Err(error) if error.is_fatal() && std::mem::take(&mut may_retry) => {}
+                Err(error) => return Err(errors::explain(error, &context.settings.server)),
             }
         }
     }
@@ -89,7 +92,7 @@ impl ControlConnection {
         let outcome = statements::query(&session, sql, context.request_limit()).await;
         outcome
             .map(drop)
-            .map_err(|trouble| errors::explain(trouble, &context.settings.server))
+            .map_err(|error| errors::explain(error, &context.settings.server))
     }
 
     /// The session that is open, or a new one.
@@ -102,17 +105,31 @@ impl ControlConnection {
             if let Some(old) = old {
                 self.context.spawn(async move { old.close().await });
             }
+            if self.is_closed.load(Ordering::SeqCst) {
+                return Err(errors::closed());
+            }
             let new = self.connector.open().await?;
             *lock(&self.current) = Some(new.clone());
+            // Read after the session can be found: so either `abandon` finds the session, or we find that it was called.
+            if self.is_closed.load(Ordering::SeqCst) {
+                lock(&self.current).take();
+                return Err(errors::closed());
+            }
             Ok(new)
         };
         self.opening.run(&self.context.clock, find, open).await
     }
 
+    /// Closes the connection in order. It is not opened again.
     pub(super) async fn close(&self) {
-        let session = lock(&self.current).take();
-        if let Some(session) = session {
+        if let Some(session) = self.abandon() {
             session.close().await;
         }
+    }
+
+    /// Gives up the connection: it is not opened again, and closed when the returned session is dropped.
+    pub(super) fn abandon(&self) -> Option<Arc<Session>> {
+        self.is_closed.store(true, Ordering::SeqCst);
+        lock(&self.current).take()
     }
 }

@@ -18,8 +18,8 @@ pub(super) trait Dialect: Send + Sync {
     /// Sets up a session that the server ends after `idle` without a statement, and asks for [`ServerInfo`].
     fn set_up(&self, idle: Duration, version: Option<u32>) -> String;
 
-    /// What is sent behind that, in the same message, for a session that takes locks. A pooler would leave it behind
-    /// in sessions of other clients, so no session gets it before it is known that there is no pooler.
+    /// What is sent after [`set_up`](Dialect::set_up), in the same message, for a session that takes locks. Behind a pooler
+    /// it would stay in sessions of other clients, so it is sent only when it is known that there is no pooler.
     fn prepare(&self) -> String {
         String::new()
     }
@@ -34,7 +34,8 @@ pub(super) trait Dialect: Send + Sync {
     /// All these operations in one statement, whose one row has the session's number first.
     fn statement(&self, operations: &[Operation]) -> String;
 
-    /// What that row says of each operation: the token or 0 of a `TryLock`, 1 or 0 of an `Unlock`.
+    /// What the row of [`statement`](Dialect::statement) says of each operation: the token or 0 of a `TryLock`, 1 or 0 of
+    /// an `Unlock`.
     /// `None`: the server cannot tell.
     fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
@@ -45,7 +46,7 @@ pub(super) trait Dialect: Send + Sync {
     /// [`waiter_text`], for people who look at the server.
     fn wait(&self, key: &Key, is_shared: bool, waiter: &str) -> String;
 
-    /// Whether a command from the session `from` about `to` reaches that one. Otherwise it may reach a session that
+    /// Whether a command from the session `from` about `to` reaches `to`. If not, the command may reach a session that
     /// has the same number since a restart of the server.
     fn reaches(&self, from: SessionId, to: SessionId) -> bool;
 
@@ -88,7 +89,7 @@ pub(super) trait Dialect: Send + Sync {
         )
     }
 
-    /// Who has the lock: a row of [`inspect`](super::inspect) for each.
+    /// The sessions that have the lock, a row for each: see [`inspect`](super::inspect).
     fn holders(&self, key: &Key, has_table: bool) -> String;
 
     /// The statements of the sessions that wait for the lock, in their order, as far as our user may see them.
@@ -118,7 +119,7 @@ pub(super) fn label(operations: &[Operation]) -> &'static str {
     }
 }
 
-/// The begin of a statement that writes the table of holders: it deletes these rows.
+/// The beginning of a statement that writes the table of holders: it deletes these rows.
 pub(super) fn delete_holder_rows(removed: &[HolderRow]) -> String {
     let mut sql = String::from("/* tenure:board */ ");
     for row in removed {

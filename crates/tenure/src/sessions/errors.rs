@@ -1,58 +1,60 @@
 //! What the errors of a server mean for locks of its sessions: cause and cure.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{
+    Error,
+    ErrorKind::{self, Backend, Denied},
+};
 
-use crate::database::{self, Server, Trouble};
+use crate::database::{self, Meaning, RequestError, Server};
 
 use super::operations::OperationError;
 
-/// The error of a statement that the server refused or did not answer.
-pub(super) fn explain(trouble: Trouble, server: &Server) -> Error {
-    database::explain(trouble, server, |code| {
-        let (kind, cure) = cure(code)?;
-        Some((kind, format!("{server} {cure}")))
-    })
-}
+/// What error codes of a server mean for locks of its sessions.
+const MEANINGS: &[Meaning] = &[
+    (
+        &["53200"],
+        Backend,
+        "{server} has no room for another lock; ALTER SYSTEM SET max_locks_per_transaction = 256 and restart it",
+    ),
+    (
+        &["1213", "3058", "40P01"],
+        Backend,
+        "{server} reports that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
+    ),
+    (
+        &["1146", "42P01"],
+        Denied,
+        "{server} has no table tenure_holders, which list and break need; `tenure check --init` makes it",
+    ),
+    (
+        &["1142", "42501"],
+        Denied,
+        "{server} does not let our user do that; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders to it, or let an owner call `tenure check --init`",
+    ),
+    (
+        &["1095"],
+        Denied,
+        "{server} does not let us end the session of another user",
+    ),
+    // The session that was to be ended is gone.
+    (&["1094"], Backend, "{server} knows no such session"),
+];
 
-/// What an error code of the server means for locks of its sessions; after the name of the server.
-fn cure(code: &str) -> Option<(ErrorKind, &'static str)> {
-    Some(match code {
-        "53200" => (
-            ErrorKind::Backend,
-            "has no room for another lock; ALTER SYSTEM SET max_locks_per_transaction = 256 and restart it",
-        ),
-        "1213" | "3058" | "40P01" => (
-            ErrorKind::Backend,
-            "says that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
-        ),
-        "1146" | "42P01" => (
-            ErrorKind::Denied,
-            "has no table tenure_holders, which list and break need; `tenure check --init` makes it",
-        ),
-        "1142" | "42501" => (
-            ErrorKind::Denied,
-            "does not let our user do that; GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders to it, or let an owner call `tenure check --init`",
-        ),
-        "1095" => (
-            ErrorKind::Denied,
-            "does not let us end the session of another user",
-        ),
-        // The session that was to be ended is gone.
-        "1094" => (ErrorKind::Backend, "knows no such session"),
-        _ => return None,
-    })
+/// The error of a statement that the server refused or did not answer.
+pub(super) fn explain(error: RequestError, server: &Server) -> Error {
+    database::explain(error, server, MEANINGS, &|_| None)
 }
 
 /// The error of an operation without a result.
 pub(super) fn of_operation(error: OperationError, server: &Server) -> Error {
     match error {
-        OperationError::Refused(Some(trouble)) | OperationError::SessionEnded(Some(trouble)) => {
-            explain(trouble, server)
+        OperationError::Refused(Some(error)) | OperationError::SessionEnded(Some(error)) => {
+            explain(error, server)
         }
-        OperationError::TimedOut => explain(Trouble::Silence(server.timeout), server),
+        OperationError::TimedOut => explain(RequestError::TimedOut(server.timeout), server),
         OperationError::Refused(None) => Error::new(
             ErrorKind::Unreachable,
-            format!("{server} refused a statement that this was part of"),
+            format!("{server} refused a statement that this request was part of"),
         ),
         OperationError::SessionEnded(None) => unconfirmed_end(server),
     }
@@ -62,7 +64,7 @@ pub(super) fn of_operation(error: OperationError, server: &Server) -> Error {
 pub(super) fn of_check(error: &OperationError, server: &Server) -> Error {
     let cause = match error {
         OperationError::TimedOut => "no answer in time",
-        OperationError::Refused(_) => "it refused",
+        OperationError::Refused(_) => "it refused the request",
         OperationError::SessionEnded(_) => "the connection broke",
     };
     Error::new(
@@ -71,12 +73,12 @@ pub(super) fn of_check(error: &OperationError, server: &Server) -> Error {
     )
 }
 
-/// A session has ended for us, and perhaps not for the server.
+/// A session has ended for this client, and perhaps not for the server.
 pub(super) fn unconfirmed_end(server: &Server) -> Error {
     Error::new(
         ErrorKind::Indeterminate,
         format!(
-            "the session in {server} ended, and it did not confirm that it has ended there too"
+            "the session in {server} ended for this client, and the server did not confirm that it has ended there too"
         ),
     )
 }
@@ -85,7 +87,7 @@ pub(super) fn unconfirmed_end(server: &Server) -> Error {
 pub(super) fn silence(err: Error) -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        "the server did not answer for a whole ttl; the place in its queue is given up",
+        "the server did not answer for a whole ttl, so the place in its queue was given up",
     )
     .with_source(err)
 }
@@ -95,7 +97,7 @@ pub(super) fn unreachable(err: Error) -> Error {
     match err.kind() {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
-            "the session ended under the request, again and again",
+            "the session ended during the request, again and again",
         )
         .with_source(err),
         _ => err,
@@ -105,7 +107,7 @@ pub(super) fn unreachable(err: Error) -> Error {
 pub(super) fn null() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the server could not tell whether the lock was taken (NULL): the request was called off, or it has run out of memory; retry",
+        "the server could not tell whether the lock was taken (NULL): the request was cancelled, or the server has run out of memory; retry",
     )
 }
 

@@ -1,8 +1,8 @@
-//! What locks of a session promise.
+//! The guarantees of each configuration.
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-/// What decides about the promises.
+/// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// PostgreSQL, else MySQL or MariaDB.
@@ -11,51 +11,40 @@ pub struct Configuration {
     pub is_guarded: bool,
 }
 
-/// The promises of a configuration.
-pub fn guarantees(of: Configuration) -> Guarantees {
+fn faults(of: Configuration) -> Vec<Cell> {
     let restart = |fault| {
-        match of.is_guarded {
-        true => Cell::claims(fault, match of.is_postgres {
-                true => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard); all its processes have to end together: if only the first one is killed, the others may still grant locks for a moment",
-                false => "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard)",
-            },
-        )
-        .late(),
-        false => Cell::nothing(fault, "the server forgets all locks, and their holders learn it at their next check (validate); set restart_guard",
-        ),
+        match (of.is_guarded, of.is_postgres) {
+        (true, true) => Cell::claims(fault, "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard); all its processes have to end together: if only the first one is killed, the others may still grant locks for a moment").late(),
+        (true, false) => Cell::claims(fault, "the server forgets all locks, so it grants nothing after its start until every earlier lease is over (restart_guard)").late(),
+        (false, _) => Cell::nothing(fault, "the server forgets all locks, and their holders learn it at their next check (validate); set restart_guard"),
     }
     };
-    let clock_back = match of.is_postgres {
-        true => Cell::claims(Fault::StoreClockBack, "the session of a host that vanished meanwhile lasts longer by the size of the jump; tokens go backward if the server is also restarted",
-        )
-        .late(),
-        false => Cell::claims(Fault::StoreClockBack, "sessions end by a clock that does not jump; tokens go backward if the server is also restarted",
+    let (clock_forward, clock_back) = match of.is_postgres {
+        true => (
+            Cell::nothing(Fault::StoreClockForward, "the server may take silent sessions for overdue and end them, and their holders learn it at their next check (validate)"),
+            Cell::claims(Fault::StoreClockBack, "the session of a host that vanished meanwhile lasts longer by the size of the jump; tokens go backward if the server is also restarted").late(),
         ),
-    }
-    .token_regress();
-    let faults = Cell::of_lease_store(&[
-        Cell::claims(Fault::HolderKilled, "the server notices the end of the connection at once, and a write that was sent before may arrive after that; when a whole host vanishes, the server ends its session within one ttl",
-        )
-        .late(),
-        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the server ends the silent session; only the token stops a late write",
+        false => (
+            Cell::claims(Fault::StoreClockForward, "sessions end by a clock that does not jump; a jump right after a start shortens restart_guard"),
+            Cell::claims(Fault::StoreClockBack, "sessions end by a clock that does not jump; tokens go backward if the server is also restarted"),
         ),
-        Cell::nothing(Fault::Partition, "the server frees the locks of a broken connection at once, and their holders learn it at their next check (validate); while the network is silent, the holder's deadline comes before the server ends the session",
-        ),
+    };
+    Cell::of_lease_store(&[
+        Cell::claims(Fault::HolderKilled, "the server notices the end of the connection at once, and a write that was sent before may arrive after that; when a whole host vanishes, the server ends its session within one ttl").late(),
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the server ends the silent session; only the token stops a late write"),
+        Cell::nothing(Fault::Partition, "the server frees the locks of a broken connection at once, and their holders learn it at their next check (validate); while the network is silent, the holder's deadline comes before the server ends the session"),
         restart(Fault::StoreRestart),
         restart(Fault::PowerLoss),
-        Cell::nothing(Fault::Failover, "locks of a session are not replicated; use mode=table",
-        )
-        .token_regress(),
-        match of.is_postgres {
-            true => Cell::nothing(Fault::StoreClockForward, "the server may take silent sessions for overdue and end them, and their holders learn it at their next check (validate)",
-            ),
-            false => Cell::claims(Fault::StoreClockForward, "sessions end by a clock that does not jump; a jump right after a start shortens restart_guard",
-            ),
-        },
-        clock_back,
-    ]);
+        Cell::nothing(Fault::Failover, "locks of a session are not replicated; use mode=table").token_regress(),
+        clock_forward,
+        clock_back.token_regress(),
+    ])
+}
+
+/// The guarantees of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
     let backend = if of.is_postgres { "postgres" } else { "mysql" };
-    let mut guarantees = Guarantees::new(backend, Order::Fair, faults);
+    let mut guarantees = Guarantees::new(backend, Order::Fair, faults(of));
     guarantees.setting = match of.is_guarded {
         true => String::new(),
         false => "restart_guard=off".to_owned(),
@@ -64,17 +53,17 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.why_not =
         "a lock of a session ends with its session and leaves nothing that could reserve the name";
     guarantees.liveness = "a session that the server ends when it was silent for one ttl; the client checks it every second, or every third of the ttl if that is shorter";
-    guarantees.clock = if of.is_postgres {
-        "a timer of the server ends sessions; the holder's deadline runs on the client's boot clock"
-    } else {
-        "the server's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock"
+    (guarantees.clock, guarantees.token) = match of.is_postgres {
+        true => (
+            "a timer of the server ends sessions; the holder's deadline runs on the client's boot clock",
+            "the start of this run of the server in µs, plus the number of the transaction; can go backward only after a failover, or if the clock is set back between two starts",
+        ),
+        false => (
+            "the server's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock",
+            "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts",
+        ),
     };
     guarantees.waiting = "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most";
-    guarantees.token = if of.is_postgres {
-        "the start of this run of the server in µs, plus the number of the transaction; can go backward only after a failover, or if the clock is set back between two starts"
-    } else {
-        "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts"
-    };
     guarantees.loss = "at the next check, within validate=1s; at the deadline at the latest";
     guarantees.fit = "services that have this database and either no failover or a fencing token that is checked at every write";
     guarantees

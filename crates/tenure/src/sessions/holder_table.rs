@@ -1,4 +1,4 @@
-//! The table that shows who holds, for people: the server's own locks have no room for that.
+//! The table that shows people who holds: the server's own locks have no room for that.
 //!
 //! The table decides nothing. A row counts only while the server says that this session has this key. A row is written
 //! a moment after the grant and deleted after the release, in the background and many at a time.
@@ -40,7 +40,7 @@ pub(super) struct HolderTable {
     control: Arc<ControlConnection>,
     is_usable: AtomicBool,
     changes: Mutex<Changes>,
-    /// Whether there are stale rows: every acquisition asks that.
+    /// Whether there are stale rows. Every acquisition reads this.
     has_stale: AtomicBool,
     /// Notified when rows were written.
     written: Notify,
@@ -67,7 +67,7 @@ struct Batch {
 }
 
 impl Changes {
-    /// Takes out what is written next. `None`: there is nothing left to write.
+    /// Takes out the changes that are written next. `None`: there is nothing left to write.
     fn next_batch(&mut self, now: Time) -> Option<Batch> {
         let owners: Vec<_> = self.to_insert.keys().take(MAX_BATCH).copied().collect();
         let mut added = Vec::new();
@@ -99,7 +99,7 @@ impl Changes {
     /// These rows are deleted.
     fn deleted(&mut self, removed: Vec<HolderRow>) {
         for row in removed {
-            // A later row of the same key may have been inserted meanwhile, and be to delete.
+            // A later row of the same key may have been inserted meanwhile, and have to be deleted.
             let is_to_delete = |it: &HolderRow| it.session == row.session && it.key == row.key;
             if !self.to_delete.iter().any(is_to_delete) {
                 self.stale.remove(&(row.session, row.key));
@@ -188,8 +188,8 @@ impl HolderTable {
         }
     }
 
-    /// Waits until the table has no stale row of that session and key: people would take it for the row of the next
-    /// holder, because the same session is about to take the same key.
+    /// Waits until the table has no stale row of that session and key. The same session is about to take the same key, so
+    /// people would take a stale row for the row of the next holder.
     pub(super) async fn stale_row_deleted(&self, session: SessionId, key: &Key) {
         if !self.has_stale.load(Ordering::SeqCst) {
             return;

@@ -1,4 +1,4 @@
-//! Inspection for operators: who holds, who waits, and what the server and its settings promise. It decides nothing
+//! Inspection for operators: who holds, who waits, and what the server and its settings guarantee. Nothing here decides
 //! about locks.
 
 use std::time::{Duration, UNIX_EPOCH};
@@ -6,18 +6,15 @@ use std::time::{Duration, UNIX_EPOCH};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::logic::pace;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, RetryBudget};
 
 use crate::database::{Kind, Row, unhex};
 
-use super::context::Context;
 use super::dialect::waiter_of;
 use super::key::Key;
 use super::requests;
-use super::restart_guard;
 use super::server_info::{ServerInfo, SessionId};
 use super::settings::Settings;
 use super::store::Store;
@@ -28,8 +25,8 @@ const MAX_ATTEMPTS: u32 = 6;
 /// A row is written this long after its grant, on a server that is not overloaded.
 const WRITE_LAG: Duration = Duration::from_millis(100);
 
-/// Pauses between looks begin with this step of [`pace::next`].
-const FIRST_STEP: u32 = 4;
+/// Pauses between looks are as long as after so many failures: a row is written, or a lock released, within that time.
+const SKIPPED_PAUSES: u32 = 4;
 
 /// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
 struct KeyHolder {
@@ -52,7 +49,7 @@ impl KeyHolder {
             record.and_then(|json| serde_json::from_slice(&json).ok());
         let mut holder = match record {
             Some(record) => record.into(),
-            // A foreign holder, or one without a table: what the server knows of the session.
+            // A holder of another library, or no table: what the server knows of the session.
             None => {
                 let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
                 let user = cell(7).unwrap_or("an unknown user");
@@ -77,9 +74,9 @@ impl KeyHolder {
     }
 }
 
-/// Who has the lock.
+/// The sessions that have the lock.
 async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
-    let mut attempts = 0;
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     loop {
         let has_table = store.holder_table.is_usable();
         let rows = match requests::holders(&store.control, key, has_table).await {
@@ -90,21 +87,13 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
             rows => rows?,
         };
         let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
-        attempts += 1;
-        // The row of a holder may be yet to be written.
+        // The row of a holder may not be written yet.
         let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
-        if is_complete || attempts >= MAX_ATTEMPTS {
+        if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
             return Ok(holders);
         }
-        pause(&store.context, attempts - 1).await;
+        pauses.pause(&store.context.clock).await;
     }
-}
-
-/// Waits a little before the next look.
-async fn pause(context: &Context, attempt: u32) {
-    let pause = pace::next(FIRST_STEP + attempt, rand::random(), None, None);
-    let at = context.clock.now().after(pause.unwrap_or(pace::CAP));
-    context.clock.sleep_until(at).await;
 }
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
@@ -122,14 +111,14 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         && let Some(guard) = store.context.settings.restart_guard
     {
         let session = store.control.session().await?;
-        status.set_restart_guard(Some(restart_guard::report(&session, guard)));
+        status.set_restart_guard(Some(session.restart_guard(guard)));
     }
     Ok(status)
 }
 
 pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
     require_table(store)?;
-    // Of a hold whose row is not written yet, only its holder knows.
+    // A hold whose row is not written yet would be missing.
     let clock = &store.context.clock;
     clock.sleep_until(clock.now().after(WRITE_LAG)).await;
     let mut names = requests::held_names(&store.control, prefix).await?;
@@ -165,19 +154,17 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let Some(holder) = holder_with(store, &key, token).await? else {
         return Ok(false);
     };
-    // Its client releases the lock: no other session can take one lock away from a session.
+    // The client of the holder releases the lock: no other session can take a single lock away from a session.
     requests::request_break(control, holder.session, token).await?;
     let check_interval = context.settings.validate.max(Duration::from_secs(1));
-    let patience = check_interval.saturating_mul(2);
-    let patience = patience.saturating_add(context.settings.server.timeout);
-    let limit = context.clock.now().after(patience);
-    for attempt in 0.. {
-        pause(context, attempt).await;
+    let timeout = check_interval.saturating_mul(2);
+    let timeout = timeout.saturating_add(context.settings.server.timeout);
+    let limit = context.clock.now().after(timeout);
+    let mut pauses = RetryBudget::until(limit).after_failures(SKIPPED_PAUSES);
+    while !pauses.is_spent(&context.clock) {
+        pauses.pause(&context.clock).await;
         if holder_with(store, &key, token).await?.is_none() {
             return Ok(true);
-        }
-        if context.is_past(limit) {
-            break;
         }
     }
     // The client does not react. Its session can be ended if no other lock depends on it.
@@ -220,7 +207,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// What the server and the settings of the client promise.
+/// What the server and the settings of the client guarantee.
 fn check_server(settings: &Settings, server_info: &ServerInfo) -> Vec<Finding> {
     let (server, version) = (&settings.server, &server_info.version);
     let product = match server.kind {

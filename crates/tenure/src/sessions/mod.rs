@@ -1,18 +1,17 @@
 //! `mysql:` and `postgres:`: locks that the server keeps for a session (`GET_LOCK`, advisory locks). Every other
 //! program that takes these locks excludes us, and we exclude it.
 //!
-//! A session carries any number of locks. Operations that come while a statement is under way go into the next
-//! statement, all together. A waiter waits in the server's own queue, on a session of its own. The server ends a session
-//! that is silent for a ttl: that is the lease. Nothing lies in a table but who holds, for people to read.
+//! A session carries any number of locks. Operations that are requested while a statement runs are sent together, as the
+//! next statement. A waiter waits in the server's own queue, on a session of its own. The server ends a session
+//! that is silent for a ttl: that is the lease. A table shows people who holds, and decides nothing.
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names`, `mappings` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each
-//! server) · `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) ·
-//! `connection` and `pool` (which session, and when another is opened) · `control` and `requests` (everything but
-//! locks) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt`, `restart_guard` and
-//! `session_end` (the operations) · `holder_table` and `inspect` (what people see) · `errors` (what errors of the server
-//! mean).
+//! `names` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each server) ·
+//! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
+//! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
+//! parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt` (the operations) · `holder_table` and
+//! `inspect` (what people see) · `errors` (what errors of the server mean).
 
 mod acquire;
 mod acquisitions;
@@ -30,7 +29,6 @@ mod holder_table;
 mod inspect;
 mod key;
 mod key_cache;
-mod mappings;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
@@ -41,10 +39,8 @@ mod postgres;
 mod release;
 mod renew;
 mod requests;
-mod restart_guard;
 mod server_info;
 mod session;
-mod session_end;
 mod settings;
 mod statements;
 mod store;
@@ -124,6 +120,6 @@ impl AsyncBackend for Store {
 
 impl SessionObserver for Store {
     fn on_session_ended(self: Arc<Self>, session: &Arc<Session>) {
-        session_end::on_session_ended(self, session);
+        release::on_session_ended(self, session);
     }
 }

@@ -1,7 +1,7 @@
 //! MySQL and MariaDB: `GET_LOCK`.
 //!
-//! Keys consist of characters that every server compares alike ([`names`](super::names)), so they stand in statements
-//! as they are, in quotes: without quotes, a key of digits would be a number.
+//! Keys consist of characters that every server compares alike ([`names`](super::names)), so they are written into
+//! statements as they are, in quotes: without quotes, a key of digits would be a number.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -235,7 +235,7 @@ fn capacity(version: &str) -> usize {
     }
 }
 
-/// Why locks in this server would not exclude everybody.
+/// Why locks in this server would not exclude all other clients.
 fn objection<'a>(value: impl Fn(&str) -> Option<&'a str>) -> Option<String> {
     let is_on = |name| value(name).is_some_and(|it| matches!(it, "ON" | "1" | "on"));
     if is_on("wsrep_on") {

@@ -10,8 +10,7 @@ use tenure_core::name::LockName;
 
 use crate::database::{self, Kind, hex};
 
-use super::key::{Key, is_plain};
-use super::mappings::{self, KeyMapping};
+use super::key::{self, Key, KeyMapping, is_plain};
 use super::settings::Settings;
 
 /// A lock of MySQL has 64 characters at most. Those of a digest are 64, so no plain name has that many.
@@ -45,9 +44,9 @@ pub(super) fn key(settings: &Settings, name: &LockName) -> Result<KeySource, Err
             ));
         }
         KeyMapping::HashText => return Ok(KeySource::AskServer(full.into_owned().into_bytes())),
-        KeyMapping::CSharp => mappings::csharp(&full),
-        KeyMapping::Ruby => mappings::ruby(&full),
-        KeyMapping::Sqlx => mappings::sqlx(&full),
+        KeyMapping::CSharp => key::csharp(&full),
+        KeyMapping::Ruby => key::ruby(&full),
+        KeyMapping::Sqlx => key::sqlx(&full),
     };
     Ok(KeySource::Computed(key))
 }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tenure_core::fence::OwnerId;
 use tenure_core::time::Time;
 
-use crate::database::Trouble;
+use crate::database::RequestError;
 
 use super::acquisitions::{AcquisitionState, Acquisitions};
 use super::key::Key;
@@ -85,15 +85,16 @@ pub(super) struct Reply {
     pub(super) round_trip: Duration,
 }
 
-/// Why an operation has no result. `None` instead of a [`Trouble`]: it went to another caller of the same statement.
+/// Why an operation has no result. `None` in place of a [`RequestError`]: another caller of the same statement got the
+/// error.
 #[derive(Debug)]
 pub(super) enum OperationError {
     /// The server refused the statement, and nothing was done.
-    Refused(Option<Trouble>),
+    Refused(Option<RequestError>),
     /// There is no reply yet. One may come.
     TimedOut,
     /// The session is over, or it was ended because its state is unknown.
-    SessionEnded(Option<Trouble>),
+    SessionEnded(Option<RequestError>),
 }
 
 pub(super) type Outcome = Result<Reply, OperationError>;
@@ -122,17 +123,17 @@ impl PendingOperation {
     }
 }
 
-/// What becomes of an operation when its session is free for it.
+/// What is done with an operation when the connection of its session is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     Send,
-    /// To take a lock that the caller no longer wants.
+    /// Nothing: it would take a lock that the caller no longer wants.
     Abandoned,
-    /// To release a lock whose acquisition has ended before.
+    /// Nothing: it would release a lock whose acquisition has ended before.
     AlreadyReleased,
 }
 
-/// Decides that for one operation, and removes an acquisition that was abandoned.
+/// Decides whether an operation is sent, and removes an acquisition that was abandoned.
 ///
 /// When a release and the end of the lease meet, both ask to unlock the key. The server counts how often a session
 /// has a key, so a second unlock that comes late would release what a later acquisition of the session has taken.

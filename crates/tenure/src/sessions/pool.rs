@@ -18,16 +18,17 @@ use super::key::Key;
 use super::operations::LockRequest;
 use super::session::Session;
 
-/// So many sessions share the requests for free locks: while the server works for one, we can prepare the other.
+/// How many sessions share the requests for free locks: while the server works for one session, this client can prepare
+/// the statement of the other.
 const SHARED_SESSIONS: usize = 2;
 
-/// The next of the shared sessions is opened when one has so many operations without a reply.
+/// Another shared session is opened when one has so many operations without a reply.
 const GROW_THRESHOLD: usize = 8;
 
 /// The shortest time between two such openings.
 const GROW_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the choice has to know of a session.
+/// What is known of a session when one is chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
     /// The session has the ttl of the request, is known to be there, and no acquisition waits on it.
@@ -40,7 +41,7 @@ struct Candidate {
     unanswered: usize,
 }
 
-/// What to do with a request.
+/// Which session a request uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SessionChoice<S> {
     Use(S),
@@ -51,7 +52,7 @@ pub(super) enum SessionChoice<S> {
 }
 
 /// The server would grant a lock once more to the session that has it, because it counts the locks of a session. So a
-/// session is never asked for a key that it has, not even for a shared hold: that would overtake those who wait.
+/// session is never asked for a key that it has. This is also true of shared holds, which would overtake the waiters.
 fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> SessionChoice<usize> {
     let excludes = |state: KeyState| match state {
         KeyState::NotHeld => false,
@@ -63,11 +64,11 @@ fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> SessionC
     }
     let is_good = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::NotHeld;
     let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
-    // Of equal ones the first: so the others become idle, and are closed.
+    // Of sessions that are equally good the first: so the others become idle, and are closed.
     if let Some((at, _)) = good.min_by_key(|(_, it)| it.unanswered) {
         return SessionChoice::Use(at);
     }
-    // A hold that overtakes those who wait is better than none.
+    // A shared hold that overtakes the waiters is better than none.
     let shares = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::Shared;
     match candidates.iter().position(shares) {
         Some(at) if !may_open => SessionChoice::Use(at),
@@ -156,21 +157,27 @@ impl Sessions {
                 let usable = list.iter().filter(is_usable).count();
                 usable >= SHARED_SESSIONS || list.len() >= sessions.context.settings.connections
             };
-            if let Err(err) = sessions.open_unless(request.ttl, is_enough).await {
-                tracing::debug!(%err, "no further session was opened");
+            tokio::select! {
+                biased;
+                () = sessions.context.closing.raised() => {}
+                opened = sessions.open_unless(request.ttl, is_enough) => {
+                    if let Err(err) = opened {
+                        tracing::debug!(%err, "no further session was opened");
+                    }
+                }
             }
         });
     }
 
-    /// A session on which the key is being released, if that is what keeps us from taking it.
+    /// The session on which the key is being released, if there is one.
     pub(super) fn releasing(&self, key: &Key) -> Option<Arc<Session>> {
         let list = lock(&self.list);
         let is_releasing = |it: &&Arc<Session>| lock(&it.acquisitions).is_ending(key);
         list.iter().find(is_releasing).cloned()
     }
 
-    /// A session for one acquisition that waits: an empty one if another is left, or a new one. The acquisition is on
-    /// it. `None`: there are as many sessions as there may be, or `is_cancelled`.
+    /// A session for one acquisition that waits: an empty one if another usable one is left, or a new one. The acquisition
+    /// is added to the session. `None`: there are as many sessions as there may be, or `is_cancelled`.
     pub(super) async fn for_waiting(
         &self,
         owner: OwnerId,
@@ -200,7 +207,7 @@ impl Sessions {
         let list = lock(&self.list);
         let is_usable = |it: &&Arc<Session>| Self::candidate(it, request, now).is_usable;
         let usable: Vec<_> = list.iter().filter(is_usable).collect();
-        // One is left for requests that take free locks.
+        // One session is left for requests that take free locks.
         let empty = usable.iter().find(|it| lock(&it.acquisitions).is_empty());
         let session = empty.filter(|_| usable.len() > 1)?;
         session.is_waiting.store(true, Ordering::SeqCst);
@@ -334,9 +341,9 @@ mod tests {
         );
     }
 
-    /// The server would grant it once more to the session that has it.
+    /// The server would grant the lock once more to the session that has it.
     #[test]
-    fn what_we_have_is_not_asked_for() {
+    fn no_session_is_asked_for_a_key_that_we_have() {
         for of in [FREE, UNUSABLE, FULL] {
             let ours = has(KeyState::Exclusive, of);
             for shared in [true, false] {

@@ -1,4 +1,4 @@
-//! Releasing a hold, ending an acquisition of unknown outcome, and closing the client.
+//! Releasing a hold, ending an acquisition of unknown outcome, ending a session in the server, and closing the client.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,14 +9,16 @@ use futures_util::future::join_all;
 use tenure_core::backend::{Hold, Release};
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::support::RetryBudget;
 
 use super::acquisitions::{Acquisition, AcquisitionState};
 use super::batch;
 use super::errors;
 use super::operations::OperationResult;
+use super::requests;
 use super::session::Session;
-use super::session_end::confirm_session_closed;
 use super::store::Store;
 
 /// How long closing may take: the server may be away, and it ends silent sessions by itself.
@@ -26,7 +28,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 enum Step {
     /// The acquisition is gone.
     NotHeld,
-    /// The session is over for this client: it remains to know whether it is for the server.
+    /// The session is over for this client, and perhaps not for the server.
     ConfirmSessionClosed,
     /// A request of unknown outcome is the only acquisition: nothing else is lost with the session.
     EndSession,
@@ -35,7 +37,7 @@ enum Step {
     Unlock(Acquisition),
 }
 
-/// Releases what the owner has or may have.
+/// Releases the lock that the owner has or may have.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
     let owner = hold.owner;
     let Some(session) = store.holds.get(owner) else {
@@ -51,7 +53,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
                 return Ok(Release::NotHeld);
             }
             Step::ConfirmSessionClosed => {
-                if !confirm_session_closed(&session).await {
+                if !session.confirm_closed().await {
                     return Err(errors::unconfirmed_end(server));
                 }
                 store.remove_acquisition(owner);
@@ -96,7 +98,7 @@ fn next_step(session: &Session, owner: OwnerId) -> Step {
     }
 }
 
-/// Unlocks what is ours as far as we know.
+/// Unlocks a lock that is ours as far as we know.
 pub(super) async fn unlock(
     store: &Store,
     session: &Arc<Session>,
@@ -116,6 +118,47 @@ pub(super) async fn unlock(
     }
 }
 
+/// Reports the holds of a session that has ended for this client, and starts to end it in the server.
+pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
+    store.sessions.remove(session);
+    let acquisitions = lock(&session.acquisitions).take_all();
+    for (owner, acquisition) in acquisitions {
+        store.holder_table.remove(owner);
+        if let AcquisitionState::Held { .. } = acquisition.state {
+            store.report_loss(owner, LostReason::SessionGone);
+        }
+    }
+    let (context, session) = (store.context.clone(), session.clone());
+    context.spawn(async move { end_in_server(&store, &session).await });
+}
+
+/// Tells the server to end the session, until the server confirms that the session is gone.
+async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
+    let (context, ttl) = (&store.context, session.lease.ttl);
+    // By then the server has ended the silent session by itself.
+    let limit = context.clock.now().after(ttl).after(ttl / 2);
+    let id = session.server_info.session;
+    let mut retries = RetryBudget::until(limit);
+    loop {
+        match requests::session_exists(&store.control, id).await {
+            Ok(false) => break,
+            // The next request shows whether the command had an effect.
+            Ok(true) => drop(requests::end_session(&store.control, id).await),
+            // A server that has stopped has no sessions, and uses their numbers for others after its next start.
+            Err(_) => {}
+        }
+        if retries.is_spent(&context.clock) || context.closing.is_raised() {
+            break;
+        }
+        tokio::select! {
+            () = retries.pause(&context.clock) => {}
+            // The last chance to tell the server.
+            () = context.closing.raised() => {}
+        }
+    }
+    session.end.closed.raise();
+}
+
 /// Ends all sessions, and with them what they hold and wait for.
 pub(super) async fn close(store: &Store) {
     let context = &store.context;
@@ -131,18 +174,20 @@ pub(super) async fn close(store: &Store) {
         join_all(waiting.iter().map(|it| it.end.ended.raised())).await;
         let sessions = store.sessions.take_all();
         join_all(sessions.iter().map(|it| it.close())).await;
-        // Writes on the control connection, so that is closed later.
         store.holder_table.clear().await;
+        // The tasks end sessions in the server, over the control connection.
+        context.tasks.all_done().await;
         store.control.close().await;
         store.connector.close().await;
     };
     tokio::select! {
         biased;
-        // What the server is not told ends with its connection.
+        // A session that is not closed in time ends with its connection.
         () = close => {}
         () = context.clock.sleep_until(limit) => {}
     }
     for session in store.sessions.take_all() {
         session.end.ended.raise();
     }
+    drop(store.control.abandon());
 }

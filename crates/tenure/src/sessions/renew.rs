@@ -1,5 +1,5 @@
-//! Renewal of holds, and the maintenance task: it checks sessions, releases holds that are not renewed, and closes
-//! sessions that nobody needs.
+//! Renewal of holds, and the maintenance task: it checks sessions, releases holds that are not renewed, and closes idle
+//! sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,8 +45,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
         .collect()
 }
 
-/// Whether a request of a moment ago was answered, so that another one is not needed. The moment is short, because the
-/// next renewal comes a third of the ttl after this one, however old the answer is.
+/// Whether a request of a moment ago was answered, so that another request is not needed. The moment is short, because
+/// the next renewal comes a third of the ttl after this one, however old the answer is.
 fn was_renewed_lately(session: &Session) -> bool {
     let lease = &session.lease;
     lease.sent().after(lease.ttl / 32) > session.context.clock.now()
@@ -114,7 +114,7 @@ fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
         });
     }
     if scan.is_empty {
-        // Before the server does it: then the next request would find the session gone.
+        // Closed before the server ends it: else the next request would find the session gone.
         let lease = &session.lease;
         let closes_at = lease.used().max(lease.sent()).after(lease.ttl / 2);
         if closes_at > now {
@@ -181,7 +181,7 @@ fn scan(session: &Session, now: Time) -> Scan {
     }
 }
 
-/// Checks whether the session is there, and whether somebody wants a hold of it to end.
+/// Checks whether the session is there, and whether an operator has asked to end a hold of it (`break_lock`).
 async fn check(store: &Store, session: &Arc<Session>) {
     if !store.holder_table.is_usable() {
         // The end of a session is reported when it is noticed.
@@ -190,14 +190,14 @@ async fn check(store: &Store, session: &Arc<Session>) {
     }
     let tokens = requested_breaks(store, session).await;
     for (owner, acquisition) in begin_breaks(session, &tokens) {
-        // First the holder, and then the lock: the holder must not believe longer than the lock is held.
+        // The holder learns it before the lock is free: it must not believe to hold a lock that another holder has.
         store.report_loss(owner, LostReason::TakenOver);
         // Without a reply the maintenance task sends it again.
         let _ = unlock(store, session, owner, acquisition).await;
     }
 }
 
-/// The tokens of the holds that shall end. This request also checks whether the session is there.
+/// The tokens of the holds that operators want to end. This request also checks whether the session is there.
 async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
     let context = &store.context;
     // As long as any lease depends on the session.
@@ -210,10 +210,10 @@ async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
             let tokens = tokens.unwrap_or_default().split(' ');
             tokens.filter_map(|token| token.parse().ok()).collect()
         }
-        Err(trouble) => {
-            // Other refusals are those of a statement that somebody has cancelled.
-            if !trouble.is_fatal()
-                && errors::explain(trouble, &context.settings.server).kind() == ErrorKind::Denied
+        Err(error) => {
+            // Any other refusal is that of a statement that an operator cancelled.
+            if !error.is_fatal()
+                && errors::explain(error, &context.settings.server).kind() == ErrorKind::Denied
             {
                 store.holder_table.disable();
             }

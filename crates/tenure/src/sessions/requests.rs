@@ -36,7 +36,7 @@ pub(super) async fn session_exists(
     Ok(!rows.is_empty())
 }
 
-/// Ends that session, and no other that has its number by now.
+/// Ends that session, and no later session that has its number.
 pub(super) async fn end_session(
     control: &Arc<ControlConnection>,
     session: SessionId,
@@ -63,7 +63,7 @@ pub(super) async fn cancel_statement(
     control.command(session, sql).await
 }
 
-/// Who has the lock, a row for each session.
+/// The sessions that have the lock, a row for each.
 pub(super) async fn holders(
     control: &Arc<ControlConnection>,
     key: &Key,
@@ -105,7 +105,7 @@ pub(super) async fn request_break(
     control.query(sql).await.map(drop)
 }
 
-/// Whether the session has, as far as can be told, no other lock than the one with that token.
+/// Whether the session has no other lock than the one with that token, as far as the server knows.
 pub(super) async fn has_one_lock(
     control: &Arc<ControlConnection>,
     session: SessionId,

@@ -1,8 +1,8 @@
-//! What a server says about itself and about a session that begins.
+//! What a server reports about itself and about a new session.
 
 use std::time::Duration;
 
-/// Which session, in a server that may have been restarted since.
+/// Identifies a session, also after a restart of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SessionId {
     /// The server's number of the connection. The server uses a number again after a restart, if not earlier.
@@ -11,7 +11,7 @@ pub(super) struct SessionId {
     pub(super) since: u64,
 }
 
-/// What the server tells a session at its begin.
+/// What the server reports when a session begins.
 #[derive(Clone, Debug)]
 pub(super) struct ServerInfo {
     pub(super) session: SessionId,
@@ -20,8 +20,8 @@ pub(super) struct ServerInfo {
     pub(super) uptime: Duration,
     /// How many locks the session can have.
     pub(super) capacity: usize,
-    /// Whether the server ends an idle session: without that there is no lease.
+    /// Whether the server ends an idle session. If not, there is no lease.
     pub(super) ends_idle: bool,
-    /// Why locks in this server would not exclude everybody, and the cure.
+    /// Why locks in this server would not exclude all other clients, and the cure.
     pub(super) objection: Option<String>,
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 use tenure_core::fence::OwnerId;
+use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
@@ -37,13 +38,13 @@ pub(super) struct Session {
     observer: Weak<dyn SessionObserver>,
 }
 
-/// Is told when a session ends.
+/// Is called when a session ends.
 pub(super) trait SessionObserver: Send + Sync {
     /// The session has ended for this client, and perhaps not for the server.
     fn on_session_ended(self: Arc<Self>, session: &Arc<Session>);
 }
 
-/// Until when a session lasts.
+/// How long a session lasts.
 pub(super) struct Lease {
     /// The server ends the session when it has received nothing for this long.
     pub(super) ttl: Duration,
@@ -57,7 +58,7 @@ pub(super) struct Lease {
 
 /// The connection of a session, and the operations that wait for it.
 pub(super) struct OperationQueue {
-    /// `None`: the connection is closed, or its next answer belongs to a request that was given up.
+    /// `None`: the connection is closed, or its next answer belongs to a request whose task was dropped.
     connection: Arc<tokio::sync::Mutex<Option<Connection>>>,
     pub(super) queue: Mutex<VecDeque<PendingOperation>>,
     unanswered: AtomicUsize,
@@ -89,12 +90,12 @@ impl Lease {
         }
     }
 
-    /// The session lasts for the whole ttl from then on.
+    /// When the last request was sent that was answered: the session lasts for a ttl from then on.
     pub(super) fn sent(&self) -> Time {
         Time::from_nanos(self.sent.load(Ordering::SeqCst))
     }
 
-    /// A request that was sent then was answered.
+    /// A request that was sent at `sent` was answered.
     pub(super) fn renew(&self, sent: Time) {
         self.sent.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }
@@ -114,7 +115,7 @@ impl Lease {
         self.sent().after(self.ttl)
     }
 
-    /// Until when the session may be used: later than that the server may be about to end it.
+    /// Until when the session may be used: later the server may be about to end it.
     pub(super) fn usable_until(&self) -> Time {
         self.sent().after(self.ttl * 2 / 3)
     }
@@ -144,7 +145,7 @@ impl OperationQueue {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Counts an operation as long as the answer lives.
+    /// Counts an operation until the returned value is dropped.
     pub(super) fn count(&self) -> Unanswered<'_> {
         self.unanswered.fetch_add(1, Ordering::Relaxed);
         Unanswered(&self.unanswered)
@@ -190,6 +191,12 @@ impl Session {
         ServerStart::new(self.lease.opened, self.server_info.uptime)
     }
 
+    /// The restart guard of that length, for people.
+    pub(super) fn restart_guard(&self, guard: Duration) -> RestartGuard {
+        let (server, now) = (&self.context.settings.server, self.context.clock.now());
+        self.server_start().report(server, guard, now)
+    }
+
     pub(super) fn is_ended(&self) -> bool {
         self.end.ended.is_raised()
     }
@@ -209,14 +216,14 @@ impl Session {
     pub(super) fn set_held(&self, owner: OwnerId, token: u64, until: Time) {
         let mut acquisitions = lock(&self.acquisitions);
         let state = acquisitions.get(&owner).map(|it| it.state);
-        // The caller may have given up meanwhile, or the session have ended.
+        // The caller may have given up meanwhile, or the session may have ended.
         if let Some(AcquisitionState::Requested | AcquisitionState::Held { .. }) = state {
             acquisitions.set(&owner, AcquisitionState::Held { token, until });
         }
     }
 
-    /// Ends the session for this client: its connection is closed, and the observer sees to its holds and tells the
-    /// server, on another connection, to end it too.
+    /// Ends the session for this client: its connection is closed. The observer reports the loss of its holds, and tells
+    /// the server, on another connection, to end the session too.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.end.ended.raise_once() {
             return;
@@ -234,6 +241,17 @@ impl Session {
         }
     }
 
+    /// Waits until the session is over for the server too, for as long as a request may take. `false`: the server has not
+    /// confirmed that.
+    pub(super) async fn confirm_closed(&self) -> bool {
+        let limit = self.context.request_limit();
+        tokio::select! {
+            biased;
+            () = self.end.closed.raised() => true,
+            () = self.context.clock.sleep_until(limit) => false,
+        }
+    }
+
     /// Takes the connection out of a session that has no acquisitions, to make another session of it.
     pub(super) async fn take_connection(&self) -> Option<Connection> {
         self.end.ended.raise();
@@ -241,7 +259,7 @@ impl Session {
         self.operations.lock().await.take()
     }
 
-    /// Closes a session that nobody needs, in order: the server is told.
+    /// Closes an idle session in order: the server gets a message.
     pub(super) async fn close(&self) {
         self.end.ended.raise();
         let connection = self.operations.lock().await.take();

@@ -8,8 +8,7 @@ use tenure_core::url::{Url, invalid};
 
 use crate::database::{KNOWN as SERVER_OPTIONS, Kind, Server};
 
-use super::key::is_plain;
-use super::mappings::KeyMapping;
+use super::key::{KeyMapping, is_plain};
 
 /// Longest prefix, in bytes: 63 bytes are a plain key, and the rest has to be enough for a name.
 const MAX_PREFIX: usize = 40;

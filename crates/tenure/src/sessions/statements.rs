@@ -1,4 +1,4 @@
-//! One statement on a session, with the limits of everybody who waits for its connection.
+//! One statement on a session, with the time limits of all callers that wait for its connection.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -7,45 +7,46 @@ use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Row, Trouble};
+use crate::database::{RequestError, Row};
 
 use super::operations::{LockRequest, OperationError, PendingOperation};
 use super::session::Session;
 
-/// What came of a wait in the server's queue.
+/// The outcome of a wait in the server's queue.
 #[derive(Debug)]
 pub(super) enum WaitOutcome {
     /// The lock is ours, with this token.
     Granted(u64),
     /// The wait was cancelled by us, by an administrator, or by a limit of the server.
     Cancelled,
-    Refused(Trouble),
-    SessionEnded(Trouble),
+    Refused(RequestError),
+    SessionEnded(RequestError),
 }
 
 /// Waits until `limit` for the rows of a statement.
 ///
-/// The task that has the connection keeps time for all: meanwhile the callers of `batch`, whose statement this is, and
-/// those in the queue are told when their time is over. Their operations stay, because their outcome matters.
+/// The task that has the connection watches the limits of all callers: of those in `batch`, whose statement this is, and
+/// of those in the queue. A caller whose limit is over gets its error, but its operation stays, because the outcome of the
+/// operation still matters.
 pub(super) async fn await_rows(
     session: &Session,
     rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,
     limit: Time,
     batch: &mut [PendingOperation],
-) -> Result<Vec<Row>, Trouble> {
+) -> Result<Vec<Row>, RequestError> {
     let context = &session.context;
     let queue = || lock(&session.operations.queue);
     let mut rows = pin!(rows);
     loop {
         let in_batch = batch.iter().find_map(PendingOperation::awaited_until);
         let in_queue = queue().iter().find_map(PendingOperation::awaited_until);
-        // A caller who comes later gives up later than this.
+        // The limit of a caller that comes later is later than this.
         let latest = context.request_limit();
         let limits = [in_batch, in_queue].into_iter().flatten();
         let next = limits.fold(latest, Time::min).min(limit);
         tokio::select! {
             biased;
-            rows = &mut rows => return rows.map_err(Trouble::from),
+            rows = &mut rows => return rows.map_err(RequestError::from),
             () = session.end.ended.raised() => break,
             () = context.clock.sleep_until(next) => {}
         }
@@ -67,7 +68,7 @@ pub(super) async fn query(
     session: &Arc<Session>,
     sql: String,
     limit: Time,
-) -> Result<Vec<Row>, Trouble> {
+) -> Result<Vec<Row>, RequestError> {
     let context = &session.context;
     let mut guard = tokio::select! {
         biased;
@@ -82,7 +83,7 @@ pub(super) async fn query(
     let sent = context.clock.now();
     let rows = await_rows(session, connection.rows(sql), limit, &mut []).await;
     match &rows {
-        Err(trouble) if trouble.is_fatal() => {
+        Err(error) if error.is_fatal() => {
             drop(connection);
             session.end();
         }
@@ -114,7 +115,7 @@ pub(super) async fn wait_for_lock(
     let sent = context.clock.now();
     let rows = tokio::select! {
         biased;
-        rows = connection.rows(sql) => rows.map_err(Trouble::from),
+        rows = connection.rows(sql) => rows.map_err(RequestError::from),
         () = session.end.ended.raised() => Err(no_answer(&session)),
     };
     match rows {
@@ -133,22 +134,22 @@ pub(super) async fn wait_for_lock(
                 _ => WaitOutcome::Cancelled,
             }
         }
-        Err(trouble) if trouble.is_fatal() => {
+        Err(error) if error.is_fatal() => {
             drop(connection);
             session.end();
-            WaitOutcome::SessionEnded(trouble)
+            WaitOutcome::SessionEnded(error)
         }
-        Err(trouble) => {
+        Err(error) => {
             *guard = Some(connection);
-            let code = trouble.code().unwrap_or_default();
+            let code = error.code().unwrap_or_default();
             match context.dialect.is_cancelled(&code) {
                 true => WaitOutcome::Cancelled,
-                false => WaitOutcome::Refused(trouble),
+                false => WaitOutcome::Refused(error),
             }
         }
     }
 }
 
-fn no_answer(session: &Session) -> Trouble {
-    Trouble::Silence(session.context.settings.server.timeout)
+fn no_answer(session: &Session) -> RequestError {
+    RequestError::TimedOut(session.context.settings.server.timeout)
 }

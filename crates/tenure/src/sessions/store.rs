@@ -57,7 +57,7 @@ impl Store {
     ///
     /// # Errors
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there or refused the user.
-    /// `Unsupported`: locks of its sessions would not exclude everybody, the message says why.
+    /// `Unsupported`: locks of its sessions would not exclude all other clients, and the message says why.
     pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
         let settings = Settings::new(server, url)?;
         let spawner = support::spawner()?;
@@ -71,6 +71,7 @@ impl Store {
             clock: Clock::system(),
             spawner,
             maintenance: Arc::default(),
+            tasks: Arc::default(),
             closing: Flag::new(),
         });
         let store = Arc::new_cyclic(|store: &Weak<Self>| {
@@ -93,7 +94,7 @@ impl Store {
         });
         let control = store.control.session().await?;
         store.connector.refuse_pooler(&control).await?;
-        // Without the table nobody sees who holds; locks work all the same.
+        // Locks work without the table, which only shows people who holds.
         let _ = store.holder_table.find().await;
         Ok(store)
     }
@@ -117,7 +118,7 @@ impl Store {
         }
     }
 
-    /// Removes an acquisition of which the server has nothing any more.
+    /// Removes an acquisition of which nothing is left in the server.
     pub(super) fn remove_acquisition(&self, owner: OwnerId) {
         if let Some(session) = self.holds.remove(owner) {
             lock(&session.acquisitions).remove(&owner);

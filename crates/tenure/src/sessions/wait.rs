@@ -8,27 +8,29 @@ use std::time::Duration;
 use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::logic::pace;
+use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing};
+use super::attempt::{self, Outcome, Pacing, Trust};
 use super::batch;
 use super::dialect::waiter_text;
 use super::errors;
 use super::operations::{LockRequest, Operation, OperationError};
 use super::requests;
-use super::restart_guard::{Trust, trust};
 use super::session::Session;
-use super::session_end::confirm_session_closed;
 use super::statements::{self, WaitOutcome};
 use super::store::Store;
 
-/// How often the server is asked whether a waiting session is there: a session that is gone gets no message.
+/// How often the server is asked whether a waiting session is there: the end of a session may send no message.
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
+const SKIPPED_PAUSES: u32 = 4;
 
 type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`Outcome::Busy`]: try again.
 ///
-/// Retries have more time whenever the server says that the session is there.
+/// Whenever the server says that the session is there, retries have more time.
 pub(super) async fn wait(
     store: &Arc<Store>,
     request: &Request,
@@ -45,49 +47,65 @@ pub(super) async fn wait(
         Some(Err(err)) => return Err(err),
         Some(Ok(Some(session))) => session,
         // There are as many sessions as there may be, so this waiter polls.
-        Some(Ok(None)) => {
-            let pause = pacing.polls.pause(&context.clock);
-            store.until_cancelled(request, pause).await;
-            return Ok(Outcome::Busy);
-        }
+        Some(Ok(None)) => return Ok(poll_later(store, request, pacing).await),
     };
-    store.holds.insert(request.owner, session.clone());
-    match trust(&session, request) {
-        Ok(Trust::Full) => {}
-        Ok(Trust::NotBefore(from)) => {
-            free_session(store, request, &session);
-            return Ok(Outcome::NotBefore(from));
-        }
-        Err(err) => {
-            free_session(store, request, &session);
-            return Err(err);
-        }
+    if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
+        return Ok(Outcome::NotBefore(from));
     }
-    let id = session.server_info.session;
-    store
-        .holder_table
-        .stale_row_deleted(id, &lock_request.key)
-        .await;
     let mut waiting: WaitFuture = Box::pin(statements::wait_for_lock(
         session.clone(),
         request.owner,
         lock_request.clone(),
         waiter_text(&request.holder),
     ));
-    let outcome = loop {
+    let retries = &mut pacing.retries;
+    match until_answered(store, request, &session, &mut waiting, retries).await? {
+        None => cancel(store, request, lock_request, &session, waiting).await,
+        Some(WaitOutcome::Granted(token)) => confirm(store, request, &session, token).await,
+        Some(WaitOutcome::Cancelled) => {
+            // An administrator or a limit of the server cancelled the wait, so the place in the queue is lost.
+            unlock_and_free_session(store, request, lock_request, &session).await;
+            tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the server cancelled the wait; queueing again at the end");
+            Ok(poll_later(store, request, pacing).await)
+        }
+        Some(WaitOutcome::Refused(error)) => {
+            attempt::free_session(store, request, &session);
+            Err(errors::explain(error, &context.settings.server))
+        }
+        Some(WaitOutcome::SessionEnded(error)) => {
+            let error = OperationError::SessionEnded(Some(error));
+            attempt::after_session_end(store, request, &session, error).await
+        }
+    }
+}
+
+/// Sleeps until the next poll.
+async fn poll_later(store: &Store, request: &Request, pacing: &mut Pacing) -> Outcome {
+    let pause = pacing.polls.pause(&store.context.clock);
+    store.until_cancelled(request, pause).await;
+    Outcome::Busy
+}
+
+/// Waits for the server's answer to the wait, and asks now and then whether the session is there. `None`: the request was
+/// cancelled.
+async fn until_answered(
+    store: &Store,
+    request: &Request,
+    session: &Arc<Session>,
+    waiting: &mut WaitFuture,
+    retries: &mut RetryBudget,
+) -> Result<Option<WaitOutcome>, Error> {
+    let clock = &store.context.clock;
+    loop {
         tokio::select! {
             biased;
-            outcome = &mut waiting => break outcome,
-            () = request.stop.raised() => {
-                return cancel(store, request, lock_request, &session, waiting).await;
-            }
-            () = context.closing.raised() => {
-                return cancel(store, request, lock_request, &session, waiting).await;
-            }
-            exists = exists_later(store, &session) => match exists {
-                Ok(true) => pacing.retries.extend(context.clock.now().after(request.ttl)),
+            outcome = &mut *waiting => return Ok(Some(outcome)),
+            () = request.stop.raised() => return Ok(None),
+            () = store.context.closing.raised() => return Ok(None),
+            exists = exists_later(store, session) => match exists {
+                Ok(true) => retries.extend(clock.now().after(request.ttl)),
                 Ok(false) => session.end(),
-                Err(err) if !pacing.retries.is_spent(&context.clock) => {
+                Err(err) if !retries.is_spent(clock) => {
                     tracing::debug!(name = %request.name, %err, "while waiting");
                 }
                 Err(err) => {
@@ -95,25 +113,6 @@ pub(super) async fn wait(
                     return Err(errors::silence(err));
                 }
             },
-        }
-    };
-    match outcome {
-        WaitOutcome::Granted(token) => confirm(store, request, &session, token).await,
-        WaitOutcome::Cancelled => {
-            // By an administrator, or by a limit of the server: the place in the queue is lost, not the wish.
-            unlock_and_free_session(store, request, lock_request, &session).await;
-            tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the wait was called off by the server; queueing again at the end");
-            let pause = pacing.polls.pause(&context.clock);
-            store.until_cancelled(request, pause).await;
-            Ok(Outcome::Busy)
-        }
-        WaitOutcome::Refused(trouble) => {
-            free_session(store, request, &session);
-            Err(errors::explain(trouble, &context.settings.server))
-        }
-        WaitOutcome::SessionEnded(trouble) => {
-            let error = OperationError::SessionEnded(Some(trouble));
-            attempt::after_session_end(store, request, &session, error).await
         }
     }
 }
@@ -128,8 +127,8 @@ async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
     requests::session_exists(&store.control, session.server_info.session).await
 }
 
-/// It is our turn. The server's message may be old, if this process was stopped or cut off, and the session may be over:
-/// so the server is asked once more.
+/// The server has granted the lock. Its message may be old, if this process was stopped or cut off, and the session may
+/// have ended meanwhile: so the server is asked once more.
 async fn confirm(
     store: &Store,
     request: &Request,
@@ -162,22 +161,23 @@ async fn cancel(
 ) -> Result<Outcome, Error> {
     let context = &store.context;
     let limit = context.request_limit();
-    let mut commands = 0_u32;
+    let mut commands = 0;
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     let outcome = loop {
         commands += 1;
         tokio::select! {
             biased;
             outcome = &mut waiting => break Some(outcome),
             () = context.clock.sleep_until(limit) => break None,
-            sent = send_cancel(store, session, commands) => {
+            sent = send_cancel(store, session, &mut pauses) => {
                 if let Err(err) = sent {
-                    tracing::debug!(name = %request.name, %err, "the wait cannot be called off");
+                    tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
                 }
             }
         }
     };
     match outcome {
-        // By our one command. A second command may be on its way, and would hit the next statement.
+        // By our only command. A second command may be on its way, and would cancel the next statement.
         Some(WaitOutcome::Cancelled) if commands == 1 && !context.closing.is_raised() => {
             unlock_and_free_session(store, request, lock_request, session).await;
             return Ok(Outcome::Cancelled);
@@ -195,7 +195,7 @@ async fn cancel(
             });
         }
     }
-    if !confirm_session_closed(session).await {
+    if !session.confirm_closed().await {
         return Err(errors::unconfirmed_end(&context.settings.server));
     }
     store.remove_acquisition(request.owner);
@@ -204,23 +204,19 @@ async fn cancel(
 
 /// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
 /// effect, so it is sent again.
-async fn send_cancel(store: &Store, session: &Session, commands: u32) -> Result<(), Error> {
+async fn send_cancel(
+    store: &Store,
+    session: &Session,
+    pauses: &mut RetryBudget,
+) -> Result<(), Error> {
     let id = session.server_info.session;
     let sent = requests::cancel_statement(&store.control, id).await;
-    let pause = pace::next(commands + 3, rand::random(), None, None).unwrap_or(pace::CAP);
-    let clock = &store.context.clock;
-    clock.sleep_until(clock.now().after(pause)).await;
+    pauses.pause(&store.context.clock).await;
     sent
 }
 
-/// The wait is over without a grant, and others may use its session.
-fn free_session(store: &Store, request: &Request, session: &Session) {
-    store.remove_acquisition(request.owner);
-    session.is_waiting.store(false, Ordering::SeqCst);
-}
-
-/// The same after a statement that was cancelled: the server may have granted the lock just before that, without telling
-/// us, and the session would keep it.
+/// The server cancelled the wait, and others may use its session. The server may have granted the lock just before,
+/// without telling us, and the session would keep the lock: so it is unlocked first.
 async fn unlock_and_free_session(
     store: &Store,
     request: &Request,
@@ -230,14 +226,16 @@ async fn unlock_and_free_session(
     let unlocked = batch::request(session, lock_request.unlock(), Some(request.owner)).await;
     // `close` waits for the end of each session that waits, so the session ends when the client closes.
     match unlocked {
-        Ok(_) if !store.context.closing.is_raised() => free_session(store, request, session),
+        Ok(_) if !store.context.closing.is_raised() => {
+            attempt::free_session(store, request, session)
+        }
         _ => end_session(store, request, session).await,
     }
 }
 
-/// Ends a session in which nobody needs anything, and waits until the server confirms that.
+/// Ends a session that no other acquisition needs, and waits until the server confirms that.
 async fn end_session(store: &Store, request: &Request, session: &Arc<Session>) {
     store.remove_acquisition(request.owner);
     session.end();
-    confirm_session_closed(session).await;
+    session.confirm_closed().await;
 }

@@ -10,13 +10,13 @@ use tenure_core::fence::FencingToken;
 use tenure_core::name::LockName;
 use tenure_core::transaction::{Asked, explain, named};
 
-use super::dialect::Dialect;
 use super::statements::{signed, stale};
+use super::transaction_locks::TransactionLocks;
 use crate::fenced::Fenced;
 
-/// A database that this works in: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
-/// feature of that name. Other crates cannot implement it.
-pub trait Database: Dialect {}
+/// A database in which these functions work: `sqlx::Postgres`, `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the
+/// feature of that name. Other crates cannot implement this trait.
+pub trait Database: TransactionLocks {}
 
 #[cfg(feature = "mysql")]
 impl Database for sqlx::MySql {}
@@ -25,8 +25,8 @@ impl Database for sqlx::Postgres {}
 #[cfg(feature = "sqlite")]
 impl Database for sqlx::Sqlite {}
 
-/// Creates the tables that [`lock_in_tx`] and [`fence`] need, if they are not there. `target` is a pool or a
-/// connection. Nothing else creates them.
+/// Creates the tables that [`lock_in_tx`] and [`fence`] need, if they are missing. `target` is a pool or a connection.
+/// No other function creates them.
 ///
 /// # Cancel safety
 /// Cancel safe: call it again.
@@ -48,15 +48,15 @@ pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> 
 ///
 /// The number that it returns is greater than that of any transaction that had the lock before, whether that was
 /// committed or rolled back. The same transaction may take the lock again, and gets a greater number.
-/// It is larger than the last one in the row by at least one, and what a rolled back transaction had, and the row forgot,
-/// is covered by the server's clock (PostgreSQL, SQLite) or by a counter that begins at the second of the server's start (MySQL).
-/// So it would repeat only the number of a transaction that was rolled back, if that clock is set back, or if MySQL
-/// starts twice within one second.
+/// It is greater than the last number in the row by at least one. The row forgets the number of a transaction that was
+/// rolled back; therefore the number is also at least the server's clock (PostgreSQL, SQLite), or a counter that begins at
+/// the second of the server's start (MySQL). So a number is repeated only if it was that of a transaction that was rolled
+/// back and that clock was set back, or MySQL was started twice within one second.
 ///
 /// MySQL: `LAST_INSERT_ID()` of the session is that number afterwards.
 ///
 /// # Cancel safety
-/// Dropped, it may have taken the lock or not: roll back, which ends it either way.
+/// A dropped call may have taken the lock or not: roll back, which releases the lock in both cases.
 ///
 /// # Errors
 /// See the [table](crate::sql#errors).
@@ -72,21 +72,21 @@ pub async fn lock_in_tx<DB: Database>(
 
 /// As [`lock_in_tx`], and waits for `wait` at most; zero means one try.
 ///
-/// The limit holds for this one statement, and is put back afterwards. When it is over the transaction goes on as
-/// if nothing had been asked: in PostgreSQL, where an error ends a transaction, a savepoint sees to that.
-/// Costs one more round trip in MariaDB and two in the others.
+/// The limit is set for this one statement and restored afterwards. When the limit is over, the transaction can go on as
+/// if the lock had not been requested: in PostgreSQL, where an error aborts a transaction, a savepoint makes that possible.
+/// The limit costs one more round trip in MariaDB and two in the others.
 ///
-/// How exact the limit is: PostgreSQL 1 ms, and 250 ms more when others come first again and again;
+/// How exact the limit is: PostgreSQL 1 ms, and 250 ms more when other transactions get the row first again and again;
 /// MariaDB 1 ms; MySQL whole seconds, rounded up, at least one; SQLite 1 ms.
 ///
-/// The first lock under a name makes its row. In MySQL and MariaDB that may wait for a transaction with a name beside it,
-/// where somebody's first lock was just rolled back: with a very short limit a free name may look taken then.
+/// The first lock of a name inserts its row. In MySQL and MariaDB the insertion may wait for the transaction of a
+/// neighbouring name whose first lock was just rolled back: with a very short limit a free name may seem to be locked.
 ///
 /// # Cancel safety
 /// As [`lock_in_tx`]. In MySQL (not MariaDB) and SQLite the limit of the connection may then still be `wait`.
 ///
 /// # Errors
-/// [`WaitElapsed`](ErrorKind::WaitElapsed): another transaction has it, and this one goes on (unless MySQL was set
+/// [`WaitElapsed`](ErrorKind::WaitElapsed): another transaction has the lock, and this one can go on (unless MySQL was set
 /// to `innodb_rollback_on_timeout`). For the others see the [table](crate::sql#errors).
 pub async fn lock_in_tx_within<DB: Database>(
     tx: &mut Transaction<'_, DB>,
@@ -102,10 +102,10 @@ pub async fn lock_in_tx_within<DB: Database>(
 }
 
 /// Takes PostgreSQL's advisory lock of this name for the rest of the transaction, and waits for it in the database.
-/// It needs no table, and has no number.
+/// The lock needs no table, and has no number.
 ///
 /// The key is one `bigint`: the first eight bytes, big-endian, of the SHA-256 of the name. Locks of a session by
-/// `postgres://` have the same key unless told otherwise, and exclude it.
+/// `postgres://` have the same key, unless the option `keys` says otherwise, and exclude this lock.
 ///
 /// # Cancel safety
 /// As [`lock_in_tx`].
@@ -149,16 +149,16 @@ fn key(name: &LockName) -> i64 {
 /// Refuses a `token` smaller than the greatest one that this fence has seen for `resource`, in one statement of the
 /// transaction that writes to the resource.
 ///
-/// The fence is a row, locked until the transaction ends: no other holder can pass in between. Call it before the
-/// writes, and give back its error, so that they are rolled back: they are part of this transaction whether it
-/// was refused or not. `resource` is any name of 1 to 1,000 bytes; all who write must use the same one, and
+/// The fence is a row, locked until the transaction ends: no other holder can pass in between. Call it before the writes,
+/// and return its error, so that the transaction is rolled back: a refused transaction that is committed all the same
+/// writes. `resource` is any name of 1 to 1,000 bytes; all writers must use the same name, and
 /// tokens of one lock. Tokens of shared holds and permits say nothing about order; fence exclusive ones.
 ///
 /// # Cancel safety
-/// Dropped, it may have been done or not: roll back.
+/// A dropped call may have raised the fence or not: roll back.
 ///
 /// # Errors
-/// [`Lost`](ErrorKind::Lost): somebody with a greater token has been here. For the others see the [table](crate::sql#errors).
+/// [`Lost`](ErrorKind::Lost): a holder with a greater token has passed this fence. For the others see the [table](crate::sql#errors).
 ///
 /// # Examples
 /// ```
@@ -193,7 +193,7 @@ async fn pass<DB: Database>(
     }
 }
 
-/// Every name that the guard holds is a resource of that name.
+/// Each name that the guard holds is a resource of that name.
 impl<DB: Database> Fenced for Transaction<'_, DB> {
     async fn fence(&mut self, guard: &Guard) -> Result<(), Error> {
         for (name, token) in guard.tokens() {
@@ -209,16 +209,16 @@ impl<DB: Database> Fenced for Transaction<'_, DB> {
 mod page {}
 
 fn granted(token: i64) -> FencingToken {
-    // No statement of ours makes one below 1.
+    // No statement of ours makes a number below 1.
     FencingToken::new(token.unsigned_abs())
 }
 
 fn wait_elapsed<DB: Database>(name: &LockName, wait: Duration) -> Error {
     let message = if wait.is_zero() {
-        "another transaction has it, and `wait` is zero; this one can go on without it, or roll back and retry".into()
+        "another transaction has the lock, and `wait` is zero; this one can go on without it, or roll back and retry".into()
     } else {
         format!(
-            "waited {wait:?}, and another transaction still has it; this one can go on without it, or roll back and retry"
+            "waited {wait:?}, and another transaction still has the lock; this one can go on without it, or roll back and retry"
         )
     };
     let err = Error::new(ErrorKind::WaitElapsed, message);

@@ -4,7 +4,7 @@
 //! - [`lock_in_tx`] takes a lock that lasts as long as the transaction: there is no lease, no loss, no server beside
 //!   the database, and nothing to release.
 //! - [`Lock::transaction`](crate::Lock::transaction) runs a transaction under a lock that lies elsewhere, in Redis
-//!   for example, and gives it back after COMMIT or ROLLBACK and never before.
+//!   for example, and releases the lock after COMMIT or ROLLBACK and never before.
 //! - [`fence`] refuses the transaction of a holder that has been overtaken.
 //! - [`fence_statements`] is the same as SQL text with its parameters, for other libraries than `sqlx`; so is
 //!   [`create_tables`] for [`init`]. [`Guard::after`](crate::Guard::after) releases a lock when their transaction has
@@ -27,43 +27,41 @@
 //!
 //! # How long it is held
 //!
-//! Until COMMIT or ROLLBACK, and there is no way to give it up earlier: whoever came in between would see neither
-//! what was written nor that it is still to come. In PostgreSQL a ROLLBACK to a savepoint that was set before the lock
+//! Until COMMIT or ROLLBACK, and there is no way to release it earlier: a holder in between would see neither what was
+//! written nor that more is to come. In PostgreSQL a ROLLBACK to a savepoint that was set before the lock
 //! ends it as well; in MySQL it does not.
 //!
 //! # Two tables
 //!
 //! [`init`] makes `tenure_tx_locks` and `tenure_fences`, and nothing else does. To make them by hand, run
 //! `postgres.sql`, `mysql.sql` or `sqlite.sql` from the folder `src/sql` of this package.
-//! A row per name stays for ever, some sixty bytes: it remembers the greatest number.
+//! The row of a name stays for ever, some sixty bytes: it remembers the greatest number.
 //!
 //! # Isolation
 //!
-//! Lock first, before the transaction reads anything: then it sees what the holder before it wrote.
+//! Lock first, before the transaction reads anything: then the transaction sees what the holder before it wrote.
 //!
 //! | | READ COMMITTED | REPEATABLE READ and above |
 //! | --- | --- | --- |
-//! | PostgreSQL | the default, and as it should be | what one waited for is an error when it comes ("somebody changed the row"); run the transaction again |
-//! | MySQL, MariaDB | as it should be | the default; likewise as it should be, if the lock is taken before the first read. A name that is used for the first time may have to wait for the holder of its neighbour |
+//! | PostgreSQL | the default, and as it should be | a lock that had to be waited for is an error ("somebody changed the row"); run the transaction again |
+//! | MySQL, MariaDB | as it should be | the default; as it should be too, if the lock is taken before the first read. A name that is used for the first time may have to wait for the holder of its neighbour |
 //! | SQLite | | begin with `BEGIN IMMEDIATE` (`pool.begin_with(..)`): one transaction writes at a time, whatever the name |
 //!
 //! MySQL and MariaDB, under either level: when the transaction that used a name for the very first time is rolled
-//! back while several others wait for that name, the server ends some of those as deadlocks.
-//! The error says so, and the cure is to run them again; a name that has been committed once never shows it.
+//! back while several others wait for that name, the server ends some of the waiting ones as deadlocks.
+//! The error says so, and the cure is to run them again. A name that was committed once never causes this.
 //!
 //! # Errors
 //!
 //! | Error | Kind | The transaction |
 //! | --- | --- | --- |
-//! | the limit of [`lock_in_tx_within`] was over | `WaitElapsed` | goes on |
-//! | the database's own limit was over | `WaitElapsed` | PostgreSQL: is to be rolled back; else goes on |
-//! | deadlock, change under one's feet | `Backend` | is rolled back; run it again from its start |
-//! | a table is missing | `Backend` | is to be rolled back |
+//! | the limit of [`lock_in_tx_within`] was over | `WaitElapsed` | can go on |
+//! | the database's own limit was over | `WaitElapsed` | PostgreSQL: must be rolled back; in the others it can go on |
+//! | deadlock, or the row was changed meanwhile | `Backend` | is rolled back; run it again from its start |
+//! | a table is missing | `Backend` | must be rolled back |
 //! | the connection broke | `Unreachable` | is rolled back |
 //! | the fence has seen a newer holder | `Lost` | roll it back |
 
-#[cfg(feature = "sqlx")]
-mod dialect;
 #[cfg(feature = "sqlx")]
 mod in_tx;
 #[cfg(all(feature = "sqlx", feature = "mysql"))]
@@ -73,6 +71,8 @@ mod postgres;
 #[cfg(all(feature = "sqlx", feature = "sqlite"))]
 mod sqlite;
 mod statements;
+#[cfg(feature = "sqlx")]
+mod transaction_locks;
 
 #[cfg(feature = "sqlx")]
 pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};

@@ -6,32 +6,31 @@ use sqlx::error::DatabaseError;
 use sqlx::mysql::{MySqlDatabaseError, MySqlQueryResult};
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _};
 
-use super::dialect::Dialect;
-use super::statements::create_tables;
+use super::statements::{Dialect, create_tables};
+use super::transaction_locks::TransactionLocks;
 
-/// A counter of the running server that begins at the second of its start, times 2^24; the highest byte, which
-/// would be the number of the server, is left out.
+/// A counter of the running server that begins at the second of its start, times 2^24. The highest byte, which would be
+/// the number of the server, is left out.
 ///
-/// It is worked out when the row is ours (`ON DUPLICATE KEY UPDATE` locks first and evaluates then), so of two who
-/// had the row the later one has the greater number, whatever became of the earlier one and of the clock. After
-/// a restart it is greater because seconds have passed: only if the server started twice within one second, or
-/// its clock was set back in between, could it give again what it gave to a transaction that was rolled back.
+/// The server evaluates the counter when the row is locked (`ON DUPLICATE KEY UPDATE` locks first and evaluates then). So
+/// of two transactions that had the row the later one has the greater number, whatever became of the earlier one and of
+/// the clock. After a restart the counter is greater because seconds have passed: it repeats a number of a transaction
+/// that was rolled back only if the server started twice within one second, or if its clock was set back in between.
 ///
-/// Not a clock: `NOW(6)` is the start of the statement, before it waited, and with `--sysdate-is-now`, which nobody
-/// can see from here, so is `SYSDATE(6)`. Whoever waited longest would then have the smallest number.
+/// A clock would not do: `NOW(6)` is the start of the statement, before it waited, and so is `SYSDATE(6)` with
+/// `--sysdate-is-now`, which a client cannot see. The transaction that waited longest would then have the smallest number.
 macro_rules! raised {
     () => {
         "LAST_INSERT_ID(GREATEST(token + 1, CAST(UUID_SHORT() & 72057594037927935 AS SIGNED)))"
     };
 }
 
-/// One shape under every isolation level, and the one that locks the least: a row that is there is locked by
-/// its key; for one that is not, nothing but the insertion itself is. To look first (`UPDATE`, `FOR UPDATE`) would
-/// lock the gap where it belongs, and two who did that, for the same name or for two neighbours, could neither
-/// of them insert.
+/// The same statement under every isolation level, and the one that locks the least: it locks a row that is there by its
+/// key, and for a row that is missing only the insertion itself. A statement that reads first (`UPDATE`, `FOR UPDATE`)
+/// would lock the gap where the row belongs: two transactions that did that, for the same name or for two neighbours,
+/// could both not insert.
 ///
-/// The number comes with the reply, where `RETURNING` is MariaDB's alone. A new row gets 0, which no grant
-/// has: see [`RAISE`].
+/// The reply has the number, because only MariaDB has `RETURNING`. A new row gets 0, which no grant has: see [`RAISE`].
 macro_rules! lock {
     () => {
         concat!(
@@ -43,24 +42,24 @@ macro_rules! lock {
 
 const LOCK: &str = lock!();
 
-/// The first number of a row that has just been made: not from `VALUES`, which are evaluated before the
-/// insertion waits for another one of the same name.
+/// The first number of a new row. It cannot be in `VALUES`, which the server evaluates before the insertion waits for
+/// another insertion of the same name.
 const RAISE: &str = concat!(
     "UPDATE tenure_tx_locks SET token = ",
     raised!(),
     " WHERE name = ?"
 );
 
-/// Its reply has the greatest token seen, or 0 for a new row.
+/// The reply has the greatest token so far, or 0 for a new row.
 const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
      ON DUPLICATE KEY UPDATE token = LAST_INSERT_ID(GREATEST(token, ?))";
 
-/// A wait below this may end because the server is busy and not because the row is locked.
+/// A shorter wait may end because the server is busy, and not because the row is locked.
 const SHORT: Duration = Duration::from_millis(100);
 
-impl Dialect for MySql {
+impl TransactionLocks for MySql {
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(super::Dialect::MySql))
+        sqlx::raw_sql(create_tables(Dialect::MySql))
             .execute(conn)
             .await
             .map(drop)
@@ -84,7 +83,7 @@ impl Dialect for MySql {
         let (version, before): (String, u64) = (server.try_get(0)?, server.try_get(1)?);
         let locked = if is_mariadb(&version) {
             match lock_limited(conn, name, wait).await {
-                // The server may have needed so long for a row that is free.
+                // The server may have taken so long for a row that is free.
                 Err(sqlx::Error::Database(said)) if code(&*said) == 1969 && wait < SHORT => {
                     lock_limited(conn, name, Duration::ZERO).await
                 }
@@ -118,7 +117,7 @@ impl Dialect for MySql {
     }
 }
 
-/// For MariaDB. The limit is that of the statement and ends with it, whatever happens.
+/// For MariaDB. The limit is valid for this statement only, whatever happens.
 async fn lock_limited(
     conn: &mut MySqlConnection,
     name: &[u8],
@@ -157,12 +156,12 @@ fn is_mariadb(version: &str) -> bool {
 
 fn seconds(wait: Duration) -> u64 {
     let begun = u64::from(wait.subsec_nanos() > 0);
-    // The greatest that both servers take, and one less.
+    // One less than the greatest value that both servers accept.
     wait.as_secs().saturating_add(begun).min(99_999_999)
 }
 
-/// What stands before a statement of MariaDB. The limit of a lock is in whole seconds, that of a statement
-/// in µs; but as a limit of a statement zero is none.
+/// The beginning of a statement of MariaDB that sets its limits. The limit of a lock is in whole seconds, the limit of a
+/// statement in µs; but zero as limit of a statement means no limit.
 fn limits(wait: Duration) -> String {
     let lock = seconds(wait);
     if lock == 0 {

@@ -7,21 +7,21 @@ use sqlx::{AssertSqlSafe, PgConnection, Postgres, Row as _};
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::dialect::Dialect;
-use super::statements::{POSTGRES_FENCE, create_tables};
+use super::statements::{Dialect, POSTGRES_FENCE, create_tables};
+use super::transaction_locks::TransactionLocks;
 
-/// What the server's clock says while this is evaluated (`now()` stands still in a transaction), in µs since 1970.
+/// The server's clock when the expression is evaluated (`now()` is the start of the transaction), in µs since 1970.
 macro_rules! clock {
     () => {
         "(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::BIGINT"
     };
 }
 
-const CREATE: &str = create_tables(super::Dialect::Postgres);
+const CREATE: &str = create_tables(Dialect::Postgres);
 
 /// A new row gets 0, which no grant has: see [`RAISE`].
 ///
-/// The new number is worked out when the row is ours: `DO UPDATE` locks first and evaluates then.
+/// The server evaluates the new number when the row is locked: `DO UPDATE` locks first and evaluates then.
 const LOCK: &str = concat!(
     "INSERT INTO tenure_tx_locks AS t (name, token) VALUES ($1, 0) ON CONFLICT (name) ",
     "DO UPDATE SET token = GREATEST(t.token + 1, ",
@@ -29,30 +29,30 @@ const LOCK: &str = concat!(
     ") RETURNING token"
 );
 
-/// The first number of a row that has just been made. `VALUES` are evaluated before the insertion waits for
-/// another one of the same name; a clock that was read there could be behind that of a transaction
-/// which had the row meanwhile and was rolled back.
+/// The first number of a new row. `VALUES` are evaluated before the insertion waits for another insertion of the same
+/// name; a clock that was read there could be behind the clock of a transaction that had the row meanwhile and was rolled
+/// back.
 const RAISE: &str = concat!(
     "UPDATE tenure_tx_locks SET token = GREATEST(token + 1, ",
     clock!(),
     ") WHERE name = $1 RETURNING token"
 );
 
-/// How much longer than its limit a wait may take in all: `lock_timeout` counts each of the several waits
-/// that a row may cost anew when others come first.
+/// How much longer than its limit a wait may take in all. `lock_timeout` limits each single wait, and a row may cost
+/// several waits when other transactions get it first.
 const SLACK: Duration = Duration::from_millis(250);
 
-impl Dialect for Postgres {
+impl TransactionLocks for Postgres {
     async fn create(conn: &mut PgConnection) -> Result<(), sqlx::Error> {
-        // IF NOT EXISTS looks first; what somebody else creates at the same moment is seen too late. There are two
-        // tables, so that may happen twice.
+        // IF NOT EXISTS looks for the table first, and does not see a table that another session creates at the same
+        // moment. There are two tables, so that may happen twice.
         for _ in 0..2 {
             let made = sqlx::raw_sql(CREATE).execute(&mut *conn).await;
             let code = match &made {
                 Err(sqlx::Error::Database(said)) => said.code(),
                 _ => return made.map(drop),
             };
-            // A unique key of the catalogue, a type, a table.
+            // Duplicates: of a key in the catalogue, of a type, of a table.
             if !matches!(code.as_deref(), Some("23505" | "42710" | "42P07")) {
                 return made.map(drop);
             }
@@ -91,8 +91,8 @@ impl Dialect for Postgres {
     }
 }
 
-/// The limits that held before ours, to be put back. A savepoint lies under ours, because an error aborts a
-/// transaction, or what came after a savepoint of it.
+/// The limits that were set before ours, to be restored. A savepoint is set before ours, because an error aborts the
+/// transaction, or what it did after its last savepoint.
 struct Limits {
     before: [String; 2],
     clock: Clock,
@@ -101,7 +101,7 @@ struct Limits {
 
 impl Limits {
     async fn set(conn: &mut PgConnection, wait: Duration) -> Result<Self, sqlx::Error> {
-        // 0 would be no limit.
+        // 0 would mean no limit.
         let ms = |limit: Duration| limit.as_millis().clamp(1, 1_000_000_000);
         let statements = format!(
             "SAVEPOINT tenure_lock; \
@@ -110,7 +110,7 @@ impl Limits {
             ms(wait),
             ms(wait.saturating_add(SLACK))
         );
-        // All rows, so that all statements are seen to their end.
+        // All rows are fetched, so that all statements run to their end.
         let rows = sqlx::raw_sql(AssertSqlSafe(statements));
         let rows = rows.fetch_all(conn).await?;
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -134,7 +134,7 @@ impl Limits {
                 "SET LOCAL lock_timeout = '{lock}'; SET LOCAL statement_timeout = '{statement}'; \
                  RELEASE SAVEPOINT tenure_lock"
             ),
-            // It takes back what was set after it.
+            // The rollback also restores the limits, which were set after the savepoint.
             Err(sqlx::Error::Database(_)) => {
                 "ROLLBACK TO SAVEPOINT tenure_lock; RELEASE SAVEPOINT tenure_lock".into()
             }
@@ -146,7 +146,7 @@ impl Limits {
             (Ok(_), Ok(value)) => Ok(Some(value)),
             (_, Err(sqlx::Error::Database(said))) => match said.code().as_deref() {
                 Some("55P03") => Ok(None),
-                // An administrator's cancellation is told by the same code.
+                // A cancellation by an administrator has the same code.
                 Some("57014") if is_over => Ok(None),
                 _ => Err(sqlx::Error::Database(said)),
             },
@@ -155,7 +155,7 @@ impl Limits {
     }
 }
 
-/// The lock with this key, which `postgres://` takes for a session; until the transaction ends.
+/// The lock with this key until the transaction ends. `postgres://` takes the same lock for a session.
 const ADVISORY: &str = "SELECT pg_advisory_xact_lock($1)";
 
 pub(super) async fn advisory(conn: &mut PgConnection, key: i64) -> Result<(), sqlx::Error> {

@@ -1,4 +1,4 @@
-//! SQLite: one transaction at a time writes into a file, so the lock of any name is that of the file.
+//! SQLite: one transaction at a time writes into a file, so the lock of any name is the lock of the file.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection};
 use tenure_core::rt::wall_micros;
 use tenure_core::transaction::{Sort, SqlDatabase as _};
 
-use super::dialect::Dialect;
-use super::statements::{SQLITE_FENCE, create_tables};
+use super::statements::{Dialect, SQLITE_FENCE, create_tables};
+use super::transaction_locks::TransactionLocks;
 
-/// Makes this transaction the one that writes; that is what is waited for.
+/// Makes this transaction the one that writes. The wait for a lock is the wait for that.
 const LOCK: &str = "INSERT INTO tenure_tx_locks (name, token) VALUES (?1, 0) \
      ON CONFLICT (name) DO UPDATE SET token = token";
 
-/// With a clock that was read after that, in µs: SQLite's own has milliseconds, and two who are rolled back may
-/// come within one.
+/// With our clock, read after [`LOCK`], in µs: SQLite's own clock has milliseconds, and two transactions that are rolled
+/// back may come within one millisecond.
 const RAISE: &str =
     "UPDATE tenure_tx_locks SET token = MAX(token + 1, ?2) WHERE name = ?1 RETURNING token";
 
-impl Dialect for Sqlite {
+impl TransactionLocks for Sqlite {
     async fn create(conn: &mut SqliteConnection) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(create_tables(super::Dialect::Sqlite))
+        sqlx::raw_sql(create_tables(Dialect::Sqlite))
             .execute(conn)
             .await
             .map(drop)

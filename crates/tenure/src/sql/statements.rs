@@ -3,16 +3,16 @@
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::LockName;
 
-/// Locks the row of the resource, raises it to this token unless it has a greater one, and answers with the greatest.
+/// Locks the row of the resource, raises it to this token unless it has a greater one, and returns the greatest.
 pub(super) const POSTGRES_FENCE: &str = "INSERT INTO tenure_fences AS f (resource, token) VALUES ($1, $2) \
      ON CONFLICT (resource) DO UPDATE SET token = GREATEST(f.token, EXCLUDED.token) RETURNING token";
-/// Likewise.
+/// The same for SQLite.
 pub(super) const SQLITE_FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?1, ?2) \
      ON CONFLICT (resource) DO UPDATE SET token = MAX(token, excluded.token) RETURNING token";
-/// Likewise, without an answer: MySQL has no `RETURNING`.
+/// The same for MySQL, and returns nothing: MySQL has no `RETURNING`.
 const MYSQL_RAISE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
      ON DUPLICATE KEY UPDATE token = GREATEST(token, ?)";
-/// `FOR UPDATE` reads what is there now, and not what was there when the transaction began.
+/// `FOR UPDATE` reads the row as it is now, and not as it was when the transaction began.
 const MYSQL_GREATEST: &str = "SELECT token FROM tenure_fences WHERE resource = ? FOR UPDATE";
 
 /// A kind of database, for SQL as text.
@@ -136,7 +136,7 @@ pub const fn create_tables(dialect: Dialect) -> &'static str {
     }
 }
 
-/// A token as databases keep it.
+/// A token as the integer type that all databases have.
 pub(super) fn signed(token: u64) -> Result<i64, Error> {
     i64::try_from(token).map_err(|_| {
         let message = format!("the token {token} is above 2^63, which no store hands out");

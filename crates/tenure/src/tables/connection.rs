@@ -1,95 +1,60 @@
-//! One connection to a database: runs a statement and returns its rows as text.
+//! One connection of a client: to a server, or to a file.
 
-#[cfg(feature = "mysql")]
-use sqlx::mysql::MySqlConnection;
-#[cfg(feature = "postgres")]
-use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Database, ValueRef as _};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use tenure_core::rt::Clock;
 
-#[cfg(feature = "sqlite")]
-use super::database_file::FileConnection;
+use crate::database::{self, Row};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use crate::database::{Kind, RequestError, Server, within};
+
 use super::file_id::FileId;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::names::Format;
 use super::sql::{ReplyKind, Statement};
 
-/// A row of an answer, as text.
-pub(super) type Row = Vec<Option<String>>;
-
-/// A connection to a server, or to a file.
-pub(super) enum Connection {
-    #[cfg(feature = "postgres")]
-    Postgres(PgConnection),
-    #[cfg(feature = "mysql")]
-    MySql(MySqlConnection),
-    #[cfg(feature = "sqlite")]
-    Sqlite(FileConnection),
-}
-
-/// Sends a statement by the simple protocol: no statement is prepared, so a proxy may give each transaction to
-/// another connection of its own.
-macro_rules! run {
-    ($connection:expr, $statement:expr) => {{
-        let sql = sqlx::raw_sql(AssertSqlSafe($statement.sql.clone()));
-        match $statement.reply_kind {
-            ReplyKind::Rows => texts(sql.fetch_all($connection).await?),
-            ReplyKind::ChangedCount => {
-                let count = sql.execute($connection).await?.rows_affected();
-                Ok(vec![vec![Some(count.to_string())]])
-            }
-        }
-    }};
+pub(super) struct Connection {
+    pub(super) database: database::Connection,
+    /// The file that the connection opened; `None`: it is a server's.
+    pub(super) file: Option<FileId>,
 }
 
 impl Connection {
-    pub(super) async fn run(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => run!(connection, statement),
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => run!(connection, statement),
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => run!(&mut file.connection, statement),
+    /// Opens a connection to a server, and sets its session up.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) async fn open(
+        server: &Server,
+        format: Format,
+        clock: &Clock,
+    ) -> Result<Self, RequestError> {
+        let mut database = database::Connection::open(server, clock).await?;
+        if let Some(sql) = set_up(server.kind, format) {
+            within(server.timeout, clock, database.rows(sql.to_owned())).await?;
         }
+        let file = None;
+        Ok(Self { database, file })
     }
 
-    /// Ends the connection in order, which spares the server a line in its log.
-    pub(super) async fn close(self) {
-        let _ = match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.close().await,
-            #[cfg(feature = "mysql")]
-            Self::MySql(connection) => connection.close().await,
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => file.connection.close().await,
-        };
-    }
-
-    /// The file that the connection opened; `None`: it is a server's.
-    pub(super) fn file(&self) -> Option<FileId> {
-        match self {
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(file) => Some(file.id),
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            _ => None,
+    pub(super) async fn run(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
+        let sql = statement.sql.clone();
+        match statement.reply_kind {
+            ReplyKind::Rows => self.database.rows(sql).await,
+            ReplyKind::ChangedCount => {
+                let count = self.database.changed_rows(sql).await?;
+                Ok(vec![vec![Some(count.to_string())]])
+            }
         }
     }
 }
 
-/// All values as text, which is how they travel in the simple protocol.
-fn texts<R: sqlx::Row>(rows: Vec<R>) -> Result<Vec<Row>, sqlx::Error>
-where
-    R::Database: Database,
-    for<'a> &'a str: sqlx::Decode<'a, R::Database>,
-    usize: sqlx::ColumnIndex<R>,
-{
-    let text = |row: &R, at: usize| {
-        let raw = row.try_get_raw(at)?;
-        if raw.is_null() {
-            return Ok(None);
+/// Settings for which the server may have other defaults. ShedLock's columns contain what a Java session took for UTC, so
+/// our session needs the time zone that the sessions of Java have, which is the server's.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn set_up(kind: Kind, format: Format) -> Option<&'static str> {
+    Some(match (kind, format) {
+        (Kind::Postgres, _) => return None,
+        (Kind::MySql, Format::Tenure) => {
+            "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         }
-        let text: &str = sqlx::Decode::decode(raw).map_err(sqlx::Error::Decode)?;
-        Ok(Some(text.to_owned()))
-    };
-    rows.iter()
-        .map(|row| (0..row.len()).map(|at| text(row, at)).collect())
-        .collect()
+        (Kind::MySql, Format::ShedLock) => "SET autocommit=1;SET time_zone=@@global.time_zone",
+    })
 }

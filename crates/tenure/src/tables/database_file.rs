@@ -1,4 +1,4 @@
-//! The file of an SQLite database: which one it is, and making it.
+//! The file of an SQLite database: its identity, and how it is made.
 //!
 //! SQLite says nothing when its file is removed or replaced: open connections go on in the old one, while other
 //! processes lock the new one. Therefore each connection remembers which file it opened, and an answer counts only
@@ -11,43 +11,39 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteSynchronous};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Clock, lock};
+use tenure_core::support::RetryBudget;
 
-use crate::database::Trouble;
+use crate::database::{self, RequestError};
 
+use super::connection::Connection;
 use super::file_id::FileId;
 use super::sql::schema;
 
-/// What SQLite keeps beside a database. Left behind by a removed database it would be read as part of the new one.
+/// The files that SQLite keeps beside a database. If a removed database left them behind, SQLite would read them as part
+/// of the new one.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
-
-/// A connection, and the file that it opened.
-pub(super) struct FileConnection {
-    pub(super) connection: SqliteConnection,
-    pub(super) id: FileId,
-}
 
 /// Why there is no connection.
 pub(super) enum OpenError {
-    /// The file was removed or replaced at that very moment.
+    /// The file was removed or replaced meanwhile.
     Replaced,
-    Trouble(Trouble),
+    Failed(RequestError),
 }
 
 impl From<Error> for OpenError {
     fn from(err: Error) -> Self {
-        Self::Trouble(Trouble::Settings(err))
+        Self::Failed(RequestError::Explained(err))
     }
 }
 
 impl From<sqlx::Error> for OpenError {
     fn from(err: sqlx::Error) -> Self {
-        Self::Trouble(err.into())
+        Self::Failed(err.into())
     }
 }
 
@@ -57,7 +53,7 @@ pub(super) struct DatabaseFile {
     /// The table of locks.
     table: String,
     clock: Clock,
-    /// Limit of an attempt to open it.
+    /// Limit of an attempt to open the file.
     timeout: Duration,
     /// The file that is known to have the tables.
     prepared: Mutex<Option<FileId>>,
@@ -90,7 +86,7 @@ impl DatabaseFile {
     }
 
     /// Opens the file; makes what is missing of file and tables, and adds that to `made`.
-    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+    pub(super) async fn open(&self, made: &mut Vec<String>) -> Result<Connection, OpenError> {
         let limit = self.clock.now().after(self.timeout);
         tokio::select! {
             biased;
@@ -103,7 +99,7 @@ impl DatabaseFile {
         }
     }
 
-    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<FileConnection, OpenError> {
+    async fn open_unlimited(&self, made: &mut Vec<String>) -> Result<Connection, OpenError> {
         let mut connection = match self.id()? {
             Some(id) => self.connect(Some(id)).await?,
             None => {
@@ -120,38 +116,40 @@ impl DatabaseFile {
                 }
             }
         };
-        let is_prepared = *lock(&self.prepared) == Some(connection.id);
+        let is_prepared = *lock(&self.prepared) == connection.file;
         if !is_prepared {
-            self.make_tables(&mut connection.connection, made).await?;
-            *lock(&self.prepared) = Some(connection.id);
+            self.make_tables(&mut connection.database, made).await?;
+            *lock(&self.prepared) = connection.file;
         }
         Ok(connection)
     }
 
     /// Opens the file `before`, or makes one.
-    async fn connect(&self, before: Option<FileId>) -> Result<FileConnection, OpenError> {
+    async fn connect(&self, before: Option<FileId>) -> Result<Connection, OpenError> {
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
-            // We wait ourselves, and can stop.
+            // We wait ourselves, because our wait can be cancelled.
             .busy_timeout(Duration::ZERO)
-            // With a write-ahead log nothing is damaged by a loss of power; what may be lost are
-            // the last holds, of processes that are gone as well.
+            // With a write-ahead log, a loss of power damages nothing. The last holds may be lost, but their processes are
+            // gone as well.
             .synchronous(SqliteSynchronous::Normal)
             .disable_statement_logging();
         let connection = SqliteConnection::connect_with(&options).await;
-        // It was opened between the two looks, so it is the one that was there at both.
+        // The file was the same before and after it was opened, so that is the file which was opened.
         match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
-                Ok(FileConnection { connection, id })
+                let database = database::Connection::Sqlite(connection);
+                let file = Some(id);
+                Ok(Connection { database, file })
             }
             (Err(err), now) if now == before => Err(err.into()),
             _ => Err(OpenError::Replaced),
         }
     }
 
-    /// Keeps other processes from making the file at the same time: the one that makes a file first removes what a
-    /// database that lay there left behind, and that must not be what another process just made.
+    /// Keeps other processes from making the file at the same time. Before a process makes a file, it removes the side
+    /// files that an earlier database left behind, and they must not be those of a database that another process just made.
     /// On Windows no directory can be locked, and no database that is in use can be removed.
     async fn lock_directory(&self) -> Result<Option<DirectoryLock>, Error> {
         if !cfg!(unix) {
@@ -162,18 +160,14 @@ impl DatabaseFile {
             _ => Path::new("."),
         };
         let directory = File::open(directory).map_err(|err| self.not_made(err))?;
-        for attempt in 0.. {
+        let mut pauses = RetryBudget::without_limit();
+        loop {
             match directory.try_lock() {
-                Ok(()) => break,
-                Err(TryLockError::WouldBlock) => {
-                    let pause = pace::next(attempt, rand::random(), None, None);
-                    let at = self.clock.now().after(pause.unwrap_or(pace::CAP));
-                    self.clock.sleep_until(at).await;
-                }
+                Ok(()) => return Ok(Some(DirectoryLock(directory))),
+                Err(TryLockError::WouldBlock) => pauses.pause(&self.clock).await,
                 Err(TryLockError::Error(err)) => return Err(self.not_made(err)),
             }
         }
-        Ok(Some(DirectoryLock(directory)))
     }
 
     fn remove_side_files(&self) -> Result<(), Error> {
@@ -202,15 +196,17 @@ impl DatabaseFile {
     /// Runs the published statements, unless both tables are there.
     async fn make_tables(
         &self,
-        connection: &mut SqliteConnection,
+        database: &mut database::Connection,
         made: &mut Vec<String>,
     ) -> Result<(), OpenError> {
         let steps = schema::steps_of_file(&self.table);
         let mut missing = Vec::new();
         for table in steps.iter().filter_map(|step| step.table.as_ref()) {
-            let sql = schema::looks_for_table(table);
-            let found = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *connection);
-            if found.await?.is_none() {
+            if database
+                .rows(schema::looks_for_table(table))
+                .await?
+                .is_empty()
+            {
                 missing.push(table);
             }
         }
@@ -218,8 +214,7 @@ impl DatabaseFile {
             return Ok(());
         }
         for step in &steps {
-            let sql = AssertSqlSafe(step.sql.clone());
-            sqlx::raw_sql(sql).execute(&mut *connection).await?;
+            database.rows(step.sql.clone()).await?;
             if let Some(table) = &step.table
                 && missing.contains(&table)
             {
@@ -230,12 +225,13 @@ impl DatabaseFile {
     }
 }
 
-/// Unlocks the directory. Closing alone would not do: a child between fork and exec shares the open directory.
+/// Unlocks the directory when dropped. Closing alone is not enough: a child between fork and exec shares the open
+/// directory.
 struct DirectoryLock(File);
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // Closing is about to do the same.
+        // If that fails, closing the directory unlocks it.
         let _ = self.0.unlock();
     }
 }

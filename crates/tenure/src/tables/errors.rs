@@ -1,31 +1,42 @@
 //! What an error of the database means for its lease table, and the cure.
 
-use tenure_core::error::{Error, ErrorKind};
+#[cfg(feature = "sqlite")]
+use std::path::Path;
+
+#[cfg(feature = "sqlite")]
+use tenure_core::error::ErrorKind::Backend;
+use tenure_core::error::{
+    Error,
+    ErrorKind::{self, Denied, Unreachable},
+};
+#[cfg(feature = "sqlite")]
 use tenure_core::name::Escaped;
 
-use crate::database::Trouble;
+#[cfg(feature = "sqlite")]
+use crate::database::find;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::{self, Kind};
+use crate::database::{self, Kind, Server};
+use crate::database::{Meaning, RequestError, with_names};
 
 use super::names::Format;
 use super::settings::{Location, Settings};
 
 /// Another transaction was in the way, and nothing was done.
-pub(super) fn is_conflict(trouble: &Trouble) -> bool {
+pub(super) fn is_conflict(error: &RequestError) -> bool {
     matches!(
-        trouble.code().as_deref(),
+        error.code().as_deref(),
         // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
         Some(
             "40001" | "40P01" | "1213" | "1020"
-        // SQLite: somebody wrote since we began to read.
+        // SQLite: another connection has written since we began to read.
             | "517" | "261"
         )
-    ) || is_locked_file(trouble)
+    ) || is_locked_file(error)
 }
 
-/// SQLite: somebody else writes. No transaction was begun.
-pub(super) fn is_locked_file(trouble: &Trouble) -> bool {
-    trouble.code().as_deref() == Some("5")
+/// SQLite: another connection writes, so no transaction was begun.
+pub(super) fn is_locked_file(error: &RequestError) -> bool {
+    error.code().as_deref() == Some("5")
 }
 
 pub(super) fn closed() -> Error {
@@ -49,24 +60,25 @@ pub(super) fn unexpected_reply() -> Error {
 }
 
 /// The error of a request that was not fulfilled.
-pub(super) fn explain(trouble: Trouble, settings: &Settings) -> Error {
+pub(super) fn explain(error: RequestError, settings: &Settings) -> Error {
     match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
         Location::Server(server) => {
-            database::explain(trouble, server, |code| of_server(code, settings, server))
+            let name = |word: &str| name_of_server_table(settings, server, word);
+            database::explain(error, server, SERVER, &name)
         }
         #[cfg(feature = "sqlite")]
-        Location::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(error, settings, path),
     }
 }
 
 /// The error of an attempt to connect: nothing was done, whatever it was.
-pub(super) fn no_connection(trouble: Trouble, settings: &Settings) -> Error {
+pub(super) fn no_connection(error: RequestError, settings: &Settings) -> Error {
     match &settings.location {
         #[cfg(any(feature = "mysql", feature = "postgres"))]
-        Location::Server(server) => database::no_connection(trouble, server),
+        Location::Server(server) => database::no_connection(error, server),
         #[cfg(feature = "sqlite")]
-        Location::File(path) => of_file(trouble, settings, path),
+        Location::File(path) => of_file(error, settings, path),
     }
 }
 
@@ -81,153 +93,207 @@ fn make_it(settings: &Settings) -> String {
     )
 }
 
+/// What error codes of a server mean for a lease table. [`name_of_server_table`] has the words in braces.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-fn of_server(
-    code: &str,
-    settings: &Settings,
-    server: &database::Server,
-) -> Option<(ErrorKind, String)> {
-    let table = settings.table();
-    let user = Escaped(server.user.as_deref().unwrap_or_default()).to_string();
-    let database = Escaped(server.database.as_deref().unwrap_or_default()).to_string();
-    let missing = || {
-        let (cure, waiters) = (make_it(settings), waiters(settings));
-        (
-            ErrorKind::Denied,
-            format!(
-                "{server}: the table {table}{waiters} is not in the database \"{database}\"; {cure}"
-            ),
-        )
-    };
-    let another = || {
-        let cure = make_it(settings);
-        (
-            ErrorKind::Denied,
-            format!(
-                "{server}: the table {table} has other columns than ours; name another one (table=), or drop it and {cure}"
-            ),
-        )
-    };
-    let words = match (settings.format, server.kind) {
-        (Format::Tenure, Kind::Postgres) => format!(
+const SERVER: &[Meaning] = &[
+    (
+        &["42P01", "3F000", "1146"],
+        Denied,
+        "{server}: the table {table}{or_waiters} is not in the database \"{database}\"; {make_it}",
+    ),
+    (
+        &[
+            "42703", "42P10", "42804", "42883", "23502", "1054", "1364", "1366",
+        ],
+        Denied,
+        "{server}: the table {table} has other columns than ours; name another one (table=), or drop it and {make_it}",
+    ),
+    (
+        &["42501", "1142", "1143"],
+        Denied,
+        "{server}: \"{user}\" may not do that in the table {table}; {grant}",
+    ),
+    (
+        &["1205"],
+        Unreachable,
+        "{server}: another transaction keeps a row of {table} locked; end it",
+    ),
+    (
+        &["55P03", "57014"],
+        Unreachable,
+        "{server}: another transaction keeps a row of {table} locked, or a timeout is set for this user; end it, or ALTER ROLE \"{user}\" SET statement_timeout = 0",
+    ),
+    (
+        &["1665"],
+        Denied,
+        "{server} writes statements to its binary log, not rows; SET GLOBAL binlog_format = 'ROW'",
+    ),
+    (
+        &["1792"],
+        Denied,
+        "{server}: transactions of \"{user}\" are read-only; SET GLOBAL transaction_read_only = 0",
+    ),
+];
+
+/// The statement that gives a user the rights on the table.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn grant(format: Format, kind: Kind) -> &'static str {
+    match (format, kind) {
+        (Format::Tenure, Kind::Postgres) => {
             "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"; GRANT SELECT, INSERT, UPDATE, DELETE ON {table}_waiters TO \"{user}\""
-        ),
-        (Format::Tenure, Kind::MySql) => format!(
+        }
+        (Format::Tenure, Kind::MySql) => {
             "GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}_waiters TO '{user}'@'%'"
-        ),
+        }
         (Format::ShedLock, Kind::Postgres) => {
-            format!("GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"")
+            "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\""
         }
         (Format::ShedLock, Kind::MySql) => {
-            format!("GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'")
+            "GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'"
         }
-    };
-    let denied = || {
-        (
-            ErrorKind::Denied,
-            format!("{server}: \"{user}\" may not do that in the table {table}; {words}"),
-        )
-    };
-    match (server.kind, code) {
-        (Kind::Postgres, "42P01" | "3F000") | (Kind::MySql, "1146") => Some(missing()),
-        (Kind::Postgres, "42703" | "42P10" | "42804" | "42883" | "23502")
-        | (Kind::MySql, "1054" | "1364" | "1366") => Some(another()),
-        (Kind::Postgres, "42501") | (Kind::MySql, "1142" | "1143") => Some(denied()),
-        (Kind::MySql, "1205") => Some((
-            ErrorKind::Unreachable,
-            format!("{server}: another transaction keeps a row of {table} locked; end it"),
-        )),
-        (Kind::Postgres, "55P03" | "57014") => Some((
-            ErrorKind::Unreachable,
-            format!(
-                "{server}: another transaction keeps a row of {table} locked, or a timeout is set for this user; end it, or ALTER ROLE \"{user}\" SET statement_timeout = 0"
-            ),
-        )),
-        (Kind::MySql, "1665") => Some((
-            ErrorKind::Denied,
-            format!(
-                "{server} writes statements to its binary log, not rows; SET GLOBAL binlog_format = 'ROW'"
-            ),
-        )),
-        (Kind::MySql, "1792") => Some((
-            ErrorKind::Denied,
-            format!(
-                "{server}: transactions of \"{user}\" are read-only; SET GLOBAL transaction_read_only = 0"
-            ),
-        )),
+    }
+}
+
+/// What a word in a text of [`SERVER`] stands for. `None`: a word that every server has.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn name_of_server_table(settings: &Settings, server: &Server, word: &str) -> Option<String> {
+    let table = settings.table();
+    match word {
+        "table" => Some(table.to_owned()),
+        "or_waiters" => Some(match settings.format {
+            Format::Tenure => format!(" (or {table}_waiters)"),
+            Format::ShedLock => String::new(),
+        }),
+        "make_it" => Some(make_it(settings)),
+        "grant" => Some(with_names(grant(settings.format, server.kind), |word| {
+            let name = name_of_server_table(settings, server, word);
+            name.unwrap_or_else(|| server.name(word))
+        })),
         _ => None,
     }
 }
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-fn waiters(settings: &Settings) -> String {
-    match settings.format {
-        Format::Tenure => format!(" (or {}_waiters)", settings.table()),
-        Format::ShedLock => String::new(),
+/// What error codes of SQLite mean. [`of_file`] has the words in braces and [`file_code`] the codes that are not
+/// SQLite's own.
+#[cfg(feature = "sqlite")]
+const FILE: &[Meaning] = &[
+    (
+        &[NO_TABLE],
+        Denied,
+        "{file} has no table {table}; {make_it}",
+    ),
+    (
+        &[OTHER_COLUMNS],
+        Denied,
+        "the table {table} in {file} has other columns than ours; name another one (table=)",
+    ),
+    (
+        &["5", "6"],
+        Unreachable,
+        "another process keeps {file} locked",
+    ),
+    (
+        &["8"],
+        Denied,
+        "{file} or its directory is read-only for this user; chmod u+w",
+    ),
+    (
+        &[NO_FILE],
+        Denied,
+        "the file {file} cannot be made; its directory has to exist, and this user must be able to write there",
+    ),
+    (
+        &["14"],
+        Denied,
+        "{file} cannot be opened; this user must be able to write the file and its directory",
+    ),
+    (&["26"], Denied, "{file} is no SQLite database"),
+    (
+        &["10", "13"],
+        Backend,
+        "{file}: the disk is full or failing",
+    ),
+];
+
+#[cfg(feature = "sqlite")]
+const NO_TABLE: &str = "no such table";
+#[cfg(feature = "sqlite")]
+const OTHER_COLUMNS: &str = "column";
+#[cfg(feature = "sqlite")]
+const NO_FILE: &str = "no file";
+
+/// The code under which [`FILE`] has an error of SQLite. Some codes of SQLite have several causes.
+#[cfg(feature = "sqlite")]
+fn file_code(code: &str, text: &str, path: &Path) -> String {
+    // The lowest byte is the code, the others are details.
+    let code = code.parse().unwrap_or(0_u32) & 0xff;
+    match code {
+        1 if text.contains(NO_TABLE) => NO_TABLE.to_owned(),
+        1 if text.contains(OTHER_COLUMNS) => OTHER_COLUMNS.to_owned(),
+        14 if !path.exists() => NO_FILE.to_owned(),
+        code => code.to_string(),
     }
 }
 
 #[cfg(feature = "sqlite")]
-fn of_file(trouble: Trouble, settings: &Settings, path: &std::path::Path) -> Error {
+fn of_file(error: RequestError, settings: &Settings, path: &Path) -> Error {
     let shown = Escaped(&path.display().to_string()).to_string();
-    let code = trouble.code().and_then(|code| code.parse::<u32>().ok());
-    // Beyond the lowest byte it says in detail why.
-    let code = code.map(|code| code & 0xff);
-    let cure = make_it(settings);
-    let source = match trouble {
-        Trouble::Settings(err) => return err,
-        Trouble::Silence(limit) => {
+    let code = error.code();
+    let source = match error {
+        RequestError::Explained(err) => return err,
+        RequestError::TimedOut(limit) => {
             return Error::new(
                 ErrorKind::Indeterminate,
                 format!("{shown} could not be read or written within {limit:?}"),
             );
         }
-        Trouble::Broken(err) => err,
-        Trouble::Said(said) => sqlx::Error::Database(said),
+        RequestError::Broken(err) => err,
+        RequestError::Refused(said) => sqlx::Error::Database(said),
     };
-    let text = source.to_string();
-    let (kind, what) = match code {
-        Some(1) if text.contains("no such table") => (
-            ErrorKind::Denied,
-            format!("{shown} has no table {}; {cure}", settings.table()),
-        ),
-        Some(1) if text.contains("column") => (
-            ErrorKind::Denied,
-            format!(
-                "the table {} in {shown} has other columns than ours; name another one (table=)",
-                settings.table()
-            ),
-        ),
-        Some(5 | 6) => (
-            ErrorKind::Unreachable,
-            format!("another process keeps {shown} locked"),
-        ),
-        Some(8) => (
-            ErrorKind::Denied,
-            format!("{shown} or its directory is read-only for this user; chmod u+w"),
-        ),
-        Some(14) if !path.exists() => (
-            ErrorKind::Denied,
-            format!(
-                "the file {shown} cannot be made; its directory has to exist, and this user must be able to write there"
-            ),
-        ),
-        Some(14) => (
-            ErrorKind::Denied,
-            format!(
-                "{shown} cannot be opened; this user must be able to write the file and its directory"
-            ),
-        ),
-        Some(26) => (ErrorKind::Denied, format!("{shown} is no SQLite database")),
-        Some(10 | 13) => (
-            ErrorKind::Backend,
-            format!("{shown}: the disk is full or failing"),
-        ),
-        Some(_) => (ErrorKind::Backend, format!("{shown} said no")),
-        None => (
-            ErrorKind::Indeterminate,
-            format!("the connection to {shown} broke"),
-        ),
+    let (kind, text) = match code {
+        None => (ErrorKind::Indeterminate, "the connection to {file} broke"),
+        Some(code) => {
+            let code = file_code(&code, &source.to_string(), path);
+            find(FILE, &code).unwrap_or((Backend, "{file} refused the request"))
+        }
     };
-    Error::new(kind, what).with_source(source)
+    let text = with_names(text, |word| match word {
+        "table" => settings.table().to_owned(),
+        "make_it" => make_it(settings),
+        _ => shown.clone(),
+    });
+    Error::new(kind, text).with_source(source)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_words_in_braces_are_known() {
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        {
+            let (server, _, url) = Server::parse("mysql://me@h/jobs?mode=table").unwrap();
+            let settings = Settings::of_server(server.clone(), url).unwrap();
+            for (_, _, text) in SERVER {
+                with_names(text, |word| {
+                    let is_common = matches!(word, "server" | "user" | "database");
+                    let name = name_of_server_table(&settings, &server, word);
+                    assert_eq!(name.is_none(), is_common, "{word} in {text}");
+                    String::new()
+                });
+            }
+            assert_eq!(
+                name_of_server_table(&settings, &server, "grant").unwrap(),
+                "GRANT SELECT, INSERT, UPDATE ON `jobs`.tenure_locks TO 'me'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `jobs`.tenure_locks_waiters TO 'me'@'%'"
+            );
+        }
+        #[cfg(feature = "sqlite")]
+        for (_, _, text) in FILE {
+            with_names(text, |word| {
+                assert!(matches!(word, "table" | "make_it" | "file"), "{text}");
+                String::new()
+            });
+        }
+    }
 }

@@ -12,7 +12,7 @@ use tenure_core::name::Escaped;
 
 /// Identity of a file: device and inode.
 ///
-/// Elsewhere than on Unix it says nothing: Windows neither removes nor replaces a file that SQLite has open.
+/// Empty except on Unix: Windows neither removes nor replaces a file that SQLite has open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     #[cfg(unix)]
@@ -25,7 +25,7 @@ impl FileId {
     /// The file that lies at `path` now. `None`: there is none.
     ///
     /// # Errors
-    /// `Indeterminate`: that cannot be told.
+    /// `Indeterminate`: it is unknown whether there is a file.
     #[cfg(feature = "sqlite")]
     pub(super) fn at(path: &std::path::Path) -> Result<Option<Self>, Error> {
         use std::io::ErrorKind::{NotADirectory, NotFound};

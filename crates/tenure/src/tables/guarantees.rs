@@ -1,4 +1,4 @@
-//! What a lease table promises.
+//! The guarantees of each configuration.
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
@@ -16,16 +16,16 @@ pub enum Database {
 /// What a commit outlives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// It is on disk before it is answered.
+    /// A commit is on disk before it is answered.
     #[default]
     Full,
-    /// A killed server does not lose it, a machine without power may.
+    /// A killed server does not lose a commit, a machine without power may.
     Killed,
-    /// A killed server may lose it.
+    /// A killed server may lose a commit.
     Nothing,
 }
 
-/// What decides about the promises.
+/// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Configuration {
     /// Which database has the table.
@@ -66,12 +66,29 @@ fn setting(of: Configuration) -> String {
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// The promises of a configuration.
-pub fn guarantees(of: Configuration) -> Guarantees {
-    let is_file = of.database == Database::Sqlite;
-    let restart = match (is_file, of.durability) {
-        (true, _) => Cell::not_applicable(Fault::StoreRestart, "there is no server"),
-        (_, Durability::Nothing) => Cell::nothing(
+fn faults_of_file() -> Vec<Cell> {
+    Cell::of_lease_store(&[
+        Cell::not_applicable(Fault::StoreRestart, "there is no server"),
+        Cell::effects(
+            Fault::PowerLoss,
+            "all holders are on the machine and end with it; tokens continue from the clock",
+        ),
+        Cell::not_applicable(Fault::Failover, "there is no server"),
+        Cell::not_applicable(Fault::Partition, "there is no network"),
+        Cell::nothing(
+            Fault::StoreClockForward,
+            "leases end by the machine's wall clock",
+        ),
+        Cell::nothing(
+            Fault::ClientClock,
+            "the client's wall clock is also the clock of the store",
+        ),
+    ])
+}
+
+fn faults_of_server(of: Configuration) -> Vec<Cell> {
+    let restart = match of.durability {
+        Durability::Nothing => Cell::nothing(
             Fault::StoreRestart,
             "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or synchronous_commit = on",
         ),
@@ -80,12 +97,8 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             "a grant is committed before it is answered",
         ),
     };
-    let power = match (is_file, of.durability) {
-        (true, _) => Cell::effects(
-            Fault::PowerLoss,
-            "all holders are on the machine and end with it; tokens continue from the clock",
-        ),
-        (_, Durability::Full) => {
+    let power = match of.durability {
+        Durability::Full => {
             Cell::claims(Fault::PowerLoss, "a grant is on disk before it is answered")
         }
         _ => Cell::nothing(
@@ -93,87 +106,67 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             "the last grants may be lost; set innodb_flush_log_at_trx_commit = 1, or fsync and synchronous_commit = on",
         ),
     };
-    let failover = match (is_file, of.fails_over) {
-        (true, _) => Cell::not_applicable(Fault::Failover, "there is no server"),
-        (_, true) => Cell::nothing(
+    let failover = match of.fails_over {
+        true => Cell::nothing(
             Fault::Failover,
             "a replica that lacks the last commits may take over; make replication synchronous; tokens continue from the new server's clock",
         ),
-        (_, false) => Cell::not_applicable(Fault::Failover, "there is no replica"),
+        false => Cell::not_applicable(Fault::Failover, "there is no replica"),
     };
-    let mut cells = vec![restart, power, failover];
-    if is_file {
-        cells.extend([
-            Cell::not_applicable(Fault::Partition, "there is no network"),
-            Cell::nothing(
-                Fault::StoreClockForward,
-                "leases end by the machine's wall clock",
-            ),
-            Cell::nothing(
-                Fault::ClientClock,
-                "the client's wall clock is also the clock of the store",
-            ),
-        ]);
+    Cell::of_lease_store(&[restart, power, failover])
+}
+
+fn waiting(of: Configuration) -> &'static str {
+    match of.database {
+        _ if of.is_shedlock => "waiters poll, about five times a second",
+        Database::Postgres => {
+            "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
+        }
+        _ => {
+            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
+        }
     }
-    let faults = Cell::of_lease_store(&cells);
-    let order = if of.is_shedlock {
-        Order::Unordered("the first waiter that polls after a release gets the lock")
-    } else {
-        Order::Fair
+}
+
+/// The guarantees of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    let is_file = of.database == Database::Sqlite;
+    let (backend, faults) = match of.database {
+        Database::MySql => ("mysql", faults_of_server(of)),
+        Database::Postgres => ("postgres", faults_of_server(of)),
+        Database::Sqlite => ("sqlite", faults_of_file()),
     };
-    let mut guarantees = Guarantees::new(
-        match of.database {
-            Database::MySql => "mysql",
-            Database::Postgres => "postgres",
-            Database::Sqlite => "sqlite",
-        },
-        order,
-        faults,
-    );
+    let order = match of.is_shedlock {
+        true => Order::Unordered("the first waiter that polls after a release gets the lock"),
+        false => Order::Fair,
+    };
+    let mut guarantees = Guarantees::new(backend, order, faults);
     guarantees.setting = setting(of);
     guarantees.min_hold = true;
     guarantees.lock_delay = !of.is_shedlock;
-    guarantees.why_not = match of.is_shedlock {
-        true => "ShedLock's table has a row for each name, with one holder and no room for more",
-        false => "the row of a name has one holder",
+    (guarantees.why_not, guarantees.token) = match of.is_shedlock {
+        true => (
+            "ShedLock's table has a row for each name, with one holder and no room for more",
+            "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
+        ),
+        false => (
+            "the row of a name has one holder",
+            "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back",
+        ),
     };
     guarantees.liveness = "a lease, renewed every third of the ttl";
-    guarantees.clock = match is_file {
-        true => {
-            "the machine's wall clock ends leases; the holder's deadline runs on its boot clock"
-        }
-        _ => {
-            "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock"
-        }
-    };
-    guarantees.waiting = match (of.is_shedlock, of.database) {
-        (true, _) => "waiters poll, about five times a second",
-        (_, Database::Postgres) => {
-            "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
-        }
-        (_, _) => {
-            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
-        }
-    };
-    guarantees.token = match of.is_shedlock {
-        true => "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
-        false => {
-            "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back"
-        }
-    };
-    guarantees.loss = match is_file {
-        true => {
-            "at the next renewal, also when the file was removed or replaced; at the deadline at the latest"
-        }
-        false => "at the next renewal, at the deadline at the latest",
-    };
-    guarantees.fit = match of.database {
-        Database::Sqlite => {
-            "processes of one host that share a file and want leases, queues and tokens; `file:` is faster"
-        }
-        _ => {
-            "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write"
-        }
+    guarantees.waiting = waiting(of);
+    (guarantees.clock, guarantees.loss, guarantees.fit) = match is_file {
+        true => (
+            "the machine's wall clock ends leases; the holder's deadline runs on its boot clock",
+            "at the next renewal, also when the file was removed or replaced; at the deadline at the latest",
+            "processes of one host that share a file and want leases, queues and tokens; `file:` is faster",
+        ),
+        false => (
+            "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock",
+            "at the next renewal, at the deadline at the latest",
+            "services that have a database and want locks that do not depend on a connection (behind proxies, in Galera, for hours) and that check the fencing token at every write",
+        ),
     };
     guarantees
 }

@@ -1,4 +1,4 @@
-//! Making the tables: in a server only when an operator asks for it, in a file also when the file is opened
+//! How the tables are made: in a server only when an operator asks for it, in a file also when the file is opened
 //! (`database_file.rs`).
 
 use tenure_core::error::Error;
@@ -25,7 +25,7 @@ async fn init_server(store: &Store) -> Result<Vec<String>, Error> {
     let (requests, table) = (&store.requests, store.settings.table());
     let mut made = Vec::new();
     for step in schema::steps(requests.format, requests.own.dialect, table) {
-        // A statement that finds its table, or its index, may still complain of missing privileges.
+        // A statement whose table or index is there may still fail for a missing privilege.
         let is_needed = match &step.table {
             Some(table) => !has_table(store, table).await?,
             None => !made.is_empty(),
@@ -37,7 +37,7 @@ async fn init_server(store: &Store) -> Result<Vec<String>, Error> {
         done.map_err(|err| match err.kind() {
             ErrorKind::Denied => Error::new(
                 ErrorKind::Denied,
-                "this user may not make the tables; have them made by one who may, with docs/stores/table.md",
+                "this user may not make the tables; have them made by a user that may, with docs/stores/table.md",
             )
             .with_source(err),
             _ => err,

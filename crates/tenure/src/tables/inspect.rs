@@ -10,7 +10,8 @@ use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::support::HolderRecord;
 
-use super::connection::Row;
+use crate::database::Row;
+
 use super::guarantees::Durability;
 use super::names::{Format, decoded};
 use super::requests::{number, text, time_left};

@@ -1,4 +1,4 @@
-//! How a name stands in a table, and back.
+//! From the name of a lock to its text in a table, and back.
 
 use sha2::{Digest as _, Sha256};
 
@@ -18,12 +18,12 @@ pub(super) enum Format {
 /// The longest name that fits into ShedLock's table, in characters.
 const SHEDLOCK_NAME: usize = 64;
 
-/// What names begin with that had to be hashed for ShedLock's table.
+/// The beginning of names that had to be hashed for ShedLock's table.
 const HASHED: &str = "tenure:";
 
-/// The name as it stands in the table.
-pub(super) fn encoded(dialect: Format, name: &str) -> String {
-    match dialect {
+/// The name as it is written in the table.
+pub(super) fn encoded(format: Format, name: &str) -> String {
+    match format {
         Format::Tenure => escaped(name),
         Format::ShedLock if is_plain_for_shedlock(name) => name.to_owned(),
         Format::ShedLock => {
@@ -34,8 +34,8 @@ pub(super) fn encoded(dialect: Format, name: &str) -> String {
 }
 
 /// Undoes [`encoded`], as far as that is possible. `None`: no name of ours is written like that.
-pub(super) fn decoded(dialect: Format, text: &str) -> Option<LockName> {
-    match dialect {
+pub(super) fn decoded(format: Format, text: &str) -> Option<LockName> {
+    match format {
         Format::ShedLock => LockName::new(text).ok(),
         Format::Tenure => {
             let mut name = String::with_capacity(text.len());
@@ -53,7 +53,7 @@ pub(super) fn decoded(dialect: Format, text: &str) -> Option<LockName> {
     }
 }
 
-/// PostgreSQL has no NUL in a text, and what reads another database may end a text there.
+/// PostgreSQL has no NUL in a text, and programs that read other databases may end a text at a NUL.
 pub(super) fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace('\0', "\\0")
 }
@@ -62,7 +62,7 @@ fn is_plain_for_shedlock(name: &str) -> bool {
     name.chars().count() <= SHEDLOCK_NAME && !name.contains('\0') && !name.starts_with(HASHED)
 }
 
-/// What stands for a lock in messages, which every session of the database may read: 16 hexadecimal digits.
+/// A name in notifications, which every session of the database may read: 16 hexadecimal digits.
 #[cfg(any(feature = "postgres", test))]
 pub(super) fn digest(table: &str, name: &str) -> String {
     let mut hash = Sha256::new();
@@ -74,7 +74,7 @@ pub(super) fn digest(table: &str, name: &str) -> String {
     digits
 }
 
-/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+/// For [`crate::fuzzing`]: text as a name, and as the content of a table.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn hostile_names_stay_apart() {
         use tenure_core::conformance::hostile::written;
-        for dialect in [Format::Tenure, Format::ShedLock] {
-            written::assert_apart(|name| vec![encoded(dialect, name)]);
+        for format in [Format::Tenure, Format::ShedLock] {
+            written::assert_apart(|name| vec![encoded(format, name)]);
         }
         let read = |text: &str| {
             let name = decoded(Format::Tenure, text);

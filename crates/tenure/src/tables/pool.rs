@@ -13,21 +13,17 @@ use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::RuntimeWatch;
 use tenure_core::time::Time;
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::Kind;
-use crate::database::Trouble;
+use crate::database::{RequestError, Row, within};
 
-use super::connection::{Connection, Row};
+use super::connection::Connection;
 #[cfg(feature = "sqlite")]
 use super::database_file::{DatabaseFile, OpenError};
 use super::errors;
 use super::file_id::FileId;
-#[cfg(feature = "mysql")]
-use super::names::Format;
 use super::settings::{Location, Settings};
 use super::sql::Statement;
 
-/// How often the pause doubles before a statement is sent again that lost against another transaction.
+/// How often the pause doubles before a statement that conflicted with another transaction is sent again.
 const MAX_BACKOFF_STEPS: u32 = 4;
 
 /// A request waits for a connection for this many times the limit of an answer: all requests before it may be slow.
@@ -39,9 +35,9 @@ pub(super) struct Reply {
     pub(super) rows: Vec<Row>,
     /// Read before the request was sent.
     pub(super) sent: Time,
-    /// A connection broke and the request was sent once more: it may have been done twice.
+    /// A connection broke and the request was sent once more, so it may have been done twice.
     pub(super) is_repeated: bool,
-    /// The file that answered; `None`: a server did.
+    /// The file that the answer is from; `None`: it is a server's.
     pub(super) file: Option<FileId>,
 }
 
@@ -56,7 +52,7 @@ pub(super) struct Pool {
     /// request never waits behind all the others.
     ordinary_permits: Semaphore,
     is_closed: AtomicBool,
-    /// `None`: the database is a server's.
+    /// `None`: the table lies in a server.
     #[cfg(feature = "sqlite")]
     file: Option<DatabaseFile>,
 }
@@ -96,18 +92,18 @@ impl Pool {
         for attempt in 0.. {
             let Some(file) = &self.file else { break };
             file.look_for_tables_again();
-            let trouble = match file.open(&mut made).await {
+            let error = match file.open(&mut made).await {
                 Ok(connection) => {
-                    lock(&self.idle).push(Connection::Sqlite(connection));
+                    lock(&self.idle).push(connection);
                     break;
                 }
                 Err(OpenError::Replaced) => None,
-                Err(OpenError::Trouble(trouble)) => Some(trouble),
+                Err(OpenError::Failed(error)) => Some(error),
             };
-            let may_pass = trouble.as_ref().is_none_or(errors::is_conflict);
+            let may_pass = error.as_ref().is_none_or(errors::is_conflict);
             if !may_pass || self.clock.now() >= retry_until {
-                return Err(match trouble {
-                    Some(trouble) => errors::no_connection(trouble, &self.settings),
+                return Err(match error {
+                    Some(error) => errors::no_connection(error, &self.settings),
                     None => errors::replaced(),
                 });
             }
@@ -127,61 +123,61 @@ impl Pool {
         }
     }
 
-    /// Opens a connection, so that the first request finds one; whether that works is the answer.
+    /// Opens a connection, so that the first request finds one and `connect` reports whether the server is there.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
         let connection = self.connect().await;
         let connection =
-            connection.map_err(|trouble| errors::no_connection(trouble, &self.settings))?;
+            connection.map_err(|error| errors::no_connection(error, &self.settings))?;
         lock(&self.idle).push(connection);
         Ok(())
     }
 
-    /// Sends it, again if a connection broke that had lain idle (its server may have been started again
-    /// since), and again when another transaction was in its way.
+    /// Sends a statement. The statement is sent again if a connection broke that had been idle (its server may have been
+    /// restarted since), and when it conflicted with another transaction.
     pub(super) async fn ask(&self, statement: Statement) -> Result<Reply, Error> {
         self.ask_unless(statement, &Flag::new()).await
     }
 
-    /// The same, but it is not sent again when `stop` is raised.
+    /// The same, but the statement is not sent again when `stop` is raised.
     pub(super) async fn ask_unless(
         &self,
         statement: Statement,
         stop: &Flag,
     ) -> Result<Reply, Error> {
-        let patience = self.clock.now().after(self.settings.timeout);
+        let retry_until = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
-            let (trouble, is_fresh) = match self.ask_once(&statement, stop).await {
+            let (error, is_fresh) = match self.ask_once(&statement, stop).await {
                 Ok(reply) => {
                     return Ok(Reply {
                         is_repeated: broken.is_some(),
                         ..reply
                     });
                 }
-                Err(Refused::NotSent(err)) => {
-                    // What was sent before may have been done.
+                Err(NoReply::NotSent(err)) => {
+                    // A statement that was sent before may have been done.
                     return Err(broken.unwrap_or(err));
                 }
-                Err(Refused::Trouble { trouble, is_fresh }) => (trouble, is_fresh),
-                // What was done in a file that is gone was not done.
+                Err(NoReply::Failed { error, is_fresh }) => (error, is_fresh),
+                // Whatever was written into a file that is gone does not count.
                 #[cfg(feature = "sqlite")]
-                Err(Refused::Replaced) if self.clock.now() < patience => {
+                Err(NoReply::Replaced) if self.clock.now() < retry_until => {
                     broken = None;
                     continue;
                 }
                 #[cfg(feature = "sqlite")]
-                Err(Refused::Replaced) => return Err(errors::replaced()),
+                Err(NoReply::Replaced) => return Err(errors::replaced()),
             };
-            let may_repeat = self.clock.now() < patience && !stop.is_raised();
-            if errors::is_conflict(&trouble) && may_repeat && self.pause(attempt, stop).await {
+            let may_repeat = self.clock.now() < retry_until && !stop.is_raised();
+            if errors::is_conflict(&error) && may_repeat && self.pause(attempt, stop).await {
                 continue;
             }
-            let is_silent = matches!(trouble, Trouble::Silence(_));
-            let is_broken = trouble.is_fatal() && !is_silent;
-            let err = errors::explain(trouble, &self.settings);
+            let is_silent = matches!(error, RequestError::TimedOut(_));
+            let is_broken = error.is_fatal() && !is_silent;
+            let err = errors::explain(error, &self.settings);
             if is_broken {
-                // What happened to one has probably happened to the others.
+                // The cause has probably broken the other connections as well.
                 lock(&self.idle).clear();
             }
             if !is_broken || !statement.is_repeatable || is_fresh || broken.is_some() {
@@ -192,9 +188,9 @@ impl Pool {
         Err(errors::unexpected_reply())
     }
 
-    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, Refused> {
+    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, NoReply> {
         if self.runtime.is_gone() {
-            return Err(Refused::NotSent(Error::new(
+            return Err(NoReply::NotSent(Error::new(
                 ErrorKind::Closed,
                 "the runtime of this client is gone; the lease runs out by itself",
             )));
@@ -207,17 +203,13 @@ impl Pool {
             None => self.open_connection().await?,
         };
         let sent = self.clock.now();
-        let limit = sent.after(self.settings.timeout);
-        let answer = tokio::select! {
-            biased;
-            answer = connection.run(statement) => answer.map_err(Trouble::from),
-            () = self.clock.sleep_until(limit) => Err(Trouble::Silence(self.settings.timeout)),
-        };
-        let file = connection.file();
+        let run = connection.run(statement);
+        let answer = within(self.settings.timeout, &self.clock, run).await;
+        let file = connection.file;
         #[cfg(feature = "sqlite")]
-        if !self.is_current(&connection).map_err(Refused::NotSent)? {
+        if !self.is_current(&connection).map_err(NoReply::NotSent)? {
             lock(&self.idle).clear();
-            return Err(Refused::Replaced);
+            return Err(NoReply::Replaced);
         }
         match answer {
             Ok(rows) => {
@@ -231,13 +223,14 @@ impl Pool {
                     file,
                 })
             }
-            Err(trouble) => {
-                // In doubt it is closed. After a refusal it is as good as before, unless a transaction is open.
-                let is_open = statement.is_transaction && !errors::is_locked_file(&trouble);
-                if matches!(trouble, Trouble::Said(_)) && !trouble.is_fatal() && !is_open {
+            Err(error) => {
+                // After a refusal the connection is as good as before, unless a transaction is open. After any other
+                // error it is closed.
+                let is_open = statement.is_transaction && !errors::is_locked_file(&error);
+                if matches!(error, RequestError::Refused(_)) && !error.is_fatal() && !is_open {
                     lock(&self.idle).push(connection);
                 }
-                Err(Refused::Trouble { trouble, is_fresh })
+                Err(NoReply::Failed { error, is_fresh })
             }
         }
     }
@@ -247,9 +240,9 @@ impl Pool {
         &self,
         statement: &Statement,
         stop: &Flag,
-    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), Refused> {
-        let patience = self.settings.timeout * PERMIT_TIMEOUTS;
-        let limit = self.clock.now().after(patience);
+    ) -> Result<(Option<SemaphorePermit<'_>>, SemaphorePermit<'_>), NoReply> {
+        let timeout = self.settings.timeout * PERMIT_TIMEOUTS;
+        let limit = self.clock.now().after(timeout);
         let permit = async {
             let ordinary = match statement.is_urgent {
                 true => None,
@@ -257,7 +250,7 @@ impl Pool {
             };
             Ok::<_, AcquireError>((ordinary, self.permits.acquire().await?))
         };
-        let busy = |what: String| Err(Refused::NotSent(Error::new(ErrorKind::Unreachable, what)));
+        let busy = |text: String| Err(NoReply::NotSent(Error::new(ErrorKind::Unreachable, text)));
         let permit = tokio::select! {
             biased;
             permit = permit => permit,
@@ -265,21 +258,21 @@ impl Pool {
                 return busy("all connections were busy until the wait was over (connections=)".into());
             }
             () = self.clock.sleep_until(limit) => {
-                return busy(format!("all connections were busy for {patience:?} (connections=)"));
+                return busy(format!("all connections were busy for {timeout:?} (connections=)"));
             }
         };
         match permit {
             Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
-            _ => Err(Refused::NotSent(errors::closed())),
+            _ => Err(NoReply::NotSent(errors::closed())),
         }
     }
 
     /// An idle connection. Connections to a file that was removed or replaced are closed.
-    fn take_idle(&self) -> Result<Option<Connection>, Refused> {
+    fn take_idle(&self) -> Result<Option<Connection>, NoReply> {
         let idle = lock(&self.idle).pop();
         #[cfg(feature = "sqlite")]
         if let Some(connection) = &idle
-            && !self.is_current(connection).map_err(Refused::NotSent)?
+            && !self.is_current(connection).map_err(NoReply::NotSent)?
         {
             lock(&self.idle).clear();
             return Ok(None);
@@ -287,7 +280,7 @@ impl Pool {
         Ok(idle)
     }
 
-    /// Whether the file of a hold is gone: other processes lock the file that is at its path now, if there is one.
+    /// Whether the file of a hold is gone: other processes lock the file that lies at its path now, if there is one.
     /// `granted_by` is the file that granted the hold, as far as that is known. A server has no file.
     pub(super) fn is_file_gone(&self, granted_by: Option<Option<FileId>>) -> Result<bool, Error> {
         let _ = granted_by;
@@ -302,13 +295,13 @@ impl Pool {
     /// Whether the path still leads to the file of that connection.
     #[cfg(feature = "sqlite")]
     fn is_current(&self, connection: &Connection) -> Result<bool, Error> {
-        match (&self.file, connection.file()) {
+        match (&self.file, connection.file) {
             (Some(file), Some(id)) => file.is_current(id),
             _ => Ok(true),
         }
     }
 
-    async fn open_connection(&self) -> Result<Connection, Refused> {
+    async fn open_connection(&self) -> Result<Connection, NoReply> {
         #[cfg(feature = "sqlite")]
         if let Some(file) = &self.file {
             let mut made = Vec::new();
@@ -317,43 +310,31 @@ impl Pool {
                 tracing::info!("made {}", made.join(", "));
             }
             return match opened {
-                Ok(connection) => Ok(Connection::Sqlite(connection)),
-                Err(OpenError::Replaced) => Err(Refused::Replaced),
-                // Others open, close or make the file at this moment.
-                Err(OpenError::Trouble(trouble)) if errors::is_conflict(&trouble) => {
+                Ok(connection) => Ok(connection),
+                Err(OpenError::Replaced) => Err(NoReply::Replaced),
+                // Other connections open, close or make the file at this moment.
+                Err(OpenError::Failed(error)) if errors::is_conflict(&error) => {
                     let is_fresh = true;
-                    Err(Refused::Trouble { trouble, is_fresh })
+                    Err(NoReply::Failed { error, is_fresh })
                 }
-                Err(OpenError::Trouble(trouble)) => {
-                    let err = errors::no_connection(trouble, &self.settings);
-                    Err(Refused::NotSent(err))
+                Err(OpenError::Failed(error)) => {
+                    let err = errors::no_connection(error, &self.settings);
+                    Err(NoReply::NotSent(err))
                 }
             };
         }
         let connection = self.connect().await;
-        connection
-            .map_err(|trouble| Refused::NotSent(errors::no_connection(trouble, &self.settings)))
+        connection.map_err(|error| NoReply::NotSent(errors::no_connection(error, &self.settings)))
     }
 
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, RequestError> {
         match &self.settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
-            Location::Server(server) => match server.kind {
-                #[cfg(feature = "postgres")]
-                Kind::Postgres => Ok(Connection::Postgres(server.postgres(&self.clock).await?)),
-                #[cfg(feature = "mysql")]
-                Kind::MySql => {
-                    let mut connection = Connection::MySql(server.mysql(&self.clock).await?);
-                    let set_up = mysql_session(self.settings.format);
-                    let run = connection.run(&set_up);
-                    server.limited(&self.clock, run).await?;
-                    Ok(connection)
-                }
-                #[cfg(not(all(feature = "mysql", feature = "postgres")))]
-                _ => Err(Trouble::Settings(errors::unexpected_reply())),
-            },
+            Location::Server(server) => {
+                Connection::open(server, self.settings.format, &self.clock).await
+            }
             #[cfg(feature = "sqlite")]
-            Location::File(_) => Err(Trouble::Settings(errors::unexpected_reply())),
+            Location::File(_) => Err(RequestError::Explained(errors::unexpected_reply())),
         }
     }
 
@@ -363,35 +344,25 @@ impl Pool {
         self.settings.timeout
     }
 
-    /// Ends all connections that nobody uses; the others end when they have their answer.
+    /// Closes all idle connections. A connection that is in use is closed when its answer is there.
     pub(super) async fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         self.permits.close();
         self.ordinary_permits.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
         for connection in idle {
-            connection.close().await;
+            // A connection that is broken is closed as well.
+            let _ = connection.database.close().await;
         }
     }
 }
 
-/// Sets what the server may have other defaults for. ShedLock's columns hold what a Java session took for UTC, so our
-/// session needs the same time zone as those of Java, which is the server's.
-#[cfg(feature = "mysql")]
-fn mysql_session(format: Format) -> Statement {
-    let sql = match format {
-        Format::Tenure => "SET autocommit=1;SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        Format::ShedLock => "SET autocommit=1;SET time_zone=@@global.time_zone",
-    };
-    Statement::rows(sql.to_owned())
-}
-
 /// Why a request has no answer.
-enum Refused {
+enum NoReply {
     /// Nothing was sent by this attempt.
     NotSent(Error),
-    Trouble {
-        trouble: Trouble,
+    Failed {
+        error: RequestError,
         /// The connection had just been opened.
         is_fresh: bool,
     },

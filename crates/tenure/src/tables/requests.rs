@@ -13,9 +13,9 @@ use tenure_core::rt::Clock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use crate::database::Row;
 use crate::lease_store::{QueuePosition, waiter_ttl};
 
-use super::connection::Row;
 use super::errors;
 use super::file_id::FileId;
 use super::names::{Format, encoded};

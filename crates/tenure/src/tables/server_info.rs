@@ -1,8 +1,9 @@
-//! What a server says about itself when we connect.
+//! What a server reports about itself when a client connects.
 
 use tenure_core::error::Error;
 
-use super::connection::Row;
+use crate::database::Row;
+
 use super::guarantees::Durability;
 use super::pool::Pool;
 use super::sql::{Dialect, Statement};
@@ -11,9 +12,9 @@ use super::sql::{Dialect, Statement};
 pub(super) struct ServerInfo {
     pub(super) version: String,
     pub(super) durability: Durability,
-    /// It copies another server, and takes no writes.
+    /// The server is a replica of another one, and takes no writes.
     pub(super) is_replica: bool,
-    /// Another server copies it, and may take over without the last writes.
+    /// The server has a replica that may take over without the last writes.
     pub(super) fails_over: bool,
 }
 
@@ -23,10 +24,10 @@ fn text(rows: &[Row], at: usize) -> &str {
 }
 
 impl ServerInfo {
-    /// Asks on a connection of the pool, which is opened for it.
+    /// Asks the server over a connection of the pool.
     pub(super) async fn ask(pool: &Pool, dialect: Dialect) -> Result<Self, Error> {
         let sql = match dialect {
-            // Who may not see a thing counts as one who does not have it.
+            // Without the right to see replicas the count is zero.
             #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 "SELECT version(),current_setting('fsync'),current_setting('synchronous_commit'),pg_is_in_recovery()::text,(SELECT COUNT(*)FROM pg_stat_replication WHERE application_name<>'pg_basebackup'),current_setting('synchronous_standby_names')"

@@ -18,10 +18,10 @@ use crate::database::{self, Server};
 
 use super::names::Format;
 
-/// Longest part of a table's name: what the databases allow, less what we append.
+/// Longest part of a table's name: what the databases allow, less the length of what we append.
 const MAX_IDENTIFIER: usize = 48;
 
-/// A few connections serve any number of locks: a request is a fraction of a millisecond.
+/// A few connections serve any number of locks, because a request takes a fraction of a millisecond.
 const CONNECTIONS: u32 = 4;
 const MAX_CONNECTIONS: u32 = 100;
 
@@ -84,7 +84,7 @@ impl Settings {
                 "`sqlite:` takes the path of a file, as in sqlite:/var/lib/myapp/locks.db",
             );
         }
-        // Its options are written as in any other URL.
+        // The options of a file are written as in any other URL.
         let mut url = Url::parse(&format!("sqlite://file?{query}"), 1)?;
         let timeout = url.take_timeout()?;
         let settings = Self::take(&mut url, Location::File(path.into()), timeout)?;
@@ -139,7 +139,7 @@ impl Settings {
     }
 }
 
-/// Table names stand in statements, so only plain ones will do.
+/// Table names are written into statements, so only plain ones are allowed.
 fn check_table(table: &str, location: &Location) -> Result<(), Error> {
     let is_plain = |part: &str| {
         let mut chars = part.chars();
@@ -208,7 +208,7 @@ mod tests {
         let path = |url: &str| {
             #[allow(
                 irrefutable_let_patterns,
-                reason = "with one feature there is one kind of place"
+                reason = "with one feature there is one kind of location"
             )]
             let Location::File(path) = Settings::of_file(url).unwrap().location else {
                 panic!("{url} is a file");

@@ -1,4 +1,4 @@
-//! Users, privileges, and servers that are not what the URL says: one clear line each, with the cure.
+//! Users, privileges, and servers that are not what the URL says: each error is one clear line with the cure.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 
 on_both!(a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
-on_both_alone!(the_board_is_made_when_asked_for);
+on_both_alone!(the_holder_table_is_made_on_request);
 
 async fn a_wrong_login_is_denied(database: &dyn Database) {
     let url = database.url();
@@ -33,7 +33,7 @@ async fn a_wrong_login_is_denied(database: &dyn Database) {
 async fn what_does_not_exist_is_named(database: &dyn Database) {
     let url = database.url();
     let nowhere = url.replacen(&format!("/{DATABASE}"), "/nowhere", 1);
-    // MariaDB tells a user without privileges no more than that.
+    // MariaDB says no more than this to a user without privileges.
     assert_says(
         soon(tenure::connect(&nowhere)).await,
         ErrorKind::Denied,
@@ -57,7 +57,7 @@ async fn what_does_not_exist_is_named(database: &dyn Database) {
     );
 }
 
-/// Whoever may log in may lock; only looking needs a table.
+/// A user that may log in may lock. Only inspection needs a table.
 async fn locks_need_no_table(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("no-table"));
     let guard = take(&client, &name).await;
@@ -96,29 +96,29 @@ async fn locks_need_no_table(database: &dyn Database) {
     soon(guard.release()).await.unwrap();
 }
 
-async fn the_board_is_made_when_asked_for(database: &dyn Database) {
+async fn the_holder_table_is_made_on_request(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let made = soon(client.init()).await.unwrap();
     assert_eq!(made, ["table tenure_holders"]);
     assert!(soon(client.init()).await.unwrap().is_empty());
     let other = connect(&database.url()).await;
-    let guard = take(&client, "board/1").await;
-    let listed = soon(other.list("board/")).await.unwrap();
+    let guard = take(&client, "table/1").await;
+    let listed = soon(other.list("table/")).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].holds[0].token, Some(guard.token()));
     assert_eq!(listed[0].holds[0].holder.pid, std::process::id());
     assert!(
-        soon(other.break_lock("board/1", guard.token()))
+        soon(other.break_lock("table/1", guard.token()))
             .await
             .unwrap()
     );
     assert!(!guard.is_held());
-    // A holder that has died leaves a note that counts for nothing.
-    let guard = take(&client, "board/2").await;
-    assert_eq!(soon(other.list("board/")).await.unwrap().len(), 1);
-    database.end(database.holders("board/2")[0]);
+    // A holder that has died leaves a row that does not count.
+    let guard = take(&client, "table/2").await;
+    assert_eq!(soon(other.list("table/")).await.unwrap().len(), 1);
+    database.end(database.holders("table/2")[0]);
     soon(guard.lost()).await;
-    assert!(soon(other.list("board/")).await.unwrap().is_empty());
+    assert!(soon(other.list("table/")).await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -184,10 +184,10 @@ async fn a_full_table_of_locks_is_named() {
             Ok(guard) => guards.push(guard.unwrap()),
             Err(err) => break err,
         }
-        assert!(guards.len() < 100_000, "there is no end to it");
+        assert!(guards.len() < 100_000, "the table of locks was never full");
     };
     assert_says::<()>(Err(err), ErrorKind::Backend, &["max_locks_per_transaction"]);
-    // The others are not harmed, and their end makes room.
+    // The other locks are still held, and their release makes room.
     let held = guards.len();
     assert!(guards.iter().all(|guard| guard.is_held()));
     for guard in guards {

@@ -1,4 +1,4 @@
-//! Wall clocks of servers that jump, while somebody holds and somebody waits.
+//! Wall clocks of servers that jump, while one client holds a lock and another one waits.
 
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::common::holders;
-use tenure::{ErrorKind, LostReason};
+use tenure::{ErrorKind, Guard, LostReason};
 
 use crate::support::{
     Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
@@ -14,14 +14,14 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::{mariadb, postgres};
 
-on_both!(a_session_that_is_ended_is_a_loss_that_is_told_soon everybody_hears_in_time_that_there_is_no_answer a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_told_soon an_idle_limit_does_not_end_what_is_held);
-on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts);
+on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_reported_soon an_idle_limit_does_not_end_what_is_held);
+on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left);
 
-/// What may pass between a fault and the moment when its client knows: `validate`, and a busy machine.
+/// The time that may pass before a client notices a fault: `validate`, and the delay of a busy machine.
 const SOON: Duration = Duration::from_secs(10);
 
 /// KILL CONNECTION, pg_terminate_backend.
-async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Database) {
+async fn a_session_that_is_ended_is_a_loss_that_is_reported_soon(database: &dyn Database) {
     let (client, other) = (
         connect(&database.url()).await,
         connect(&database.url()).await,
@@ -40,14 +40,14 @@ async fn a_session_that_is_ended_is_a_loss_that_is_told_soon(database: &dyn Data
     for guard in &guards {
         assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
     }
-    assert!(Instant::now() < limit, "told too late");
+    assert!(Instant::now() < limit, "reported too late");
     for guard in guards {
         assert_says(soon(guard.release()).await, ErrorKind::Lost, &["session"]);
     }
     assert!(next.is_held());
     assert_eq!(database.holders(&names[0]).len(), 1);
     soon(next.release()).await.unwrap();
-    // The client is as good as before.
+    // The client can be used as before.
     take_and_release(&client, &names[1]).await;
 }
 
@@ -58,7 +58,7 @@ fn proxy(database: &dyn Database) -> Proxy {
     }
 }
 
-async fn a_cut_connection_is_told_soon(database: &dyn Database) {
+async fn a_cut_connection_is_reported_soon(database: &dyn Database) {
     let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
     let name = name("cut");
@@ -67,14 +67,14 @@ async fn a_cut_connection_is_told_soon(database: &dyn Database) {
     proxy.cut();
     let cut = Instant::now();
     assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
-    assert!(cut.elapsed() < SOON, "told after {:?}", cut.elapsed());
-    // Never taken again by a driver that connects again behind our back.
-    until("it is free", || database.holders(&name).is_empty()).await;
+    assert!(cut.elapsed() < SOON, "reported after {:?}", cut.elapsed());
+    // No driver connects again and takes the lock without the client.
+    until("the lock is free", || database.holders(&name).is_empty()).await;
     drop(guard);
     take_and_release(&client, &name).await;
 }
 
-/// Nothing gets through, and nobody hangs up.
+/// No data arrives in either direction, and no connection is closed.
 async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn Database) {
     let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
@@ -96,7 +96,7 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
                 soon(lock.acquire()).await.unwrap()
             }
         };
-        assert!(!guard.is_held(), "both believe to hold it");
+        assert!(!guard.is_held(), "both believe to hold the lock");
         let took = cut.elapsed();
         assert!(took < TTL + Duration::from_secs(1) + SOON, "{took:?}");
         assert!(next.token() > guard.token());
@@ -111,13 +111,13 @@ async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn D
     }
 }
 
-/// Whoever has the connection looks at the clock for all: those in its statement, those behind it, and those who come
-/// later. The session itself is not given up before its lease is over.
-async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database) {
+/// The task that has the connection watches the time limits of all callers: of those in its statement, of those behind it,
+/// and of those that come later. The session itself is not ended before its lease is over.
+async fn all_callers_get_their_error_in_time(database: &dyn Database) {
     const LEASE: Duration = Duration::from_secs(60);
     let proxy = proxy(database);
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
-    let (kept, names) = (name("kept"), [(); 80].map(|()| name("unheard")));
+    let (kept, names) = (name("kept"), [(); 80].map(|()| name("unanswered")));
     let lock = client.lock(&kept).ttl(LEASE);
     let guard = soon(lock.acquire()).await.unwrap();
     proxy.hold(Direction::Down, true);
@@ -128,7 +128,7 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
     };
     let (early, late) = names.split_at(40);
     let mut asked: Vec<_> = early.iter().map(ask).collect();
-    // They are told one after the other; from the first on there are others to be told later.
+    // The limits end one after the other: when the first caller has its error, the limits of others are still to come.
     let first = soon(asked.remove(0)).await.unwrap();
     asked.extend(late.iter().map(ask));
     let mut answers = vec![first];
@@ -138,7 +138,7 @@ async fn everybody_hears_in_time_that_there_is_no_answer(database: &dyn Database
     for answer in answers {
         assert_says(answer, ErrorKind::Indeterminate, &["3s"]);
     }
-    assert!(cut.elapsed() < LEASE / 2, "told at {:?}", cut.elapsed());
+    assert!(cut.elapsed() < LEASE / 2, "reported at {:?}", cut.elapsed());
     proxy.resume();
     for name in &names {
         let lock = client.lock(name).ttl(LEASE);
@@ -169,7 +169,7 @@ async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
     soon(next.release()).await.unwrap();
 }
 
-/// The server would end the session after one ttl of silence, so it is never silent for that long.
+/// The server would end the session after one ttl of silence, so the client is never silent for that long.
 async fn an_idle_limit_does_not_end_what_is_held(database: &dyn Database) {
     let client = connect(&format!(
         "{}&validate=10s",
@@ -202,7 +202,7 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     database.restart();
     let started = Instant::now();
     assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
-    assert!(started.elapsed() < SOON, "told too late");
+    assert!(started.elapsed() < SOON, "reported too late");
     let second = connect(&guarded).await;
     let lock = second.lock(&name).ttl(TTL);
     let refused = soon(lock.try_acquire()).await;
@@ -214,7 +214,9 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     let short = second.lock(&name).ttl(TTL).wait(Duration::from_millis(200));
     let elapsed = soon(short.acquire()).await.unwrap_err();
     assert_eq!(elapsed.kind(), ErrorKind::WaitElapsed);
-    let guard = elapsed.restart_guard().expect("it says why");
+    let guard = elapsed
+        .restart_guard()
+        .expect("the error has the restart guard");
     assert!(!guard.left(TTL).is_zero());
     assert!(elapsed.to_string().contains("`?restart_guard=off`"));
     let next = soon(lock.acquire()).await.unwrap();
@@ -237,7 +239,7 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
             last = guard.token().get();
             soon(guard.release()).await.unwrap();
         }
-        // MySQL counts the starts by the second.
+        // Tokens of MySQL begin with the second of the start.
         let second = Instant::now();
         until("the next second", || {
             second.elapsed() > Duration::from_millis(1_100)
@@ -245,6 +247,35 @@ async fn tokens_grow_over_restarts(database: &dyn Database) {
         .await;
         database.restart();
     }
+}
+
+/// `close` waits for the tasks that end sessions. The client stays in scope: nothing ends because the client is dropped.
+async fn a_closed_client_has_no_session_left(database: &dyn Database) {
+    let holder = connect(&database.url()).await;
+    let names = [name("closed"), name("closed"), name("closed")];
+    let mut guards = Vec::new();
+    for name in &names {
+        guards.push(take(&holder, name).await);
+    }
+    for _ in 0..10 {
+        let before = database.sessions();
+        let client = connect(&database.url()).await;
+        let mut waiting = Vec::new();
+        for name in &names {
+            waiting.push(wait_as(database, &client, name, 1).await);
+        }
+        soon(client.close()).await;
+        for waiter in waiting {
+            assert!(soon(waiter).await.unwrap().is_err());
+        }
+        until("no session of the client is left", || {
+            let sessions = database.sessions();
+            sessions.iter().all(|session| before.contains(session))
+        })
+        .await;
+        drop(client);
+    }
+    assert!(guards.iter().all(Guard::is_held));
 }
 
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
@@ -262,15 +293,15 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
         let old = soon(lock.acquire()).await.unwrap();
         assert!(old.token().get() > last, "{} follows {last}", old.token());
         last = old.token().get();
-        let somebody = server
+        let process = server
             .admin()
             .value("SELECT pid FROM pg_stat_activity WHERE backend_type = 'background writer'");
         let killed = Instant::now();
-        let kill = Command::new("kill").args(["-9", &somebody]).status();
+        let kill = Command::new("kill").args(["-9", &process]).status();
         assert!(kill.unwrap().success());
         assert_eq!(soon(old.lost()).await, LostReason::SessionGone);
-        assert!(killed.elapsed() < SOON, "told too late");
-        until("it has started over", || {
+        assert!(killed.elapsed() < SOON, "reported too late");
+        until("the server has started over", || {
             server.admin().try_rows("SELECT 1").is_ok()
         })
         .await;
@@ -283,9 +314,9 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
     assert_eq!(start, now, "that was no restart of the first process");
 }
 
-/// A server that stands still for longer than the ttl ends no session; the client gives up by itself.
+/// A server that stands still for longer than the ttl ends no session. The client ends the hold by itself.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stands_still_is_not_believed() {
+async fn a_server_that_stands_still_is_not_trusted() {
     needs!(mariadb);
     let server = mariadb::MariaDb::start(&[]);
     let (client, name) = (connect(&Database::url(&server)).await, name("still"));

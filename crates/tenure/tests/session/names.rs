@@ -1,4 +1,4 @@
-//! Names and keys, as published and as the servers themselves see them.
+//! Names and keys, as published and as the servers themselves show them.
 
 use tenure::ErrorKind;
 
@@ -62,7 +62,7 @@ fn shown() -> Vec<(i64, i64, i64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_in_postgres_are_as_published() {
     needs!(postgres);
-    // A user of its own, so that nobody else's locks are among those that are looked at.
+    // A user of its own, so that the query finds no locks of other tests.
     POSTGRES.admin().rows(&format!(
         "CREATE ROLE names LOGIN PASSWORD '{}'",
         postgres::PASSWORD
@@ -83,7 +83,7 @@ async fn keys_in_postgres_are_as_published() {
             2,
         )
     };
-    // hashtext is the server's own, and signed.
+    // hashtext is a function of the server, and returns a signed number.
     let hashed = POSTGRES.admin().value("SELECT hashtext('it''s')");
     let hashed: i64 = hashed.parse().unwrap();
     for (keys, lock, key) in [

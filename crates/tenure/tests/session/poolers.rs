@@ -1,4 +1,4 @@
-//! PgBouncer between us and the server.
+//! PgBouncer between the client and the server.
 
 use tenure::ErrorKind;
 
@@ -21,7 +21,11 @@ async fn transactions_that_share_sessions_are_refused() {
         assert_says(
             outcome,
             ErrorKind::Unsupported,
-            &["shares its sessions out", "session mode", "mode=table"],
+            &[
+                "gives the sessions of the server to other clients",
+                "session mode",
+                "mode=table",
+            ],
         );
     }
 }

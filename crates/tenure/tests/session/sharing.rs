@@ -11,10 +11,10 @@ use crate::support::{
     until, wait_as,
 };
 
-on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_that_nobody_renews_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
-on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_a_crowd waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
+on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_without_renewal_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
+on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_many_requests waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
 
-/// The session would be granted it once more: locks of a session count.
+/// The server would grant the lock to the session once more, because it counts the locks of a session.
 async fn two_tasks_of_a_client_exclude_each_other(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("tasks"));
     let guard = take(&client, &name).await;
@@ -22,7 +22,7 @@ async fn two_tasks_of_a_client_exclude_each_other(database: &dyn Database) {
     assert!(soon(lock.try_acquire()).await.unwrap().is_none());
     let waiting = wait_as(database, &client, &name, 1).await;
     let (holders, waiters) = (database.holders(&name), database.waiters(&name));
-    assert_ne!(holders, waiters, "it waits for itself");
+    assert_ne!(holders, waiters, "the session waits for itself");
     let before = guard.token();
     soon(guard.release()).await.unwrap();
     let next = soon(waiting).await.unwrap().unwrap();
@@ -31,7 +31,7 @@ async fn two_tasks_of_a_client_exclude_each_other(database: &dyn Database) {
     assert!(database.holders(&name).is_empty());
 }
 
-/// What counts up has to be counted down.
+/// The server counts how often a session has a lock, so one release must be enough for one grant.
 async fn one_release_is_enough(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("count"));
     for _ in 0..20 {
@@ -41,8 +41,8 @@ async fn one_release_is_enough(database: &dyn Database) {
     }
 }
 
-/// Its session lives on, for the sake of another lock.
-async fn a_hold_that_nobody_renews_ends(database: &dyn Database) {
+/// The session of the hold lives on, because it has another lock.
+async fn a_hold_without_renewal_ends(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let (one, two) = (name("fixed"), name("other"));
     let other = take(&client, &two).await;
@@ -50,12 +50,12 @@ async fn a_hold_that_nobody_renews_ends(database: &dyn Database) {
     let guard = soon(lock.acquire()).await.unwrap();
     assert_eq!(database.holders(&one), database.holders(&two));
     soon(guard.lost()).await;
-    until("it is given back", || database.holders(&one).is_empty()).await;
+    until("the lock is released", || database.holders(&one).is_empty()).await;
     assert!(other.is_held());
     soon(other.release()).await.unwrap();
 }
 
-/// 200 of them, on 5 names, by 10 clients.
+/// 200 contenders on 5 names, in 10 clients.
 async fn contenders_on_few_names_count_exactly(database: &dyn Database) {
     let names: Vec<_> = (0..5).map(|at| name(&format!("few{at}"))).collect();
     let counters: Vec<_> = names
@@ -73,7 +73,7 @@ async fn contenders_on_few_names_count_exactly(database: &dyn Database) {
                 assert_eq!(
                     counter.0.fetch_add(1, Ordering::SeqCst),
                     0,
-                    "two are inside"
+                    "two tasks have the lock"
                 );
                 let seen = counter.1.load(Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_micros(200)).await;
@@ -106,7 +106,7 @@ async fn shared_locks_are_shared_or_refused(database: &dyn Database) {
     let one = soon(lock.acquire()).await.unwrap();
     let two = soon(lock.acquire()).await.unwrap();
     assert!(two.token() > one.token());
-    // A session of its own for each: who has it already would pass by those who wait.
+    // A session of its own for each: a session that has the lock already would overtake the waiters.
     let holders = database.holders(&name);
     assert!(
         holders.len() == 2 && holders[0] != holders[1],
@@ -150,22 +150,26 @@ async fn a_thousand_free_locks_take_few_connections(database: &dyn Database) {
     assert!(sessions <= 4, "{sessions} connections");
 }
 
-/// And never more than one of a name at a time, on whichever of them.
-async fn two_sessions_serve_a_crowd(database: &dyn Database) {
+/// On either session, never more than one task has a name at a time.
+async fn two_sessions_serve_many_requests(database: &dyn Database) {
     let client = connect(&database.url()).await;
     let before = database.sessions().len();
-    let (stop, names) = (Arc::new(AtomicU32::new(0)), name("crowd"));
+    let (stop, names) = (Arc::new(AtomicU32::new(0)), name("many"));
     let inside: Vec<_> = (0..48).map(|_| Arc::new(AtomicU32::new(0))).collect();
-    let mut crowd = Vec::new();
+    let mut tasks = Vec::new();
     for task in 0..64 {
         let lock = client.lock(format!("{names}/{}", task % 48)).ttl(TTL * 10);
         let (stop, inside) = (stop.clone(), inside[task % 48].clone());
-        crowd.push(tokio::spawn(async move {
+        tasks.push(tokio::spawn(async move {
             while stop.load(Ordering::SeqCst) == 0 {
-                // What one of us has is known to be taken without a request.
+                // A lock that a task of this client has is known to be taken without a request.
                 tokio::task::yield_now().await;
                 if let Some(guard) = soon(lock.try_acquire()).await.unwrap() {
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    assert_eq!(
+                        inside.fetch_add(1, Ordering::SeqCst),
+                        0,
+                        "two tasks have the lock"
+                    );
                     tokio::task::yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
                     soon(guard.release()).await.unwrap();
@@ -173,21 +177,24 @@ async fn two_sessions_serve_a_crowd(database: &dyn Database) {
             }
         }));
     }
-    until("there is one more", || database.sessions().len() > before).await;
+    until("there is one session more", || {
+        database.sessions().len() > before
+    })
+    .await;
     stop.store(1, Ordering::SeqCst);
-    for one in crowd {
-        soon(one).await.unwrap();
+    for task in tasks {
+        soon(task).await.unwrap();
     }
     let sessions = database.sessions().len();
     assert!(sessions <= before + 1, "{sessions} after {before}");
 }
 
-/// The others look again and again, and come to their turn all the same.
+/// The other waiters poll, and get the lock all the same.
 async fn waiters_take_no_more_connections_than_they_may(database: &dyn Database) {
     let holder = connect(&database.url()).await;
     let client = connect(&format!("{}&connections=4", database.url())).await;
     let before = database.sessions().len();
-    let names: Vec<_> = (0..12).map(|at| name(&format!("crowd{at}"))).collect();
+    let names: Vec<_> = (0..12).map(|at| name(&format!("many{at}"))).collect();
     let mut guards = Vec::new();
     for name in &names {
         guards.push(take(&holder, name).await);
@@ -220,14 +227,17 @@ async fn idle_sessions_are_closed(database: &dyn Database) {
     let client = connect(&format!("{}?{OPTIONS}", database.url_at(database.port()))).await;
     let name = name("idle");
     let guard = take(&client, &name).await;
-    let carrier = database.holders(&name)[0];
+    let session = database.holders(&name)[0];
     soon(guard.release()).await.unwrap();
     until("the session is closed", || {
-        !database.sessions().contains(&carrier)
+        !database.sessions().contains(&session)
     })
     .await;
-    // And another one is made when it is needed.
+    // Another session is opened when it is needed.
     take_and_release(&client, &name).await;
     client.close().await;
-    until("all of them are", || database.sessions().len() == before).await;
+    until("all sessions are closed", || {
+        database.sessions().len() == before
+    })
+    .await;
 }

@@ -12,13 +12,13 @@ use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::Row;
 
-/// Far above what a server and two busy cores need, short enough to wait for its end.
+/// Much longer than a server and two busy cores need, and short enough to wait for its end.
 pub(crate) const TTL: Duration = Duration::from_secs(4);
 
 /// For servers that were started a moment ago.
 pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";
 
-/// For all tests that do nothing to a server but lock.
+/// For all tests that only lock and stop no server.
 pub(crate) static MARIADB: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
 pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
 
@@ -29,7 +29,7 @@ macro_rules! on_both {
     };
 }
 
-/// The same on servers of its own, which it may stop.
+/// The same test on servers of its own, which it may stop.
 macro_rules! on_both_alone {
     ($($name:ident)*) => {
         $crate::support::on! {
@@ -62,14 +62,14 @@ macro_rules! on {
 }
 pub(crate) use {on, on_both, on_both_alone};
 
-/// Either server, as its operator sees it. Names are plain ones.
+/// Either server, as its operator sees it. Names are plain keys.
 pub(crate) trait Database: Sync {
     fn url_at(&self, port: u16) -> String;
     fn port(&self) -> u16;
     fn rows(&self, sql: &str) -> Vec<Row>;
     /// The sessions that hold a lock.
     fn holders(&self, name: &str) -> Vec<u64>;
-    /// The sessions that wait for it.
+    /// The sessions that wait for a lock.
     fn waiters(&self, name: &str) -> Vec<u64>;
     /// The sessions of our user.
     fn sessions(&self) -> Vec<u64>;
@@ -77,10 +77,10 @@ pub(crate) trait Database: Sync {
     fn end(&self, session: u64);
     /// SIGKILL and a new start.
     fn restart(&self);
-    /// A plain client of the server, in our database, which says one value.
-    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_>;
-    /// How such a client takes the lock if it is free, and gives it back; both say 1 for yes.
-    fn by_hand(&self, name: &str) -> [String; 2];
+    /// A plain client of the server, in our database, that runs a statement and returns its value.
+    fn foreign_client(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_>;
+    /// The statements with which such a client takes a free lock and releases it. Both return 1 for yes.
+    fn lock_statements(&self, name: &str) -> [String; 2];
 
     fn url(&self) -> String {
         format!("{}?{OPTIONS}", self.url_at(self.port()))
@@ -132,11 +132,11 @@ impl Database for MariaDb {
         self.launch();
     }
 
-    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
+    fn foreign_client(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
         Box::new(|sql| self.admin().value(sql))
     }
 
-    fn by_hand(&self, name: &str) -> [String; 2] {
+    fn lock_statements(&self, name: &str) -> [String; 2] {
         [
             format!("SELECT GET_LOCK('{name}', 0)"),
             format!("SELECT RELEASE_LOCK('{name}')"),
@@ -197,12 +197,12 @@ impl Database for Postgres {
         self.launch();
     }
 
-    fn foreigner(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
+    fn foreign_client(&self) -> Box<dyn Fn(&str) -> String + Send + Sync + '_> {
         let inside = self.database_admin();
         Box::new(move |sql| inside.value(sql))
     }
 
-    fn by_hand(&self, name: &str) -> [String; 2] {
+    fn lock_statements(&self, name: &str) -> [String; 2] {
         let key = postgres_key(name);
         [
             format!("SELECT pg_try_advisory_lock({key})::int"),
@@ -223,13 +223,13 @@ pub(crate) fn take(client: &Client, name: &str) -> impl Future<Output = Guard> {
     crate::common::take(client, name, TTL)
 }
 
-/// The same, and the name is free again afterwards.
+/// One try on a free name, and the release.
 #[track_caller]
 pub(crate) fn take_and_release(client: &Client, name: &str) -> impl Future<Output = ()> {
     crate::common::take_and_release(client, name, TTL)
 }
 
-/// Begins to wait, and returns when that many stand in the server's queue.
+/// Begins to wait, and returns when the server's queue has `place` waiters.
 pub(crate) async fn wait_as(
     database: &dyn Database,
     client: &Client,
@@ -237,7 +237,7 @@ pub(crate) async fn wait_as(
     place: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
     let waiting = start_acquire(client.lock(name).ttl(TTL));
-    until("it stands in the queue", || {
+    until("the server has the waiter in its queue", || {
         database.waiters(name).len() == place
     })
     .await;

@@ -1,6 +1,6 @@
-//! The client's host is gone from one moment to the next: no FIN, no RST, nobody who acknowledges anything.
+//! The client's host vanishes: no FIN, no RST, and no packet is acknowledged any more.
 //!
-//! No proxy can do that, for its kernel goes on answering. So the client lives on another host.
+//! A proxy cannot do that, because its kernel goes on answering. So the client runs on another host.
 
 use std::process::Command;
 
@@ -31,14 +31,14 @@ async fn the_lock_is_free_again(database: &dyn Database, network: &Network) {
     crate::support::until("it waits", || database.waiters(&name).len() == 1).await;
     network.vanish(0);
     let start = std::time::Instant::now();
-    // The kernel would keep such a connection for a quarter of an hour; that is far beyond any patience here.
+    // The kernel would keep such a connection for a quarter of an hour, which is much longer than this test waits.
     let next = soon(waiting).await.unwrap().unwrap();
     println!(
         "free {:?} after the host had vanished, ttl {TTL:?}",
         start.elapsed()
     );
     let reason = soon(holder.expect("lost")).await.unwrap();
-    println!("its holder, whom nobody hears, knows: {reason}");
+    println!("the holder on the vanished host knows: {reason}");
     assert!(next.is_held());
     soon(next.release()).await.unwrap();
 }

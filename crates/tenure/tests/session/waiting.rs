@@ -9,13 +9,13 @@ use crate::support::{
     wait_as,
 };
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_called_off_by_an_administrator_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_that_an_administrator_cancels_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
-/// However the end of the wait and the grant meet.
+/// The end of the wait and the grant meet at all moments.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
     let holder = connect(&database.url()).await;
     let (client, name) = (connect(&database.url()).await, name("race"));
-    // A wait begins with a session of its own; how long that takes is how wide the two have to be spread.
+    // A wait first opens a session of its own. The two instants are spread over the time that this takes.
     let before = take(&holder, &name).await;
     let start = Instant::now();
     let waiting = wait_as(database, &client, &name, 1).await;
@@ -29,7 +29,7 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
         .unwrap();
     let mut granted = 0;
     for round in 0..200_u64 {
-        // The one that was given up may take it for a moment yet, and give it back.
+        // A wait that was given up may still take the lock for a moment, and release it.
         let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
         let wait = Duration::from_micros(500 + spread * (round * 83 % 200) / 200);
         let waiting = start_acquire(client.lock(&name).ttl(TTL).wait(wait));
@@ -69,10 +69,10 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
         }
         waiting.abort();
         let _ = waiting.await;
-        until("nobody waits", || database.waiters(&name).is_empty()).await;
+        until("no session waits", || database.waiters(&name).is_empty()).await;
         assert!(guard.is_held());
         soon(guard.release()).await.unwrap();
-        until("nobody holds", || database.holders(&name).is_empty()).await;
+        until("no session holds", || database.holders(&name).is_empty()).await;
     }
     let (_, open) = sessions(&client);
     assert!(open < 60, "{open} sessions");
@@ -80,7 +80,7 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
 }
 
 /// A session that waits holds nothing, so the servers' search for deadlocks never picks one of ours as its victim
-/// (1213, 3058, 40P01): whoever takes locks crosswise waits for as long as it said, and keeps what it has.
+/// (1213, 3058, 40P01): two clients that take locks in opposite order wait until their limit, and keep their locks.
 async fn two_that_want_what_the_other_has_wait_for_their_limit(database: &dyn Database) {
     let clients = [
         connect(&database.url()).await,
@@ -89,7 +89,7 @@ async fn two_that_want_what_the_other_has_wait_for_their_limit(database: &dyn Da
     let names = [name("left"), name("right")];
     let mut guards = Vec::new();
     for (client, name) in clients.iter().zip(&names) {
-        // Had after a wait: the session that waited is the one that holds it now.
+        // Granted after a wait: the session that waited is the session that holds the lock now.
         let before = take(&clients[0], name).await;
         let waiting = wait_as(database, client, name, 1).await;
         soon(before.release()).await.unwrap();
@@ -111,7 +111,7 @@ async fn two_that_want_what_the_other_has_wait_for_their_limit(database: &dyn Da
     }
 }
 
-/// A word to the server that was dropped on its way took along the session for such words.
+/// A command that was dropped on its way cost the control connection, and inspection failed then.
 async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Database) {
     let holder = connect(&database.url()).await;
     let (client, name) = (connect(&database.url()).await, name("gave-up"));
@@ -127,18 +127,18 @@ async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Databa
 }
 
 /// KILL QUERY, pg_cancel_backend.
-async fn a_wait_called_off_by_an_administrator_goes_on(database: &dyn Database) {
+async fn a_wait_that_an_administrator_cancels_goes_on(database: &dyn Database) {
     let (first, second) = (
         connect(&database.url()).await,
         connect(&database.url()).await,
     );
-    let name = name("called-off");
+    let name = name("cancelled");
     let guard = take(&first, &name).await;
     let waiting = wait_as(database, &second, &name, 1).await;
     for _ in 0..3 {
         let session = database.waiters(&name)[0];
         database.cancel(session);
-        // It is gone for a moment, or back already.
+        // The waiter is out of the queue for a moment, or back already.
         tokio::time::sleep(Duration::from_millis(20)).await;
         until("it waits again", || database.waiters(&name).len() == 1).await;
         assert!(!waiting.is_finished(), "granted, or given up");
@@ -171,7 +171,7 @@ async fn a_waiting_session_that_is_ended_is_replaced(database: &dyn Database) {
     soon(next.release()).await.unwrap();
 }
 
-/// Whoever is told NULL, or that the query was interrupted, has not got it.
+/// A request whose answer is NULL, or that the query was interrupted, has not got the lock.
 async fn a_try_that_is_interrupted_takes_nothing(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("interrupted"));
     let other = take(&client, &format!("{name}-other")).await;
@@ -180,9 +180,9 @@ async fn a_try_that_is_interrupted_takes_nothing(database: &dyn Database) {
         database.cancel(session);
         let lock = client.lock(&name).ttl(TTL);
         match soon(lock.try_acquire()).await {
-            // It may be the release that is interrupted; then it is repeated.
+            // If the release is interrupted, it is repeated.
             Ok(Some(guard)) => drop(soon(guard.release()).await),
-            Ok(None) => panic!("nobody has it"),
+            Ok(None) => panic!("the lock is free"),
             Err(err) => assert!(!err.is_lost(), "{err}"),
         }
         until("nothing is left", || database.holders(&name).is_empty()).await;
@@ -211,21 +211,22 @@ async fn waiters_are_seen(database: &dyn Database) {
         .unwrap();
 }
 
-/// Whoever calls the server's own functions, with the published key.
+/// Programs that call the server's own functions, with the published key.
 async fn other_programs_take_the_same_lock(database: &dyn Database) {
     let (client, name) = (connect(&database.url()).await, name("foreign"));
-    let (foreigner, [take_it, give_it]) = (database.foreigner(), database.by_hand(&name));
-    assert_eq!(foreigner(&take_it), "1");
+    let (foreign, [lock_it, unlock_it]) =
+        (database.foreign_client(), database.lock_statements(&name));
+    assert_eq!(foreign(&lock_it), "1");
     let lock = client.lock(&name).ttl(TTL);
     assert!(soon(lock.try_acquire()).await.unwrap().is_none());
     let status = soon(client.inspect(&name)).await.unwrap();
     assert_eq!(status.holds.len(), 1);
     assert_eq!(status.holds[0].token, None);
     let waiting = wait_as(database, &client, &name, 1).await;
-    assert_eq!(foreigner(&give_it), "1");
+    assert_eq!(foreign(&unlock_it), "1");
     let guard = soon(waiting).await.unwrap().unwrap();
-    assert_eq!(foreigner(&take_it), "0");
+    assert_eq!(foreign(&lock_it), "0");
     soon(guard.release()).await.unwrap();
-    assert_eq!(foreigner(&take_it), "1");
-    assert_eq!(foreigner(&give_it), "1");
+    assert_eq!(foreign(&lock_it), "1");
+    assert_eq!(foreign(&unlock_it), "1");
 }

@@ -18,7 +18,7 @@ async fn key(pool: &PgPool, name: &str) -> i64 {
     key.fetch_one(pool).await.unwrap()
 }
 
-/// Who has the lock with that key: granted or not.
+/// The locks with that key: whether each is granted.
 async fn seen(pool: &PgPool, key: i64) -> Vec<bool> {
     let locks = "SELECT granted FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 \
                  AND (classid::bigint << 32) | objid::bigint = $1 ORDER BY granted DESC";

@@ -23,7 +23,7 @@ on_servers!(
     a_killed_holder_frees_its_lock,
 );
 
-/// Nobody can tell: the lock is kept until its lease ends, and freed then.
+/// The outcome is unknown: the lock is kept until its lease ends, and freed then.
 async fn unknown<DB: Bank>(fault: Fault, expected: i64) {
     let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
@@ -115,7 +115,7 @@ async fn a_connection_that_breaks_in_the_body<DB: Bank>() {
     assert_eq!(balance(&direct, &id).await, 100);
 }
 
-/// A client that is cut off while it has the row.
+/// A client is cut off while it has the row.
 async fn a_killed_holder_frees_its_lock<DB: Bank>() {
     let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;
@@ -132,7 +132,7 @@ async fn a_killed_holder_frees_its_lock<DB: Bank>() {
     assert!(err.is_err());
 }
 
-/// Committed numbers are on disk, those that were rolled back in nobody's memory: tokens grow over a restart.
+/// Committed numbers are on disk, and numbers that were rolled back are forgotten: tokens grow over a restart all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb_is_killed_during_a_transaction() {
     needs!(mariadb);
@@ -140,7 +140,7 @@ async fn mariadb_is_killed_during_a_transaction() {
     let url = format!("{}?ssl-mode=disabled", server.url());
     let pool = sqlx::MySqlPool::connect(&url).await.unwrap();
     killed(&pool, || server.kill(), || server.launch()).await;
-    // It has a runtime in it.
+    // The server has a runtime inside, which must not be dropped in an async task.
     tokio::task::block_in_place(|| drop(server));
 }
 
@@ -151,7 +151,7 @@ async fn postgres_is_killed_during_a_transaction() {
     let url = format!("{}?sslmode=disable", server.url());
     let pool = sqlx::PgPool::connect(&url).await.unwrap();
     killed(&pool, || server.kill(), || server.launch()).await;
-    // It has a runtime in it.
+    // The server has a runtime inside, which must not be dropped in an async task.
     tokio::task::block_in_place(|| drop(server));
 }
 
@@ -194,9 +194,9 @@ async fn killed<DB: Bank>(pool: &sqlx::Pool<DB>, kill: impl Fn(), launch: impl F
     assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
 }
 
-/// What the server refuses at COMMIT is no, and no "maybe".
+/// A refusal at COMMIT is a definite no.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_constraint_that_is_looked_at_by_commit() {
+async fn a_constraint_that_is_checked_at_commit() {
     needs!(postgres);
     let pool = bank::<Postgres>(3).await;
     let (id, lock, table) = (
@@ -220,7 +220,7 @@ async fn a_constraint_that_is_looked_at_by_commit() {
     assert_eq!(balance(&pool, &id).await, 100);
 }
 
-/// COMMIT would be a ROLLBACK without a word.
+/// COMMIT would be a ROLLBACK without an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_swallows_an_error() {
     needs!(postgres);

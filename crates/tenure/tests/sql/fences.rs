@@ -7,8 +7,8 @@ use tenure::{Client, Error, ErrorKind, Fenced, Guard};
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, introduce, locks, name, on_each, read, soon,
-    until_waits, write,
+    Bank, account, assert_says, balance, bank, locks, name, on_each, read, send_connection_number,
+    soon, until_waits, write,
 };
 
 on_each!(
@@ -16,12 +16,12 @@ on_each!(
     a_paused_holder_wakes_up_inside_its_transaction,
     a_fence_remembers_what_was_committed_only,
     the_same_token_passes_again,
-    whoever_is_late_waits_and_is_refused,
+    a_late_holder_waits_and_is_refused,
     every_name_of_a_guard_is_fenced,
     resources_and_tokens_are_checked,
 );
 
-/// A deposit by whoever believes to hold the lock.
+/// A deposit by a client that believes to hold the lock.
 async fn deposit<DB: Bank>(
     pool: &Pool<DB>,
     id: &str,
@@ -47,19 +47,19 @@ async fn a_paused_holder_wakes_up_and_writes<DB: Bank>() {
     let second = Client::from_backend(store.clone()).unwrap();
     let paused = take(&first, &lock).await;
     deposit(&pool, &id, &paused, 1).await.unwrap();
-    // It stops here, and its lease runs out.
+    // The holder is paused here, and its lease ends.
     store.expire(&lock).unwrap();
     let newer = take(&second, &lock).await;
     deposit(&pool, &id, &newer, 10).await.unwrap();
     let (stale, newest) = (paused.token(), newer.token());
     newer.release().await.unwrap();
-    // It goes on, and believes what it believed.
+    // The holder goes on, and still believes to hold the lock.
     let err = deposit(&pool, &id, &paused, 100).await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Lost);
     let tokens = [stale, newest].map(|token| token.to_string());
     assert_says(&err, &["is stale", &id, &tokens[0], &tokens[1]]);
     assert_eq!(balance(&pool, &id).await, 111);
-    // Whoever comes next passes.
+    // The next holder passes.
     let next = take(&second, &lock).await;
     deposit(&pool, &id, &next, 1_000).await.unwrap();
     assert_eq!(balance(&pool, &id).await, 1_111);
@@ -67,7 +67,7 @@ async fn a_paused_holder_wakes_up_and_writes<DB: Bank>() {
 
 async fn a_paused_holder_wakes_up_inside_its_transaction<DB: Bank>() {
     if DB::ONE_WRITER {
-        // Who has fenced is the writer: nobody else writes before it ends.
+        // The transaction that has passed the fence is the writer: no other transaction writes before it ends.
         return;
     }
     let pool = bank::<DB>(4).await;
@@ -77,7 +77,7 @@ async fn a_paused_holder_wakes_up_inside_its_transaction<DB: Bank>() {
     let paused = take(&first, &lock).await;
     let mut tx = DB::begin(&pool).await;
     let seen = read::<DB>(&mut tx, &id).await.unwrap();
-    // It stops between reading and the fence.
+    // The holder is paused between reading and the fence.
     store.expire(&lock).unwrap();
     let newer = take(&second, &lock).await;
     deposit(&pool, &id, &newer, 10).await.unwrap();
@@ -120,8 +120,8 @@ async fn the_same_token_passes_again<DB: Bank>() {
     }
 }
 
-/// The newer one has passed the fence and not committed yet.
-async fn whoever_is_late_waits_and_is_refused<DB: Bank>() {
+/// The newer holder has passed the fence and not committed yet.
+async fn a_late_holder_waits_and_is_refused<DB: Bank>() {
     let pool = bank::<DB>(4).await;
     let resource = name("resource");
     let mut tx = DB::begin(&pool).await;
@@ -129,18 +129,18 @@ async fn whoever_is_late_waits_and_is_refused<DB: Bank>() {
     tx.commit().await.unwrap();
     let mut newer = DB::begin(&pool).await;
     fence(&mut newer, &resource, 7_u64).await.unwrap();
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let late = {
         let (pool, resource) = (pool.clone(), resource.clone());
         tokio::spawn(async move {
             let mut tx = DB::begin(&pool).await;
-            introduce::<DB>(&mut tx, tell).await;
+            send_connection_number::<DB>(&mut tx, sender).await;
             let outcome = fence(&mut tx, &resource, 6_u64).await;
             tx.rollback().await.unwrap();
             outcome
         })
     };
-    until_waits::<DB>(told).await;
+    until_waits::<DB>(receiver).await;
     assert!(!late.is_finished());
     newer.commit().await.unwrap();
     let err = soon(late).await.unwrap().unwrap_err();
@@ -178,7 +178,7 @@ async fn resources_and_tokens_are_checked<DB: Bank>() {
     tx.rollback().await.unwrap();
 }
 
-/// Conditions of a store that has not got the lock say nothing about it.
+/// Conditions of a store that does not have the lock say nothing about the lock.
 #[tokio::test]
 async fn conditions_of_another_store_are_refused() {
     let (_, client) = locks();

@@ -12,11 +12,11 @@ on_each!(
     zero_is_one_try,
     the_limit_is_put_back,
     a_free_lock_is_taken_within_any_limit,
-    the_own_limit_of_the_database_is_told,
+    the_limit_of_the_database_is_reported,
     a_dropped_wait_leaves_nothing,
 );
 
-/// What the connection waits for at most, as the database says it.
+/// How long the connection waits at most, as the database reports it.
 async fn limit<DB: Bank>(conn: &mut DB::Connection) -> Option<i64> {
     let limit = match DB::NAME {
         "MySQL" => "SELECT CAST(@@SESSION.innodb_lock_wait_timeout AS SIGNED)",
@@ -56,7 +56,7 @@ async fn a_wait_that_is_over_leaves_the_transaction_as_it_was<DB: Bank>() {
         write::<DB>(&mut tx, &id, 7).await.unwrap();
     }
     let mut holder = DB::begin(&pool).await;
-    // Of a transaction of several that may write there is only one.
+    // SQLite has only one transaction that may write.
     lock_in_tx(&mut holder, &lock).await.unwrap();
     let wait = Duration::from_millis(300);
     let start = std::time::Instant::now();
@@ -66,7 +66,7 @@ async fn a_wait_that_is_over_leaves_the_transaction_as_it_was<DB: Bank>() {
     assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
     assert_says(&err, &["300ms", &lock, "can go on"]);
     holder.rollback().await.unwrap();
-    // It goes on: what it did is still there, what it locked is still locked, and it can have the lock now.
+    // The transaction goes on: its writes and its locks are still there, and it can get the lock now.
     lock_in_tx_within(&mut tx, &lock, wait).await.unwrap();
     if DB::ONE_WRITER {
         write::<DB>(&mut tx, &id, 7).await.unwrap();
@@ -128,7 +128,7 @@ async fn a_free_lock_is_taken_within_any_limit<DB: Bank>() {
         Duration::MAX,
     ] {
         let lock = name("lock");
-        // To make the row may mean to wait for the one who makes its neighbour, in MySQL.
+        // In MySQL the insertion of the row may wait for the transaction that inserts its neighbour.
         let mut tx = DB::begin(&pool).await;
         lock_in_tx(&mut tx, &lock).await.unwrap();
         tx.commit().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_free_lock_is_taken_within_any_limit<DB: Bank>() {
     }
 }
 
-async fn the_own_limit_of_the_database_is_told<DB: Bank>() {
+async fn the_limit_of_the_database_is_reported<DB: Bank>() {
     let pool = bank::<DB>(3).await;
     let lock = name("lock");
     let mut holder = DB::begin(&pool).await;
@@ -166,7 +166,7 @@ async fn the_own_limit_of_the_database_is_told<DB: Bank>() {
 }
 
 async fn a_dropped_wait_leaves_nothing<DB: Bank>() {
-    // One for each: a connection is of no use to anybody else before its statement has ended.
+    // A connection for each: no other task can use a connection before its statement has ended.
     let pool = bank::<DB>(6).await;
     let lock = name("lock");
     let mut holder = DB::begin(&pool).await;
@@ -176,7 +176,7 @@ async fn a_dropped_wait_leaves_nothing<DB: Bank>() {
         let waiting = lock_in_tx(&mut tx, &lock);
         let soon_over = tokio::time::timeout(Duration::from_millis(30), waiting);
         assert!(soon_over.await.is_err());
-        // Its connection goes back to the pool as it is; the rollback waits for its turn on it.
+        // The connection goes back to the pool as it is, and the rollback is sent when the connection is free.
         drop(tx);
         if DB::ONE_WRITER {
             break;

@@ -8,8 +8,8 @@ use tenure::sql::{init, lock_in_tx};
 use tokio::sync::oneshot;
 
 use crate::support::{
-    Bank, account, assert_says, balance, bank, introduce, name, on_each, read, soon, until,
-    until_waits, write,
+    Bank, account, assert_says, balance, bank, name, on_each, read, send_connection_number, soon,
+    until, until_waits, write,
 };
 
 on_each!(
@@ -20,9 +20,9 @@ on_each!(
     numbers_grow_over_rollbacks,
     numbers_grow_in_the_order_of_grants,
     other_names_do_not_wait,
-    names_are_told_apart,
-    a_read_only_transaction_is_told,
-    a_missing_table_is_told_with_its_cure,
+    names_are_distinguished,
+    a_read_only_transaction_is_reported,
+    a_missing_table_is_reported_with_its_cure,
     what_was_read_before_is_not_hidden,
 );
 
@@ -40,25 +40,25 @@ async fn tables_are_made_once_and_never_silently<DB: Bank>() {
     init(&mut tx).await.unwrap();
 }
 
-/// Whether somebody waits behind this transaction.
+/// Another transaction waits until this one ends.
 async fn commit_order<DB: Bank>(pool: &Pool<DB>, commit: bool) {
     let (lock, id) = (name("lock"), account(pool).await);
     let mut first = DB::begin(pool).await;
     let token = lock_in_tx(&mut first, &lock).await.unwrap();
     write::<DB>(&mut first, &id, 1).await.unwrap();
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let second = {
         let (pool, lock, id) = (pool.clone(), lock.clone(), id.clone());
         tokio::spawn(async move {
             let mut tx = DB::begin(&pool).await;
-            introduce::<DB>(&mut tx, tell).await;
+            send_connection_number::<DB>(&mut tx, sender).await;
             let token = lock_in_tx(&mut tx, &lock).await.unwrap();
             let seen = read::<DB>(&mut tx, &id).await.unwrap();
             tx.commit().await.unwrap();
             (token, seen)
         })
     };
-    until_waits::<DB>(told).await;
+    until_waits::<DB>(receiver).await;
     assert!(!second.is_finished());
     if commit {
         first.commit().await.unwrap();
@@ -100,7 +100,7 @@ async fn numbers_grow_over_rollbacks<DB: Bank>() {
     let pool = bank::<DB>(2).await;
     let lock = name("lock");
     let mut last = None;
-    // Also the very first one, whose row is gone with it.
+    // Also after the first transaction of all, whose row is gone with it.
     for round in 0..200 {
         let mut tx = DB::begin(&pool).await;
         let token = lock_in_tx(&mut tx, &lock).await.unwrap();
@@ -117,7 +117,7 @@ async fn numbers_grow_over_rollbacks<DB: Bank>() {
 async fn numbers_grow_in_the_order_of_grants<DB: Bank>() {
     let pool = bank::<DB>(8).await;
     let lock = name("lock");
-    // The row is there: what is tested is who gets which number, waiting behind commits and rollbacks.
+    // The row exists: the test is about the numbers of transactions that wait behind commits and rollbacks.
     let mut tx = DB::begin(&pool).await;
     lock_in_tx(&mut tx, &lock).await.unwrap();
     tx.commit().await.unwrap();
@@ -159,7 +159,7 @@ async fn other_names_do_not_wait<DB: Bank>() {
     first.commit().await.unwrap();
 }
 
-async fn names_are_told_apart<DB: Bank>() {
+async fn names_are_distinguished<DB: Bank>() {
     let pool = bank::<DB>(2).await;
     let unique = name("lock");
     let long = format!("{unique}{}", "x".repeat(1_000))[..1_000].to_owned();
@@ -191,7 +191,7 @@ async fn names_are_told_apart<DB: Bank>() {
     }
 }
 
-async fn a_read_only_transaction_is_told<DB: Bank>() {
+async fn a_read_only_transaction_is_reported<DB: Bank>() {
     let pool = bank::<DB>(2).await;
     let mut conn = pool.acquire().await.unwrap();
     let (on, off) = if DB::ONE_WRITER {
@@ -199,7 +199,7 @@ async fn a_read_only_transaction_is_told<DB: Bank>() {
     } else {
         ("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "")
     };
-    // MySQL says it in fewer words.
+    // The error of MySQL has fewer words.
     let on = match DB::NAME {
         "MySQL" => "SET SESSION TRANSACTION READ ONLY",
         _ => on,
@@ -214,8 +214,8 @@ async fn a_read_only_transaction_is_told<DB: Bank>() {
     drop(conn.detach());
 }
 
-async fn a_missing_table_is_told_with_its_cure<DB: Bank>() {
-    // Where none of the tables are: another schema, another database, another file.
+async fn a_missing_table_is_reported_with_its_cure<DB: Bank>() {
+    // In another schema, another database, another file, which have none of the tables.
     let pool = DB::connect(DB::port(), 2).await;
     let mut conn = pool.acquire().await.unwrap();
     let empty = match DB::NAME {
@@ -235,13 +235,13 @@ async fn a_missing_table_is_told_with_its_cure<DB: Bank>() {
     drop(conn.detach());
 }
 
-/// The lock is no good for what a transaction has read before; where the database can tell, it does.
+/// The lock does not protect what the transaction has read before. Where the database notices that, it is an error.
 async fn what_was_read_before_is_not_hidden<DB: Bank>() {
     let pool = bank::<DB>(3).await;
     let (lock, id) = (name("lock"), account(&pool).await);
     let begin = match DB::NAME {
         "PostgreSQL" => "BEGIN ISOLATION LEVEL REPEATABLE READ",
-        // Its default is that.
+        // The default of MySQL.
         _ => "BEGIN",
     };
     let mut first = DB::begin(&pool).await;

@@ -9,7 +9,7 @@ mod common;
 mod support;
 
 mod advisory;
-mod crowds;
+mod concurrency;
 mod faults;
 mod fences;
 mod limits;

@@ -1,4 +1,4 @@
-//! The fence as text, by other ways than ours, and the end of a transaction of another client.
+//! The fence as text, with other client libraries than ours, and the end of a transaction of another client.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ fence_by_text!(postgres, Postgres, Dialect::Postgres);
 fence_by_text!(mysql, MySql, Dialect::MySql);
 fence_by_text!(sqlite, Sqlite, Dialect::Sqlite);
 
-/// The text and `tenure::sql::fence` share a row: each refuses what the other has let pass.
+/// The text and `tenure::sql::fence` share a row: each refuses a token that is older than the one that passed the other.
 macro_rules! text_and_function_are_one_fence {
     ($test:ident, $function:ident, $db:ty) => {
         #[tokio::test]
@@ -77,7 +77,7 @@ macro_rules! text_and_function_are_one_fence {
             let err = $function(&mut tx, &resource, 6).await.unwrap_err();
             assert_eq!(err.kind(), ErrorKind::Lost);
             assert_says(&err, &["6 is stale", "7 has written since", &resource]);
-            // What was refused has changed nothing, even if it is committed.
+            // The refused statement has changed nothing, even if it is committed.
             tx.commit().await.unwrap();
             let mut tx = <$db as Bank>::begin(&pool).await;
             $function(&mut tx, &resource, 7).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_deposit_by_another_client_is_locked_and_fenced() {
         assert_eq!(soon(deposit).await.unwrap(), expected);
         assert!(store.is_idle());
     }
-    // One that was overtaken is refused, and rolled back.
+    // A holder that was overtaken is refused, and rolled back.
     let stale = client.lock(&account).acquire().await.unwrap();
     store.expire(&account).unwrap();
     let other = Client::from_backend(store.clone()).unwrap();

@@ -32,12 +32,12 @@ pub(crate) fn name(tail: &str) -> String {
 
 /// A database with our tables and one of the user, `accounts`.
 pub(crate) trait Bank: tenure::sql::Database {
-    /// One transaction writes at a time, whatever it locks.
+    /// Only one transaction writes at a time, whatever its lock is.
     const ONE_WRITER: bool = false;
     /// A statement that fails ends its transaction.
     const STRICT: bool = false;
 
-    /// Whether there is no server here; then it has said so.
+    /// Whether there is no server on this machine; then a line says so.
     fn skip_unless_installed() -> bool {
         false
     }
@@ -54,19 +54,19 @@ pub(crate) trait Bank: tenure::sql::Database {
         sql: String,
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
-    /// The number that a statement answers with, or nothing.
+    /// The number that a statement returns, or nothing.
     fn number(
         conn: &mut Self::Connection,
         sql: String,
     ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
 
-    /// As a transaction that writes should begin.
+    /// Begins a transaction that writes.
     fn begin(pool: &Pool<Self>) -> impl Future<Output = Transaction<'static, Self>> + Send;
 
-    /// A statement that tells a connection its number on the server.
+    /// A statement that returns the number of its connection in the server.
     const WHO_AM_I: &str;
 
-    /// Whether the connection of that number waits for somebody's transaction.
+    /// Whether the connection with that number waits for another transaction.
     fn waits(connection: i64) -> bool;
 }
 
@@ -115,7 +115,7 @@ impl Bank for MySql {
     const WHO_AM_I: &str = "SELECT CAST(CONNECTION_ID() AS SIGNED)";
 
     fn waits(connection: i64) -> bool {
-        // The table of transactions is not made anew for those who look more often than ten times a second.
+        // The server does not refresh its table of transactions for clients that read it more often than ten times a second.
         let status = MARIADB.admin().rows("SHOW ENGINE INNODB STATUS");
         let status = status[0][2].clone().unwrap_or_default();
         let ours = format!("thread id {connection},");
@@ -204,7 +204,7 @@ pub(crate) async fn bank_at<DB: Bank>(port: u16, connections: u32) -> Pool<DB> {
     tenure::sql::init(&pool).await.unwrap();
     let mut conn = pool.acquire().await.unwrap();
     let table = "CREATE TABLE IF NOT EXISTS accounts (id VARCHAR(100) PRIMARY KEY, balance BIGINT NOT NULL)";
-    // Two at once may both find it missing.
+    // Two tests at the same time may both find the table missing.
     let made = DB::execute(&mut conn, table.into()).await;
     if made.is_err() {
         DB::execute(&mut conn, table.into()).await.unwrap();
@@ -241,26 +241,29 @@ pub(crate) async fn write<DB: Bank>(
     DB::execute(conn, update).await
 }
 
-/// What everybody sees.
+/// The committed balance.
 pub(crate) async fn balance<DB: Bank>(pool: &Pool<DB>, id: &str) -> i64 {
     let mut conn = pool.acquire().await.unwrap();
     read::<DB>(&mut conn, id).await.unwrap()
 }
 
-/// Tells the number of a connection, for [`until_waits`].
-pub(crate) async fn introduce<DB: Bank>(conn: &mut DB::Connection, tell: oneshot::Sender<i64>) {
+/// Sends the number of a connection, for [`until_waits`].
+pub(crate) async fn send_connection_number<DB: Bank>(
+    conn: &mut DB::Connection,
+    number: oneshot::Sender<i64>,
+) {
     let who = DB::number(conn, DB::WHO_AM_I.into()).await;
-    // Nobody listens where the second of two transactions does not even begin.
-    let _ = tell.send(who.unwrap().unwrap());
+    // An error means that the test does not wait: in SQLite the second of two transactions does not even begin.
+    let _ = number.send(who.unwrap().unwrap());
 }
 
-/// The connection that is told here waits for somebody's transaction.
-pub(crate) async fn until_waits<DB: Bank>(told: oneshot::Receiver<i64>) {
+/// Waits until the connection whose number arrives waits for another transaction.
+pub(crate) async fn until_waits<DB: Bank>(number: oneshot::Receiver<i64>) {
     if DB::ONE_WRITER {
-        // It has not begun, and a file tells nobody who wants to.
+        // The transaction has not begun, and a file does not show who waits for it.
         return;
     }
-    let connection = soon(told).await.unwrap();
+    let connection = soon(number).await.unwrap();
     until("it waits", async || DB::waits(connection)).await;
 }
 
@@ -271,7 +274,7 @@ pub(crate) fn locks() -> (memory::Backend, Client) {
     (store, client)
 }
 
-/// Looks again and again, without blocking the thread for long.
+/// Polls the condition, without blocking the thread for long.
 #[track_caller]
 pub(crate) fn until(
     what: &str,
@@ -290,7 +293,7 @@ pub(crate) fn until(
     }
 }
 
-/// One line, for people.
+/// The error is one line and has these words.
 #[track_caller]
 pub(crate) fn assert_says(err: &Error, words: &[&str]) {
     let said = err.to_string();

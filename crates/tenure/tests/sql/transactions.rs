@@ -1,4 +1,4 @@
-//! A transaction under a lock that lies elsewhere: the lock is given back when it has ended, and never before.
+//! A transaction under a lock that lies elsewhere: the lock is released when the transaction has ended, and never before.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ on_each!(
     nothing_is_lost_among_many,
 );
 
-/// An error of one's own.
+/// An error type of the user.
 #[derive(Debug)]
 enum Mine {
     Lock(Error),
@@ -79,13 +79,13 @@ async fn an_error_rolls_back<DB: Bank>() {
     assert!(matches!(outcome, Err(Mine::OutOfMoney)), "{outcome:?}");
     assert!(is_free(&client, &lock).await);
     assert_eq!(balance(&pool, &id).await, 100);
-    // An error of the database is like any other.
+    // An error of the database is treated like any other.
     let outcome = work.transaction(&pool, async |tx, _| {
         DB::execute(tx, "SELECT nonsense FROM nowhere".into()).await?;
         Ok::<_, Mine>(())
     });
     assert!(matches!(outcome.await, Err(Mine::Sql)));
-    // And that of the lock has its place.
+    // An error of the lock has a variant of its own.
     let taken = work.acquire().await.unwrap();
     let busy = work.clone().wait(Duration::ZERO);
     let outcome = busy.transaction(&pool, async |_, _| Ok::<_, Mine>(()));
@@ -166,7 +166,7 @@ async fn a_lock_that_was_lost_at_the_end_is_not_committed_under<DB: Bank>() {
     let work = client.lock(&lock).ttl(Duration::from_secs(10));
     let outcome = work.transaction(&pool, async |tx, guard| {
         write::<DB>(tx, &id, 0).await?;
-        // The process was stopped for longer than its lease, and nothing has told it yet.
+        // The process was stopped for longer than its lease, and does not know it yet.
         store.pause();
         store.advance(Duration::from_secs(10));
         assert!(!guard.is_held());
@@ -206,7 +206,7 @@ async fn a_pool_that_is_closed_leaves_no_lock<DB: Bank>() {
     assert!(is_free(&client, &lock).await);
 }
 
-/// What the release before COMMIT would lose.
+/// A release before COMMIT would lose deposits.
 async fn nothing_is_lost_among_many<DB: Bank>() {
     let pool = bank::<DB>(8).await;
     let (id, lock) = (account(&pool).await, name("lock"));
@@ -230,7 +230,7 @@ async fn nothing_is_lost_among_many<DB: Bank>() {
     assert_eq!(balance(&pool, &id).await, 150);
 }
 
-/// COMMIT is done in the database and its answer is under way: the lock is still held.
+/// The database has committed and its answer is under way: the lock is still held.
 async fn the_lock_outlasts_commit<DB: Bank>() {
     let proxy = Proxy::text(DB::port());
     let direct = bank::<DB>(2).await;

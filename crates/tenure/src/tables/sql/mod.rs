@@ -1,13 +1,12 @@
 //! The text of every statement on our own tables. `shedlock.rs` has the statements on the table of a Java library.
 //!
 //! # Why this is right
-//! The row of a name is the lock, and also the mutex of its queue: whatever changes who waits for a name
-//! locks that row first, in a transaction. Whether a name is free is decided by the row's own columns, in the
-//! statement that takes it; the database looks at them again when it had to wait for the row. So two never take
-//! one name, whatever the isolation level, and no waiter overtakes another one whose place it could have seen.
+//! The row of a name is the lock, and also the mutex of its queue: a transaction that changes the queue of a name locks
+//! that row first. The row's own columns decide whether the name is free, in the statement that takes it; the database
+//! reads them again when it had to wait for the row. So two clients never take one name, whatever the isolation level, and
+//! no waiter overtakes another one whose place it could have seen.
 //!
-//! Each text begins with a comment that says what the statement is for, for people who look at a server, and for
-//! the tests.
+//! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
 pub(super) mod schema;
 pub(super) mod shedlock;
@@ -125,14 +124,14 @@ pub(crate) struct Statements {
     pub(crate) table: String,
 }
 
-/// The one channel for messages; the database keeps those of other databases apart.
+/// The channel of all notifications. The server keeps the channels of its databases apart.
 #[cfg(feature = "postgres")]
 pub(crate) const CHANNEL: &str = "tenure";
 
 impl Dialect {
     /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
     pub(crate) fn with_version(self, version: &str) -> Self {
-        // The others answer alike in all versions.
+        // The replies of other servers are the same in all versions.
         let _ = version;
         match self {
             #[cfg(feature = "mysql")]
@@ -151,15 +150,15 @@ impl Dialect {
         }
     }
 
-    /// The server's clock, in µs since 1970. None of these depends on a time zone, and that of a statement is
-    /// never later than what comes after it.
+    /// The server's clock, in µs since 1970. It depends on no time zone, and is never later in a statement than in the
+    /// statements after it.
     pub(crate) fn now(self) -> &'static str {
         match self {
             #[cfg(feature = "postgres")]
             Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
-            // It knows ms.
+            // SQLite's clock has milliseconds.
             #[cfg(feature = "sqlite")]
             Self::Sqlite => "CAST(ROUND(unixepoch('subsec')*1000)*1000 AS INTEGER)",
         }
@@ -189,7 +188,7 @@ impl Dialect {
     /// A name as a literal.
     fn name(self, name: &str) -> String {
         match self {
-            // There the column has bytes: a text would be compared by the rules of a language.
+            // The column of MySQL has bytes: a text would be compared by the rules of a language.
             #[cfg(feature = "mysql")]
             Self::MySql { .. } => format!("X'{}'", hex(name.as_bytes())),
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
@@ -210,7 +209,7 @@ impl Dialect {
 
     fn begin(self) -> &'static str {
         match self {
-            // Each statement shall see what was committed before it.
+            // Each statement must see what was committed before it.
             #[cfg(feature = "postgres")]
             Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
             #[cfg(feature = "mysql")]
@@ -241,7 +240,7 @@ impl Statements {
         }
     }
 
-    /// What a lock is called in messages.
+    /// The name of a lock in notifications.
     #[cfg(feature = "postgres")]
     pub(crate) fn digest(&self, name: &str) -> String {
         digest(&self.table, &escaped(name))
@@ -258,8 +257,8 @@ impl Statements {
         }
     }
 
-    /// Takes a name that is free and that nobody waits for. `[token]` if that is done; asked again with the same
-    /// owner, it is the way to learn of a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
+    /// Takes a name that is free and has no waiters. `[token]` if it was taken. Sent again with the same owner, the
+    /// statement finds out about a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
     pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let name = self.dialect.name(&request.name);
@@ -283,8 +282,8 @@ impl Statements {
         match self.dialect {
             #[cfg(feature = "mysql")]
             Dialect::MySql { returns } => {
-                // From left to right, and each sees what was set before it: who may is decided by `owner`, which
-                // is set last but one, and `until` last.
+                // MySQL assigns from left to right, and each expression sees what was assigned before: `owner` decides who
+                // gets the lock, so it is assigned last but one, and `until` last.
                 let free = format!("until<={now} AND queued<={now}");
                 let update = format!(
                     "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
@@ -304,7 +303,7 @@ impl Statements {
     }
 
     /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
-    /// The last row is `[owner, token, µs until it runs out, how many are before us]`.
+    /// The last row is `[owner, token, µs until the lease ends, waiters ahead of us]`.
     pub(crate) fn enqueue(&self, request: &LockRequest) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, waiters) = (&self.locks, &self.waiters);
@@ -314,40 +313,10 @@ impl Statements {
             owner,
             min_hold,
             delay,
-            waiter_ttl,
             ..
         } = request;
         let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
-        let mut steps = Vec::new();
-        let row = format!(
-            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
-        );
-        let enter = format!(
-            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{waiter_ttl},{holder})"
-        );
-        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
-        match self.dialect {
-            #[cfg(feature = "mysql")]
-            Dialect::MySql { .. } => {
-                // Locks the row for writing at once; INSERT IGNORE would lock it for reading first.
-                steps.push(format!(
-                    "INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"
-                ));
-                steps.push(dead);
-                steps.push(format!(
-                    "{enter}ON DUPLICATE KEY UPDATE until={now}+{waiter_ttl}"
-                ));
-            }
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            _ => {
-                steps.push(format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING"));
-                steps.extend(self.lock_row(&name));
-                steps.push(dead);
-                steps.push(format!(
-                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
-                ));
-            }
-        }
+        let mut steps = self.enter_queue(request, &name, &holder);
         let first = format!(
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
         );
@@ -367,7 +336,40 @@ impl Statements {
         self.transaction("acquire", &steps)
     }
 
-    /// Looks how it is, and changes nothing: `[token, µs until it runs out, how many are before us]`.
+    /// Makes the row of the name if it is missing and locks it, removes dead waiters, and takes a place in the queue or
+    /// keeps it.
+    fn enter_queue(&self, request: &LockRequest, name: &str, holder: &str) -> Vec<String> {
+        let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
+        let (locks, waiters) = (&self.locks, &self.waiters);
+        let row = format!(
+            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
+        );
+        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
+        let enter = format!(
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{ttl},{holder})"
+        );
+        match self.dialect {
+            // The update locks the row for writing at once; INSERT IGNORE would lock it for reading first.
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => vec![
+                format!("INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"),
+                dead,
+                format!("{enter}ON DUPLICATE KEY UPDATE until={now}+{ttl}"),
+            ],
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => {
+                let mut steps = vec![format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING")];
+                steps.extend(self.lock_row(name));
+                steps.push(dead);
+                steps.push(format!(
+                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
+                ));
+                steps
+            }
+        }
+    }
+
+    /// Reads the queue and changes nothing: `[token, µs until the lease ends, waiters ahead of us]`.
     pub(crate) fn read_queue(&self, name: &str, owner: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
@@ -383,11 +385,11 @@ impl Statements {
             true => format!("{max}(since+min_hold,{now}+delay)"),
             false => "since+min_hold".to_owned(),
         };
-        // Not the clock: it may be set back.
+        // Zero and not the clock, because the clock may be set back.
         format!("CASE WHEN {rest}>{now} THEN {rest} ELSE 0 END")
     }
 
-    /// Ends the hold with that owner or that token. As many rows as were changed, or their number.
+    /// Ends the hold that `which` selects. Returns a row for each changed one, or their number.
     fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Statement {
         let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(unclean));
         let literal = self.dialect.name(name);
@@ -416,8 +418,8 @@ impl Statements {
         self.finish("break", name, &format!("token={token} AND owner<>''"), true)
     }
 
-    /// Gives up the hold or the place in the queue, whichever it is.
-    /// The first row is `[owner, µs until it runs out]`, as it was before.
+    /// Releases the hold, or leaves the queue, whichever the owner has.
+    /// The first row is `[owner, µs until the lease ends]`, as it was before.
     pub(crate) fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let (literal, rest) = (self.dialect.name(name), self.rest(unclean));
@@ -447,8 +449,8 @@ impl Statements {
         self.transaction("release", &steps).urgent()
     }
 
-    /// Makes these holds last, as far as they are ours: each with its ttl.
-    /// A row for each name that is known: `[name, owner, whether the hold has not run out]`.
+    /// Renews these holds, as far as they are ours: each with its ttl.
+    /// A row for each name that the table has: `[name, owner, whether the lease has not ended]`.
     pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
@@ -483,8 +485,8 @@ impl Statements {
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
-    /// Whatever is known of a name: `['L', owner, token, µs until it runs out, since, delay, holder]` and
-    /// `['W', holder]` for each who waits.
+    /// Everything about a name: `['L', owner, token, µs until the lease ends, since, delay, holder]`, and `['W', holder]`
+    /// for each waiter.
     pub(crate) fn inspect(&self, name: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
@@ -493,8 +495,8 @@ impl Statements {
         ))
     }
 
-    /// Who holds what: `[name, owner, token, µs until it runs out, since, delay, holder]`, and then who waits for
-    /// what: `[name, holder]`.
+    /// All holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, and then all waiters:
+    /// `[name, holder]`.
     pub(crate) fn list(&self, prefix: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let prefix = escaped(prefix);
@@ -515,7 +517,7 @@ impl Statements {
         ))
     }
 
-    /// Locks the row of a name, if that is a thing there.
+    /// Locks the row of a name, where the database has a statement for that.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     fn lock_row(&self, name: &str) -> Option<String> {
         let locks = &self.locks;
@@ -524,7 +526,7 @@ impl Statements {
             .then(|| format!("SELECT 1 FROM {locks} WHERE name={name} FOR UPDATE"))
     }
 
-    /// Until when somebody waits, for those who do not look at the queue.
+    /// Writes into the row of the name until when it has waiters, for statements that do not read the queue.
     fn count_queue(&self, name: &str) -> String {
         let (locks, waiters) = (&self.locks, &self.waiters);
         format!(
@@ -532,8 +534,8 @@ impl Statements {
         )
     }
 
-    /// Tells the first in the queue that it is the first. By the beginning of its owner: who knows all of it
-    /// can release.
+    /// Notifies the first in the queue that it is the first. The notification has the beginning of its owner only, because
+    /// a client that knows the whole owner can release.
     fn tell_first(&self, name: &str, when: &str) -> Option<String> {
         let waiters = &self.waiters;
         self.dialect.is_postgres().then(|| {

@@ -7,7 +7,7 @@ use super::Dialect;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) sql: String,
-    /// The table that it makes.
+    /// The table that the statement makes.
     pub(crate) table: Option<String>,
 }
 
@@ -86,7 +86,7 @@ mod tests {
         );
     }
 
-    /// Whoever makes the tables by hand copies them from the page.
+    /// An operator who makes the tables by hand copies the statements from the page.
     #[test]
     fn the_page_has_the_statements() {
         let page = include_str!("../../../../../docs/stores/table.md");

@@ -1,7 +1,7 @@
-//! What is asked of the database on ShedLock's table, which Java knows nothing else of than its four columns.
+//! The statements on ShedLock's table. Java knows only the four columns of the table.
 //!
 //! Times are UTC, in whole ms, by the server's clock: as ShedLock has them with `usingDbTime()`.
-//! There is no column for a token, so `locked_at` is one: it is greater by 1 ms at least than it was before.
+//! There is no column for a token, so `locked_at` is the token: each grant makes it greater by 1 ms at least.
 //! A row is never deleted: a Java program remembers that it is there, and would never get the lock again.
 
 use super::{Dialect, Statement};
@@ -41,7 +41,7 @@ impl Statements {
         }
     }
 
-    /// So many µs later.
+    /// The time that is so many µs later.
     fn after(&self, time: &str, micros: u64) -> String {
         match self.dialect {
             #[cfg(feature = "postgres")]
@@ -68,7 +68,7 @@ impl Statements {
     /// The longest name of a host in `locked_by`, which has 255 characters and the owner too.
     pub(crate) const MAX_HOST: usize = 200;
 
-    /// Takes a lock that is free. `[token]` if that is done; in MySQL `[locked_by, token]` as they are then.
+    /// Takes a lock that is free. `[token]` if it was taken; in MySQL `[locked_by, token]` as they are then.
     pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(&request.name), self.text(&request.locked_by));
@@ -95,7 +95,7 @@ impl Statements {
             _ => {
                 let next = self.after("locked_at", 1_000);
                 let token = self.micros("locked_at");
-                // From left to right, and each sees what was set before it.
+                // MySQL assigns from left to right, and each expression sees what was assigned before.
                 Statement::rows(format!(
                     "{insert}ON DUPLICATE KEY UPDATE locked_at=IF(lock_until<={now},GREATEST({now},{next}),locked_at),locked_by=IF(lock_until<={now},{by},locked_by),lock_until=IF(locked_by={by},{until},lock_until);SELECT locked_by,{token} FROM {table} WHERE name={name}"
                 ))
@@ -103,7 +103,7 @@ impl Statements {
         }
     }
 
-    /// `[µs until it runs out]`
+    /// `[µs until the lease ends]`
     pub(crate) fn read_queue(&self, name: &str) -> Statement {
         let (until, now) = (self.micros("lock_until"), self.micros(self.now()));
         let (table, name) = (&self.table, self.text(name));
@@ -112,7 +112,7 @@ impl Statements {
         ))
     }
 
-    /// Gives the lock back, and keeps the name taken for `min_hold` after the grant.
+    /// Releases the lock, and keeps the name reserved for `min_hold` after the grant.
     pub(crate) fn release(&self, name: &str, by: &str, min_hold: u64) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(name), self.text(by));
@@ -151,7 +151,7 @@ impl Statements {
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
-    /// `[name, locked_by, token, µs until it runs out]` of one name, or of all held ones that begin like that.
+    /// `[name, locked_by, token, µs until the lease ends]` of one name, or of all held names with that prefix.
     pub(crate) fn inspect(&self, name: &str, is_prefix: bool) -> Statement {
         let (table, text) = (&self.table, self.text(name));
         let (at, until) = (self.micros("locked_at"), self.micros("lock_until"));

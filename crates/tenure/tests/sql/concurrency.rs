@@ -16,10 +16,10 @@ on_each!(
     two_hundred_transactions_on_five_names,
     first_uses_of_many_names_at_once,
     first_uses_that_are_rolled_back,
-    a_deadlock_is_told,
+    a_deadlock_is_reported,
 );
 
-/// 200 at the same time, each with a connection of its own: all names are used for the first time.
+/// 200 transactions at the same time, each with a connection of its own: all names are used for the first time.
 async fn two_hundred_transactions_on_five_names<DB: Bank>() {
     let pool = bank::<DB>(if DB::ONE_WRITER { 8 } else { 200 }).await;
     count(&pool, "").await;
@@ -54,7 +54,7 @@ async fn count<DB: Bank>(pool: &Pool<DB>, set_up: &'static str) {
             }
             let mut tx = DB::begin(&pool).await;
             lock_in_tx(&mut tx, &lock).await.unwrap();
-            // Read and write apart: whoever came in between would be lost.
+            // Read and write are two statements: a transaction in between would be lost.
             let seen = read::<DB>(&mut tx, &id).await.unwrap();
             write::<DB>(&mut tx, &id, seen + 1).await.unwrap();
             tx.commit().await.unwrap();
@@ -85,8 +85,9 @@ async fn first_uses_of_many_names_at_once<DB: Bank>() {
     }
 }
 
-/// The row of a name that is used for the first time is gone when its transaction is rolled back, under those who
-/// wait for it. MySQL ends some of them as deadlocks, which is told; run again they get there, and nothing is lost.
+/// The row of a name that is used for the first time is gone when its transaction is rolled back, while others wait for
+/// it. MySQL ends some of the waiting ones as deadlocks, and the error says so. When they are run again they succeed, and
+/// nothing is lost.
 async fn first_uses_that_are_rolled_back<DB: Bank>() {
     let pool = bank::<DB>(16).await;
     let (lock, id) = (name("lock"), account(&pool).await);
@@ -122,7 +123,7 @@ async fn first_uses_that_are_rolled_back<DB: Bank>() {
 }
 
 /// The first use of a name is rolled back when several wait behind it, and the server may end some of them.
-async fn rolled_back_under_waiters(level: &'static str) {
+async fn rolled_back_with_waiters(level: &'static str) {
     needs!(mariadb);
     let pool = bank::<sqlx::MySql>(12).await;
     let (lock, id) = (name("lock"), account(&pool).await);
@@ -170,21 +171,21 @@ async fn rolled_back_under_waiters(level: &'static str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_use_is_rolled_back_under_waiters() {
-    rolled_back_under_waiters("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
+    rolled_back_with_waiters("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_use_is_rolled_back_under_waiters_in_read_committed() {
-    rolled_back_under_waiters("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    rolled_back_with_waiters("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
 }
 
-async fn a_deadlock_is_told<DB: Bank>() {
+async fn a_deadlock_is_reported<DB: Bank>() {
     if DB::ONE_WRITER {
         return;
     }
     let pool = bank::<DB>(3).await;
     let names = [name("lock"), name("lock")];
-    // The rows are there.
+    // The rows exist from here on.
     let mut tx = DB::begin(&pool).await;
     for it in &names {
         lock_in_tx(&mut tx, it).await.unwrap();

@@ -1,0 +1,67 @@
+//! Why a request to a database has no result.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+
+use tenure_core::error::Error;
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub(crate) enum RequestError {
+    /// The error says cause and cure itself, and nothing was done: a setting is wrong, for example.
+    Explained(Error),
+    /// The server refused the statement, which did nothing. The connection is as good as before.
+    Refused(Box<dyn DatabaseError>),
+    /// No answer came within this time: the request may have been done.
+    TimedOut(Duration),
+    /// The connection broke: the request may have been done.
+    Broken(sqlx::Error),
+}
+
+impl From<sqlx::Error> for RequestError {
+    fn from(err: sqlx::Error) -> Self {
+        match err {
+            sqlx::Error::Database(said) => Self::Refused(said),
+            err => Self::Broken(err),
+        }
+    }
+}
+
+impl RequestError {
+    /// The server's code of the error: SQLSTATE in PostgreSQL, the number of the error in MySQL.
+    pub(crate) fn code(&self) -> Option<String> {
+        let Self::Refused(said) = self else {
+            return None;
+        };
+        #[cfg(feature = "mysql")]
+        if let Some(said) = said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
+            return Some(said.number().to_string());
+        }
+        said.code().map(Into::into)
+    }
+
+    /// Whether the connection has ended: the request may have been done, and no further answer comes.
+    pub(crate) fn is_fatal(&self) -> bool {
+        match self {
+            Self::Explained(_) => false,
+            Self::TimedOut(_) | Self::Broken(_) => true,
+            Self::Refused(_) => matches!(
+                self.code().as_deref(),
+                // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping,
+                // idle for too long. Class 08: connection errors, from a pooler for example.
+                Some(
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08000" | "08003" | "08006" | "08P01"
+                // MySQL and MariaDB: shutdown, killed, gone while idle (MySQL 8.0.24 says so).
+                    | "1053" | "1927" | "4031" | "3169"
+                )
+            ),
+        }
+    }
+
+    /// Whether nothing was done: the server was not reached at all, or refused the request.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Explained(_) | Self::Refused(_)) && !self.is_fatal()
+    }
+}
