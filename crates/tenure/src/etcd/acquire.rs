@@ -251,7 +251,7 @@ async fn grant(
     // A lease that began with this request cannot be made longer.
     let is_new = now.since(lease.sent()) <= round_trip * 2;
     let is_enough = lease.end().since(now) >= request.min_lease.max(lease.ttl / 3);
-    if !is_new && !is_enough && !store.leases.refresh(lease, Duration::ZERO).await? {
+    if !is_new && !is_enough && !store.leases.refresh(lease).await? {
         return Ok(None);
     }
     let token = u64::try_from(created).map_err(|_| unexpected_reply())?;

@@ -162,7 +162,7 @@ impl Leases {
             if is_new || left >= min_lease.max(lease.ttl / 2) {
                 return Ok(lease);
             }
-            if self.refresh(&lease, Duration::ZERO).await? {
+            if self.refresh(&lease).await? {
                 return Ok(lease);
             }
             // The lease was over, so the next round gets another one.
@@ -243,10 +243,10 @@ impl Leases {
         Ok(())
     }
 
-    /// The same for one lease. `false`: the lease is gone.
-    pub(super) async fn refresh(&self, lease: &Arc<Lease>, age: Duration) -> Result<bool, Error> {
+    /// Confirms one lease now. `false`: the lease is gone.
+    pub(super) async fn refresh(&self, lease: &Arc<Lease>) -> Result<bool, Error> {
         let leases = std::slice::from_ref(lease);
-        let refreshed = self.refresh_all(leases, age).await;
+        let refreshed = self.refresh_all(leases, Duration::ZERO).await;
         refreshed.map_err(errors::without_effect)?;
         Ok(!lease.gone.is_raised())
     }
