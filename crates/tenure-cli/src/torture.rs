@@ -9,7 +9,7 @@ use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
 use tenure_torture::processes::Program;
-use tenure_torture::runner::{self, Setup};
+use tenure_torture::runner::{self, Setup, Workload};
 
 use crate::args::{self, Common};
 use crate::console::Console;
@@ -125,11 +125,13 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     Ok(Setup {
         url,
         lasts: args.lasts,
-        workers: args.workers.into(),
-        names: args.names.into(),
+        workload: Workload {
+            workers: args.workers.into(),
+            names: args.names.into(),
+            ttl: args.ttl,
+            hold: args.ttl.mul_f64(0.8),
+        },
         seed,
-        ttl: args.ttl,
-        hold: args.ttl.mul_f64(0.8),
         faults,
         out,
         program: Program {

@@ -1,4 +1,4 @@
-//! The clocks of one process: a test sets its wall clock, and how far its monotonic clock is behind.
+//! The clocks of one process. A test sets the wall clock of the process, and how far its monotonic clock is behind.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,7 +12,7 @@ use super::process::Directory;
 use super::skip::{print_skip, skip_unless_installed};
 use super::tracer;
 
-/// The clocks of one process. A library made of `clock.c` is loaded before libc there.
+/// The clocks of one process. The process loads a library made of `clock.c` before libc.
 pub struct Clock {
     dir: Directory,
     offset: File,
@@ -81,7 +81,7 @@ impl Clock {
         self.slept.lock().unwrap().1 = Some(Instant::now());
     }
 
-    /// To be called before the process is resumed.
+    /// The machine wakes up. The caller resumes the process afterwards.
     pub fn wake_up(&self) {
         let mut slept = self.slept.lock().unwrap();
         let since = slept.1.take().unwrap();

@@ -6,7 +6,7 @@ use super::compiler::preload;
 use super::process::{Directory, copy};
 use super::tracer;
 
-/// The disk of one server. A library made of `disk.c` is loaded before libc there.
+/// The disk of one server. The server loads a library made of `disk.c` before libc.
 pub struct Disk {
     dir: Directory,
 }
@@ -44,13 +44,13 @@ impl Disk {
         self.dir.path().join("kept")
     }
 
-    /// Everything in the directory of a server that does not run is on the disk. From now on only what the server syncs
-    /// gets there.
+    /// Stores the directory of a server that does not run on the disk. From now on only data that the server syncs gets
+    /// to the disk.
     pub fn begin(&self, server: &Path) {
         copy(server, &self.kept());
     }
 
-    /// The power failed: the server, which does not run, finds what was on the disk.
+    /// Simulates a loss of power: the directory of the server, which does not run, gets the content of the disk.
     pub fn lose_power(&self, server: &Path) {
         std::fs::remove_dir_all(server).unwrap();
         copy(&self.kept(), server);

@@ -348,7 +348,7 @@ impl Member {
             ("initial-advertise-peer-urls", &peer),
             ("heartbeat-interval", "50"),
             ("election-timeout", "500"),
-            // With the default cost each login takes as long as it should on a server in production.
+            // The default cost makes each login slow, which is right for a server in production and not for tests.
             ("bcrypt-cost", "4"),
             ("logger", "zap"),
             ("log-level", "error"),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::skip;
 
-/// Where a server runs.
+/// A host on which a server runs.
 #[derive(Clone, Debug)]
 pub struct Host {
     address: String,
@@ -64,7 +64,7 @@ impl Network {
     pub fn new(hosts: usize) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (pid, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
-        // From the block that is reserved for benchmarks of networks (RFC 2544).
+        // The addresses are from the block that is reserved for benchmarks of networks (RFC 2544).
         let address = |at: usize| {
             let (second, third) = (18 + pid / 256 % 2, pid % 256);
             format!("198.{second}.{third}.{}", count as usize % 32 * 8 + at + 1)

@@ -34,7 +34,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// The words before a command that run it as a user: the server refuses to run as root.
-fn as_somebody() -> Vec<String> {
+fn as_server_user() -> Vec<String> {
     if !is_root() {
         return Vec::new();
     }
@@ -58,7 +58,7 @@ fn run(command: &[String]) {
     assert!(status.unwrap().success(), "{command:?}");
 }
 
-fn give_away(path: &Path) {
+fn give_to_server_user(path: &Path) {
     if is_root() {
         run(&[
             "chown".into(),
@@ -77,8 +77,8 @@ fn template() -> &'static Directory {
         // The password is in a file: the new user may not open the standard input of root.
         let password = directory.path().join("password");
         std::fs::write(&password, PASSWORD).unwrap();
-        give_away(directory.path());
-        let mut command = as_somebody();
+        give_to_server_user(directory.path());
+        let mut command = as_server_user();
         command.push(programs().unwrap().join("initdb").display().to_string());
         command.extend(
             [
@@ -96,7 +96,7 @@ fn template() -> &'static Directory {
         );
         let password = directory.path().join("password");
         std::fs::write(&password, PASSWORD).unwrap();
-        give_away(&password);
+        give_to_server_user(&password);
         command.extend([
             format!("--pwfile={}", password.display()),
             "-D".into(),
@@ -135,7 +135,7 @@ impl Postgres {
             std::fs::copy(certificates.file(&format!("{name}.{end}")), &file).unwrap();
             settings.push(format!("{setting}={}", file.display()));
         }
-        give_away(own.path());
+        give_to_server_user(own.path());
         let settings: Vec<_> = settings.iter().map(String::as_str).collect();
         Self::start(&settings)
     }
@@ -144,9 +144,9 @@ impl Postgres {
     pub fn start_with(before: &[String], settings: &[&str]) -> Self {
         let (dir, port) = (new_directory("postgres"), Port::reserve());
         super::process::copy(&template().path().join("data"), &dir);
-        give_away(&dir);
+        give_to_server_user(&dir);
         let mut command = before.to_vec();
-        command.extend(as_somebody());
+        command.extend(as_server_user());
         command.push(programs().unwrap().join("postgres").display().to_string());
         command.extend(["-D".into(), dir.join("data").display().to_string()]);
         let own = [
@@ -203,8 +203,8 @@ impl Postgres {
     }
 
     /// SIGKILL of all processes at one instant, as when the machine, the container or the kernel ends. If only the
-    /// first process were killed, the others would notice one by one, and a late one could still grant what another had
-    /// held.
+    /// first process were killed, the others would notice that one by one, and a late process could still grant a lock
+    /// that another process has just freed.
     pub fn kill(&self) {
         self.stop();
         self.signal(Signal::KILL);
@@ -301,7 +301,7 @@ impl Postgres {
         self.kill();
         let signal = self.dir.join("data/standby.signal");
         std::fs::write(&signal, "").unwrap();
-        give_away(&signal);
+        give_to_server_user(&signal);
         self.launch();
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 /// Changes the first bytes that a server sends on a connection.
 pub type Tamper = fn(&mut Vec<u8>);
 
-/// A recorder. Its thread ends with the test program, because it holds nothing but a port.
+/// A recorder. Its thread runs until the test program ends, because the recorder has nothing but a port.
 pub struct Recorder {
     port: u16,
     /// What clients sent, by connection.
@@ -25,14 +25,14 @@ impl Recorder {
             let (mut back, mut from) = (client.try_clone().unwrap(), server.try_clone().unwrap());
             thread::spawn(move || {
                 let mut is_first = true;
-                carry(&mut from, &mut back, |bytes| {
+                forward(&mut from, &mut back, |bytes| {
                     if std::mem::take(&mut is_first) {
                         tamper(bytes);
                     }
                 });
             });
             let (mut up, mut to) = (client, server);
-            carry(&mut up, &mut to, |bytes| note(bytes));
+            forward(&mut up, &mut to, |bytes| note(bytes));
         })
     }
 
@@ -84,7 +84,7 @@ impl Recorder {
 }
 
 /// Forwards until one side closes its connection, and then closes both.
-fn carry(from: &mut TcpStream, to: &mut TcpStream, mut look: impl FnMut(&mut Vec<u8>)) {
+fn forward(from: &mut TcpStream, to: &mut TcpStream, mut look: impl FnMut(&mut Vec<u8>)) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut bytes = buffer[..count].to_vec();

@@ -114,7 +114,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// To a port of this machine.
+    /// Connects to a port of this machine.
     pub fn open(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(TEST_TIMEOUT))?;

@@ -44,7 +44,7 @@ enum Connection {
 
 impl SqlClient {
     pub fn mysql(options: MySqlConnectOptions) -> Self {
-        // Tests that read all logs are about the library.
+        // Statements of this client are not logged: tests that read all logs are about the library.
         Self::new(Options::MySql(options.disable_statement_logging()))
     }
 

@@ -1,8 +1,8 @@
-//! Waiting for something that no event announces.
+//! Waiting for a condition of which no event tells.
 
 use std::time::{Duration, Instant};
 
-/// The time limit for everything that happens soon on an idle machine. A test fails when it is over.
+/// The time limit for conditions that hold soon on an idle machine. A test fails when the time is over.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Blocks this thread until the condition holds, which it checks every few milliseconds.

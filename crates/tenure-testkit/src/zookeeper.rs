@@ -107,7 +107,7 @@ impl Zookeeper {
 
     fn shakes_hands(&self, port: u16) -> bool {
         let mut client = Command::new("openssl");
-        // Only the handshake matters here; the certificate may be a bad one.
+        // Only the handshake matters here; the certificate may be invalid.
         client.args(["s_client", "-connect", &format!("127.0.0.1:{port}")]);
         client.stdin(Stdio::null());
         let output = client.output().unwrap();
@@ -117,7 +117,7 @@ impl Zookeeper {
     fn prepare(host: &Host, settings: &[&str]) -> Self {
         let dir = new_directory("zookeeper");
         let jar = |name: &str| jars().join(name).display().to_string();
-        // The manifest of the package lacks the last ones, and names the jute of its own version.
+        // The manifest of the package lacks the last jars, and names the jute jar of its own version.
         let path = [
             "zookeeper-jute.jar",
             "zookeeper.jar",

@@ -10,16 +10,16 @@ use crate::clock::nanos;
 use crate::history::{Claim, History};
 use crate::plan::FaultKind;
 
-/// With fewer acquisitions than this a run says nothing.
+/// With fewer acquisitions than this a run proves nothing.
 pub const MIN_ACQUISITIONS: usize = 20;
-/// With fewer faults than this a run says nothing.
+/// With fewer faults than this a run proves nothing.
 pub const MIN_FAULTS: usize = 3;
-/// How long a name may be free while a worker waits, in addition to three ttl and the faults in that time. Generous,
-/// because it is to find waits that never end and not slow machines.
+/// How long a name may be free while a worker waits, in addition to three ttl and the faults in that time. The time is
+/// long, because the checker looks for waits that never end and not for slow machines.
 const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A waiter whose process does not run for a while loses its place without a fault of the plan. So many acquisitions
-/// out of turn are chance, and up to a fiftieth of all.
+/// So many acquisitions out of turn, and up to a fiftieth of all acquisitions, are no violation: a waiter whose process
+/// does not run for a while on a busy machine loses its place without a fault of the plan.
 const MAX_CHANCE_OVERTAKINGS: usize = 5;
 
 /// Two workers believed at the same time that they hold the name.
@@ -29,20 +29,20 @@ pub struct Overlap {
     pub first: (u64, usize),
     /// Acquisition and worker of the later holder.
     pub second: (u64, usize),
-    /// When that began.
+    /// When the overlap began.
     pub from: u64,
-    /// When that ended.
+    /// When the overlap ended.
     pub to: u64,
     /// The fault under which the store's table allows it; none: a violation.
     pub documented: Option<FaultKind>,
 }
 
-/// A write or a token that should not be: it has an instant and no duration.
+/// A write or a token that should not exist: it has an instant and no duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anomaly {
-    /// Which acquisition.
+    /// The acquisition.
     pub acquisition: u64,
-    /// When.
+    /// The instant.
     pub at: u64,
     /// The fault under which the store's table allows it; none: a violation.
     pub documented: Option<FaultKind>,
@@ -55,7 +55,7 @@ pub struct Overtaking {
     pub waiter: (usize, u64),
     /// The acquisition that was served.
     pub acquisition: u64,
-    /// When.
+    /// The instant.
     pub at: u64,
 }
 
@@ -66,14 +66,8 @@ pub struct Findings {
     pub overlaps: Vec<Overlap>,
     /// Tokens that are not greater than a token that was granted before the request for them.
     pub tokens: Vec<Anomaly>,
-    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
-    pub stale: Vec<Anomaly>,
-    /// How many late writes the fenced register refused.
-    pub stale_refused: usize,
-    /// Late writes that the fenced register accepted after a write of the newer holder.
-    pub stale_accepted: Vec<Anomaly>,
-    /// Writes of the newest holder that the fenced register refused.
-    pub lawful_refused: usize,
+    /// Writes to the register that a fence refuses, or should refuse.
+    pub writes: WriteFindings,
     /// Acquisitions out of turn.
     pub overtakings: Vec<Overtaking>,
     /// Whether acquisitions out of turn are so many that the store cannot be as fair as its table says.
@@ -82,18 +76,31 @@ pub struct Findings {
     pub longest_gap: u64,
     /// The begin and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
-    /// Why the run means nothing, if so.
+    /// Why the run proves nothing, if too little happened.
     pub not_enough: Option<String>,
 }
 
-/// What a run comes down to.
+/// What the checker found about writes to the register.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteFindings {
+    /// Writes of former holders after another worker got the name. Only a fence can refuse them.
+    pub late: Vec<Anomaly>,
+    /// The number of late writes that the fenced register refused.
+    pub late_refused: usize,
+    /// Late writes that the fenced register accepted after a write of the newer holder.
+    pub late_accepted: Vec<Anomaly>,
+    /// The number of writes of the newest holder that the fenced register refused.
+    pub newest_refused: usize,
+}
+
+/// The result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing worse than documented.
     Ok,
     /// A promise was broken.
     Violation,
-    /// Too little happened to say anything.
+    /// Too little happened for a verdict.
     NotEnough,
 }
 
@@ -112,7 +119,7 @@ impl Findings {
     /// The number of findings that the store's table does not allow.
     pub fn violations(&self) -> usize {
         let overlaps = self.overlaps.iter();
-        let anomalies = [&self.tokens, &self.stale, &self.stale_accepted];
+        let anomalies = [&self.tokens, &self.writes.late, &self.writes.late_accepted];
         let anomalies = anomalies.into_iter().flatten();
         overlaps.filter(|it| it.documented.is_none()).count()
             + anomalies.filter(|it| it.documented.is_none()).count()
@@ -194,7 +201,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// The first fault that was active at `at`, or shortly before, and under which the table `allows` the finding.
-    /// A cell that is not filled in promises nothing.
+    /// A cell that the table does not have promises nothing.
     fn documented_at(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
         let mut near = self
             .history
@@ -231,7 +238,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Token strictly greater where one was asked for after the other was granted.
+    /// A token must be greater than each token that was granted before its request was sent.
     fn tokens(&self, claims: &[&Claim], found: &mut Findings) {
         for (index, claim) in claims.iter().enumerate() {
             let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
@@ -258,7 +265,7 @@ impl Judge<'_> {
 
     fn writes(&self, claims: &[&Claim], found: &mut Findings) {
         let of: HashMap<u64, &Claim> = claims.iter().map(|it| (it.acquisition, *it)).collect();
-        // Start of the newest claim of which the fenced side took a write.
+        // The start of the newest claim whose write the fenced side accepted.
         let mut newest_taken = 0;
         for write in &self.history.writes {
             let Some(claim) = of.get(&write.acquisition) else {
@@ -268,20 +275,21 @@ impl Judge<'_> {
             let before = claims.partition_point(|it| it.start < write.at);
             let superseded = before > 0 && claims[before - 1].start > claim.start;
             let acquisition = write.acquisition;
+            let writes = &mut found.writes;
             if superseded {
-                found.stale_refused += usize::from(!write.accepted);
-                found.stale.push(Anomaly {
+                writes.late_refused += usize::from(!write.accepted);
+                writes.late.push(Anomaly {
                     acquisition,
                     at: write.at,
                     documented: self.documented_for_late(write.at),
                 });
             } else {
-                found.lawful_refused += usize::from(!write.accepted);
+                writes.newest_refused += usize::from(!write.accepted);
             }
             if write.accepted {
                 if claim.start < newest_taken {
-                    found
-                        .stale_accepted
+                    writes
+                        .late_accepted
                         .push(self.token_anomaly(acquisition, write.at));
                 }
                 newest_taken = newest_taken.max(claim.start);
@@ -301,8 +309,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A request takes a while until it is in the queue, so only a worker that asked a whole ttl later has certainly
-    /// come later. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
+    /// A request needs some time until it is in the queue, so only a worker that asked a whole ttl later is certainly
+    /// behind in the queue. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         for claim in claims {
             let has_trouble = |worker: usize, since: u64| {

@@ -1,4 +1,4 @@
-//! What happened, one JSON line each, written by all processes of a run into one file.
+//! The events of a run, one JSON line each, which all processes of the run append to one file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::FaultKind;
 
-/// One line. All instants are those of [`crate::clock::now`].
+/// One event, a line of the log. All instants are those of [`crate::clock::now`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -23,7 +23,7 @@ pub enum Event {
         at: u64,
         /// Which worker.
         worker: usize,
-        /// What for.
+        /// The name.
         name: String,
     },
     /// The request of a worker was refused, or failed.
@@ -32,7 +32,7 @@ pub enum Event {
         at: u64,
         /// Which worker.
         worker: usize,
-        /// What for.
+        /// The name.
         name: String,
         /// Why.
         why: String,
@@ -60,7 +60,7 @@ pub enum Event {
         at: u64,
         /// Which acquisition.
         acquisition: u64,
-        /// Until when now.
+        /// Until when the holder believes now.
         deadline: u64,
     },
     /// The holder does not believe any more that it holds: it is about to release, or it noticed a loss.
@@ -78,7 +78,7 @@ pub enum Event {
         at: u64,
         /// Which acquisition.
         acquisition: u64,
-        /// The fenced side took it.
+        /// Whether the fenced side accepted the write.
         accepted: bool,
     },
     /// A worker is about to be killed.
@@ -94,9 +94,9 @@ pub enum Event {
         at: u64,
         /// When it ended.
         until: u64,
-        /// What was done.
+        /// The kind of the fault.
         kind: FaultKind,
-        /// To which worker; to the server, if none.
+        /// The worker that had the fault; `None`: all workers, by a fault of servers or clocks.
         worker: Option<usize>,
     },
     /// The monitor got no answer from the store, maybe because of a fault of the plan.
@@ -129,12 +129,12 @@ pub enum Event {
     },
 }
 
-/// The file, for appending.
+/// The log file, opened for appending.
 #[derive(Debug)]
 pub struct Log(File);
 
 impl Log {
-    /// Opens the log at `path`, which [`Log::create`] has made.
+    /// Opens the log at `path`, which [`Log::create`] has created.
     ///
     /// # Errors
     /// Those of the file.
@@ -142,7 +142,7 @@ impl Log {
         OpenOptions::new().append(true).open(path).map(Self)
     }
 
-    /// Makes a new log at `path`.
+    /// Creates a new log at `path`.
     ///
     /// # Errors
     /// Those of the file, which must not be there yet.

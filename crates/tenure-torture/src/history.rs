@@ -8,11 +8,11 @@ use crate::plan::FaultKind;
 /// One acquisition, for the time in which its owner believed that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Its number.
+    /// The number of the acquisition.
     pub acquisition: u64,
-    /// By which worker.
+    /// The worker of the acquisition.
     pub worker: usize,
-    /// On what.
+    /// The name of the lock.
     pub name: String,
     /// Fencing token.
     pub token: u64,
@@ -27,9 +27,9 @@ pub struct Claim {
 /// A fault that was injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InjectedFault {
-    /// What.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// To which worker; to the server, if none.
+    /// The worker that had the fault; `None`: all workers, by a fault of servers or clocks.
     pub worker: Option<usize>,
     /// When it began.
     pub from: u64,
@@ -40,13 +40,13 @@ pub struct InjectedFault {
 /// A worker that waited for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Which worker.
+    /// The worker that waited.
     pub worker: usize,
-    /// For what.
+    /// The name of the lock.
     pub name: String,
     /// When the worker had asked.
     pub from: u64,
-    /// When it was answered, killed, or the run was over.
+    /// When the worker got an answer or was killed, or the run was over.
     pub to: u64,
 }
 
@@ -55,13 +55,13 @@ pub struct Wait {
 pub struct Write {
     /// When.
     pub at: u64,
-    /// By which acquisition.
+    /// The acquisition that wrote.
     pub acquisition: u64,
-    /// Whether the fenced side took it.
+    /// Whether the fenced side accepted the write.
     pub accepted: bool,
 }
 
-/// A whole run.
+/// The history of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Its begin.
@@ -78,7 +78,7 @@ pub struct History {
     pub faults: Vec<InjectedFault>,
     /// When the store was away without a fault of the plan, in words.
     pub outages: Vec<(u64, String)>,
-    /// What else the monitor noticed of the store, and when.
+    /// When the monitor noticed another change of the store, and the text of `tenure check`.
     pub notices: Vec<(u64, String)>,
     /// Workers that ended by themselves.
     pub vanished: Vec<usize>,
@@ -87,7 +87,7 @@ pub struct History {
 }
 
 impl History {
-    /// Makes the history of a run, in whatever order the processes wrote the events.
+    /// Makes the history of a run. The order in which the processes wrote the events makes no difference.
     pub fn of(events: &[Event]) -> Self {
         let mut sorted: Vec<&Event> = events.iter().collect();
         sorted.sort_by_key(|event| at(event));
@@ -158,7 +158,7 @@ impl History {
     }
 }
 
-/// A history that is being made, with what has no end yet.
+/// A history under construction, with the waits and claims that have no end yet.
 #[derive(Default)]
 struct Builder {
     history: History,
@@ -166,7 +166,7 @@ struct Builder {
     waits: HashMap<usize, usize>,
     /// The index of the claim of each acquisition.
     claims: HashMap<u64, usize>,
-    /// Faults of the plan explain some of these, and they are all known only at the end.
+    /// Faults of the plan explain some of these outages, and all faults are known only at the end.
     outages: Vec<(u64, u64, String)>,
 }
 

@@ -1,7 +1,7 @@
 //! What the colours of the timeline mean: the legend, the styles, and a colour and a pattern for each kind of fault.
 //!
-//! Faults differ in pattern where their colours look alike to a reader who does not tell red from green, so that no
-//! two kinds of faults look alike to anybody.
+//! Faults differ in pattern where their colours look alike to a reader who does not tell red from green, so that
+//! every reader can tell all kinds of faults apart.
 
 use std::fmt::Write as _;
 
@@ -83,7 +83,7 @@ pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     out + "</defs>"
 }
 
-/// Swatches of 18 by 12 pixels, as SVG, and what they mean. Only what is in the drawing has one.
+/// Swatches of 18 by 12 pixels, as SVG, and their meaning. Only things that are in the drawing have a swatch.
 pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
     let swatch = |class: &str, y: u64, height: u64| {
         format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")
@@ -110,7 +110,7 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         items.push((swatch("overlap documented", 0, 12), text));
     }
     let found = &report.findings;
-    let marks = found.stale.len() + found.stale_accepted.len() + found.tokens.len();
+    let marks = found.writes.late.len() + found.writes.late_accepted.len() + found.tokens.len();
     if marks > 0 {
         let mark = "<rect class=\"late\" x=\"7\" y=\"2\" width=\"4\" height=\"8\"/>".to_owned();
         items.push((mark, format!("late write or old token ({marks})")));

@@ -1,15 +1,15 @@
 //! Tries to break a lock on the store of its user, judges the result, and draws what happened.
 //!
-//! A run has worker processes that take names, hold them, write to a register and give them back ([`worker`]); a
+//! A run has worker processes that acquire names, hold them, write to a register and release them ([`worker`]); a
 //! schedule of faults from one seed ([`mod@plan`]), injected into the worker that holds at that moment ([`nemesis`]);
-//! and a log of what happened ([`event`]), which is judged afterwards by what the store promises ([`checker`]).
+//! and a log of events ([`event`]), which the checker judges afterwards by the guarantees of the store ([`checker`]).
 //!
-//! Four things are easily done wrong:
+//! Four mistakes are easily made in such a program:
 //!
 //! - A gap that is measured between holders misses a name that no worker gets again; so the last gap ends with the run.
 //! - With too many faults a run looks safe because nothing is granted. So there is a least number of acquisitions, and
 //!   "not enough" is a verdict of its own.
-//! - A pause hardly ever falls between the check of the guard and the write. So a worker works in between.
+//! - A pause hardly ever falls between the check of the guard and the write. So a worker works between the two.
 //! - Small messages over a socket wait for each other's acknowledgement. So each is one write, without delay.
 
 #![cfg_attr(
@@ -52,7 +52,7 @@ use runner::Setup;
 /// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
 
-/// Whether there is anything to torture at this URL, before anything is touched.
+/// Whether `tenure torture` works with the store of this URL. Sends no request.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for a store that workers cannot share.
@@ -82,12 +82,17 @@ pub async fn torture(
     let client = tenure::connect(&setup.url).await?;
     let names = runner::names(&setup);
     let mut setup = setup;
-    setup.ttl = lease(&client, &names[0], setup.ttl).await?;
+    setup.workload.ttl = lease(&client, &names[0], setup.workload.ttl).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
     let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
     let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
-    let mut monitor = StoreMonitor::new(client.clone(), names[0].clone(), setup.ttl, log.clone());
+    let mut monitor = StoreMonitor::new(
+        client.clone(),
+        names[0].clone(),
+        setup.workload.ttl,
+        log.clone(),
+    );
     monitor.remember_state().await;
     let gone = {
         let (inner, names) = (setup.clone(), names.clone());
@@ -105,8 +110,8 @@ pub async fn torture(
     monitor.finish();
     let events = event::read(&log).map_err(|error| refused(&setup, error))?;
     let history = history::History::of(&events);
-    let findings = checker::check(&history, &promises, setup.ttl, &setup.faults);
-    let left_over = left_over(&client, &names, setup.ttl).await;
+    let findings = checker::check(&history, &promises, setup.workload.ttl, &setup.faults);
+    let left_over = left_over(&client, &names, setup.workload.ttl).await;
     drop(gone);
     client.close().await;
     let report = Report {
@@ -126,8 +131,8 @@ pub async fn torture(
     Ok(report)
 }
 
-/// The lease that the store really gives. It may be longer than requested, and faults have to last longer than it.
-/// A store that grants nothing, or that another run uses, is noticed here.
+/// The lease that the store really grants. It may be longer than requested, and faults have to last longer than the
+/// lease. A store that grants nothing, or that another run uses, is an error here.
 async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
     // The first request opens connections; a short lease may not last for that.
     drop(client.inspect(name).await?);

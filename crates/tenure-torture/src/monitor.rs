@@ -43,7 +43,7 @@ impl StoreMonitor {
         }
     }
 
-    /// Findings from before the run are no news.
+    /// Remembers the findings of before the run, which are not reported.
     pub async fn remember_state(&mut self) {
         self.known = self.state().await;
     }
@@ -68,7 +68,7 @@ impl StoreMonitor {
         }
     }
 
-    /// The run is over.
+    /// Ends the current outage, because the run is over.
     pub fn finish(&mut self) {
         self.end_outage();
     }
@@ -88,7 +88,7 @@ impl StoreMonitor {
         let Some(state) = self.state().await else {
             return;
         };
-        // Findings of the first check are no news.
+        // The findings of the first check are from before the run.
         let Some(known) = self.known.replace(state.clone()) else {
             return;
         };

@@ -20,10 +20,10 @@ const HOLDER_MAX_AGE: u64 = 20_000_000;
 
 /// Servers and clocks around the workers, for callers that run them.
 pub trait Environment: Send + Sync {
-    /// The faults that can be made here.
+    /// The faults that this environment can cause.
     fn kinds(&self) -> Vec<FaultKind>;
-    /// Begins a fault. A clock jumps by `lasts`. Workers that are to sleep are stopped before, and resumed after
-    /// `end`.
+    /// Begins a fault. A clock jumps by `lasts`. For a fault in which the machine sleeps, the caller stops the workers
+    /// before, and resumes them after `end`.
     fn begin(&self, kind: FaultKind, lasts: Duration);
     /// Ends a fault. Clocks that have jumped and leaders that were replaced stay as they are.
     fn end(&self, kind: FaultKind);
@@ -99,7 +99,7 @@ impl Nemesis {
                 .holder(&names[next.name], HOLDER_MAX_AGE)
                 .map(worker_of)
             {
-                Some(worker) if !self.is_in_trouble(worker) => Some(worker),
+                Some(worker) if !self.has_fault(worker) => Some(worker),
                 _ => return Ok(()),
             },
         };
@@ -124,7 +124,7 @@ impl Nemesis {
         Ok(())
     }
 
-    fn is_in_trouble(&self, worker: usize) -> bool {
+    fn has_fault(&self, worker: usize) -> bool {
         self.running
             .iter()
             .any(|fault| fault.worker == Some(worker))

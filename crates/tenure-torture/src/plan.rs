@@ -1,4 +1,4 @@
-//! From a seed, the schedule of faults. No clock, no I/O: the same seed is the same plan.
+//! The schedule of faults, made from a seed. No clock, no I/O: the same seed gives the same plan.
 //!
 //! A seed determines which faults come and when, and not which worker holds the lock at that moment. So it repeats the
 //! faults, and not each interleaving.
@@ -12,7 +12,7 @@ use tenure::guarantees::Fault;
 use crate::clock::nanos;
 use crate::random::Random;
 
-/// What can be done to a holder, to its connection, or to the server.
+/// A kind of fault of a holder, its connection, the server, or a clock.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -22,9 +22,9 @@ pub enum FaultKind {
     Pause,
     /// The holder is killed; another process takes its place.
     Kill,
-    /// What the holder sends and gets arrives late.
+    /// All messages to and from the holder arrive late.
     Delay,
-    /// Nothing passes for longer than the ttl, and then all of it, late.
+    /// No message passes for longer than the ttl; then all messages arrive, late.
     Stall,
     /// The holder's connections break.
     Cut,
@@ -34,8 +34,8 @@ pub enum FaultKind {
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
-    /// The holder's host is gone: nothing of it arrives any more, and what is sent to it is not acknowledged. Later
-    /// another process takes its place.
+    /// The holder's host is gone: it sends nothing, and acknowledges nothing that is sent to it. Later another process
+    /// takes its place.
     Vanish,
     /// The server is stopped for longer than the ttl and resumed.
     ServerPause,
@@ -128,7 +128,7 @@ impl FaultKind {
         match self {
             Self::Pause => &[Fault::HolderPaused],
             Self::Kill | Self::Vanish => &[Fault::HolderKilled],
-            // From outside, these look alike.
+            // From outside, these three look alike.
             Self::Outage => &[Fault::StoreRestart, Fault::Failover, Fault::Partition],
             Self::Delay
             | Self::Stall
@@ -165,14 +165,14 @@ impl FromStr for FaultKind {
     }
 }
 
-/// One fault to come.
+/// One fault of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedFault {
-    /// When, in nanoseconds after the start.
+    /// The begin, in nanoseconds after the start.
     pub at: u64,
-    /// What.
+    /// The kind of the fault.
     pub kind: FaultKind,
-    /// For how many nanoseconds.
+    /// The duration in nanoseconds.
     pub lasts: u64,
     /// How late each message is, for [`FaultKind::Delay`].
     pub late: u64,
@@ -182,7 +182,8 @@ pub struct PlannedFault {
 
 /// The schedule of a run: each kind in turn, in an order that changes from turn to turn.
 ///
-/// Faults start about one ttl apart. Closer ones would hide bugs: where nothing is ever granted, nothing overlaps.
+/// Faults start about one ttl apart. With less time between faults bugs would stay hidden: where nothing is granted,
+/// nothing overlaps.
 pub fn plan(
     seed: u64,
     kinds: &[FaultKind],
@@ -214,7 +215,7 @@ pub fn plan(
             | FaultKind::Suspend => part(12, 20),
             // How long an election takes is not known here; the environment waits for it.
             FaultKind::LeaderPause | FaultKind::LeaderKill => part(12, 20),
-            // By this much, and not for this long.
+            // The clock jumps by this time; the fault does not last for it.
             FaultKind::ClockForward | FaultKind::ClockBack | FaultKind::ClientClock => part(12, 20),
             FaultKind::Delay => part(10, 20),
             FaultKind::LostReply | FaultKind::Garbage => part(2, 10),

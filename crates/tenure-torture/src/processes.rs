@@ -12,21 +12,21 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::worker::{Settings, VARIABLE};
 
-/// How to start a worker. It calls [`crate::worker::main`].
+/// The command line of a worker. The program calls [`crate::worker::main`].
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The program.
     pub path: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// What is added to its environment.
+    /// Variables that are added to its environment.
     pub environment: Vec<(OsString, OsString)>,
 }
 
 /// All workers of a run.
 pub struct WorkerProcesses {
     program: Program,
-    /// The standard error of the workers: what kept them from working.
+    /// The standard error of the workers, with the errors that kept them from working.
     log: File,
     workers: Vec<WorkerProcess>,
 }
@@ -70,12 +70,12 @@ impl WorkerProcesses {
             .spawn()
     }
 
-    /// How many there are.
+    /// The number of workers.
     pub fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no worker.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }

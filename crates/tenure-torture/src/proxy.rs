@@ -12,10 +12,10 @@ use crate::sync::lock;
 /// The time between two bytes of a trickle.
 const TRICKLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is done to the messages of one worker.
+/// A fault of the connections of one worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionFault {
-    /// Nothing.
+    /// No fault.
     None,
     /// Messages are late by this much, in both directions.
     Delay(Duration),
@@ -25,7 +25,7 @@ pub enum ConnectionFault {
     Cut,
     /// Requests pass, replies do not. A connection that missed one is cut afterwards.
     LostReply,
-    /// Requests pass, replies are noise of the same length. A connection that got some is cut afterwards.
+    /// Requests pass, replies are random bytes of the same length. A connection that got such a reply is cut later.
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
@@ -34,7 +34,7 @@ pub enum ConnectionFault {
     Vanish,
 }
 
-/// What a fault left on a connection and cannot be undone.
+/// The lasting effect of a fault on a connection.
 #[derive(Default)]
 struct Marks {
     /// A reply was lost or spoiled: the client must not take a later reply for it.
@@ -52,7 +52,7 @@ struct ProxiedConnection {
 }
 
 impl ProxiedConnection {
-    /// Both ends fall silent. The sockets must be kept open: closing them would tell the server.
+    /// Neither end sends anything any more. The sockets must stay open: the server would notice a closed socket.
     fn vanish(self) -> [TcpStream; 2] {
         self.marks.has_vanished.store(true, Ordering::SeqCst);
         // An error means that the socket is closed already.
@@ -139,7 +139,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where to connect instead, in the order of the servers.
+    /// The addresses to connect to instead of the servers, in the order of the servers.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
@@ -195,7 +195,7 @@ fn drop_incoming_packets<T>(_: T) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Whether [`ConnectionFault::Vanish`] can be made here.
+/// Whether this system can cause [`ConnectionFault::Vanish`].
 pub(crate) fn can_drop_incoming_packets() -> io::Result<()> {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| drop_incoming_packets(&socket))
 }
@@ -242,7 +242,7 @@ fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()>
         std::thread::spawn(move || {
             pass(&shared, from, to, is_reply, &marks, id);
             let mut state = lock(&shared.state);
-            // One way closed is both closed: none of the protocols uses half a connection.
+            // When one direction is closed, both are closed: none of the protocols uses half a connection.
             if let Some(at) = state
                 .connections
                 .iter()
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_vanished_acknowledges_nothing_and_says_no_word() {
+    fn a_host_that_vanished_acknowledges_nothing_and_sends_nothing() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let proxy = Proxy::open(&[listener.local_addr().unwrap().to_string()]).unwrap();
         let mut client = TcpStream::connect(proxy.addresses()[0]).unwrap();
@@ -359,7 +359,7 @@ mod tests {
         let error = server.read(&mut byte).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
 
-        // Another host at the same place is heard.
+        // A new connection through the same proxy is another host, and its messages arrive.
         let mut client = TcpStream::connect(proxy.addresses()[0]).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         client.write_all(b"4").unwrap();

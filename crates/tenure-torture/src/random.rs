@@ -1,6 +1,6 @@
 //! Random numbers from a seed, the same in every version: a printed seed must mean the same for ever.
 
-/// SplitMix64: one number of state, and good enough to pick faults.
+/// SplitMix64: its state is one number, and its quality is sufficient to select faults.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -19,7 +19,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number from `low` to `high`, the latter not included; `low` when there is nothing between.
+    /// A number from `low` on and below `high`; `low` if there is none.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.number() % high.saturating_sub(low).max(1)
     }

@@ -1,4 +1,4 @@
-//! What the lock protects: a register on a loopback port, to which every worker may write.
+//! The resource that the lock protects: a register on a loopback port, to which every worker may write.
 //!
 //! The register has two sides. The unfenced side accepts every write; the fenced side refuses a token that is less than
 //! the greatest one so far. The checker, which knows all claims, decides which writes were late.
@@ -15,9 +15,9 @@ use crate::sync::lock;
 
 #[derive(Default)]
 struct Values {
-    /// Of each name, the greatest token on the fenced side.
+    /// The greatest token on the fenced side, for each name.
     greatest: HashMap<String, u64>,
-    /// Of each name, the acquisition of the last write, and when it came.
+    /// The acquisition of the last write and its time, for each name.
     last: HashMap<String, (u64, u64)>,
 }
 
@@ -29,7 +29,7 @@ pub struct Register {
 }
 
 impl Register {
-    /// Starts it; each write becomes an event of `log`.
+    /// Starts the register; each write becomes an event of `log`.
     ///
     /// # Errors
     /// Those of the socket.
@@ -56,7 +56,7 @@ impl Register {
         Ok(register)
     }
 
-    /// Where workers find it.
+    /// The address to which workers connect.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -78,7 +78,7 @@ impl Drop for Register {
 
 /// Reads lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`: whether the fenced side accepted it.
 fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
-    // Else small messages wait for each other's acknowledgement, 40 ms a write.
+    // Without this option small messages wait for each other's acknowledgement, 40 ms for each write.
     let _ = stream.set_nodelay(true);
     let mut lines = BufReader::new(stream).lines();
     while let Some(Ok(line)) = lines.next() {
@@ -88,7 +88,7 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
         let (Some(token), Some(acquisition)) = (number(), number()) else {
             return;
         };
-        let said = {
+        let accepted = {
             let mut values = lock(values);
             let at = now();
             values.last.insert(name.clone(), (acquisition, at));
@@ -103,7 +103,7 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
             };
             log.append(&wrote).map(|()| accepted)
         };
-        let answer: &[u8] = match said {
+        let answer: &[u8] = match accepted {
             Ok(true) => b"yes\n",
             Ok(false) => b"no\n",
             Err(_) => return,

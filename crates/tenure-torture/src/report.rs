@@ -8,22 +8,22 @@ use crate::checker::{Anomaly, Findings, Verdict};
 use crate::history::History;
 use crate::plan::FaultKind;
 
-/// All about one run.
+/// The report about one run.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The seed.
     pub seed: u64,
     /// The store, without its secrets.
     pub store: String,
-    /// What happened.
+    /// The history of the run.
     pub history: History,
-    /// What was wrong with it.
+    /// What the checker found in the history.
     pub findings: Findings,
     /// Names that were still held, or waited for, long after the end.
     pub left_over: Vec<String>,
     /// Why some faults were left out.
     pub left_out: Option<String>,
-    /// The events.
+    /// The file of events.
     pub events: PathBuf,
     /// The page, with the timeline and the findings.
     pub page: PathBuf,
@@ -72,7 +72,7 @@ impl Report {
         (self.history.over - self.history.began) as f64 / 1e9
     }
 
-    /// What was done, what was found, and where the files are.
+    /// The faults, the findings, and the paths of the files.
     pub fn lines(&self) -> [String; 3] {
         let files = format!(
             "events: {}  page: {}  picture: {}",
@@ -126,8 +126,8 @@ impl Report {
              out of turn {}{}; longest gap {:.1} s{}",
             self.verdict_text(),
             counts(found.overlaps.len(), overlaps),
-            of_anomalies(&found.stale),
-            of_anomalies(&found.stale_accepted),
+            of_anomalies(&found.writes.late),
+            of_anomalies(&found.writes.late_accepted),
             of_anomalies(&found.tokens),
             found.overtakings.len(),
             if found.unfair { " (NOT FAIR)" } else { "" },
@@ -144,7 +144,7 @@ impl Report {
         line
     }
 
-    /// The same for programs.
+    /// The report as JSON, for programs.
     pub fn json(&self) -> Value {
         let found = &self.findings;
         let overlaps = found.overlaps.iter();
@@ -171,11 +171,11 @@ impl Report {
             "noticed": self.history.notices.iter().map(|(_, what)| what).collect::<Vec<_>>(),
             "overlaps": found.overlaps.len(),
             "overlaps_not_documented": overlaps.filter(|it| it.documented.is_none()).count(),
-            "late_writes": found.stale.len(),
-            "late_writes_not_documented": not_documented(&found.stale),
-            "late_writes_refused_by_fence": found.stale_refused,
-            "late_writes_past_fence": found.stale_accepted.len(),
-            "late_writes_past_fence_not_documented": not_documented(&found.stale_accepted),
+            "late_writes": found.writes.late.len(),
+            "late_writes_not_documented": not_documented(&found.writes.late),
+            "late_writes_refused_by_fence": found.writes.late_refused,
+            "late_writes_past_fence": found.writes.late_accepted.len(),
+            "late_writes_past_fence_not_documented": not_documented(&found.writes.late_accepted),
             "token_regressions": found.tokens.len(),
             "token_regressions_not_documented": not_documented(&found.tokens),
             "out_of_turn": found.overtakings.len(),
@@ -190,7 +190,7 @@ impl Report {
     }
 }
 
-/// How many of these the store's table does not allow.
+/// The number of anomalies that the store's table does not allow.
 fn not_documented(anomalies: &[Anomaly]) -> usize {
     let anomalies = anomalies.iter();
     anomalies.filter(|it| it.documented.is_none()).count()

@@ -37,8 +37,8 @@ pub fn report_page(report: &Report) -> String {
     out
 }
 
-/// The timeline: names of rows, which stay where they are, and what scrolls beside them. Over each bar lies an
-/// element that shows its text to the pointer and to the keyboard.
+/// The timeline: the names of the rows, which do not scroll, and the rows, which scroll. Over each bar lies an element
+/// that shows the tooltip of the bar to the pointer and to the keyboard.
 fn drawing(out: &mut String, timeline: &Timeline) {
     /// With less, tooltips open downwards.
     const MIN_HEIGHT: f64 = 240.0;
@@ -56,7 +56,7 @@ fn drawing(out: &mut String, timeline: &Timeline) {
         timeline.svg,
     );
     for tooltip in &timeline.tooltips {
-        /// What is narrower is hard to point at.
+        /// A narrower element is hard to point at.
         const MIN_WIDTH: f64 = 4.0;
         let [x, y, width, tall] = tooltip.area;
         let (x, width) = match width < MIN_WIDTH {
@@ -92,7 +92,7 @@ fn legend(out: &mut String, report: &Report) {
     *out += "</ul>";
 }
 
-/// The findings, one row each. Longer tables are not read.
+/// The findings, one row each, up to a number that people read.
 fn details(out: &mut String, report: &Report) {
     const MAX_ROWS: usize = 200;
     let rows = rows(report);
@@ -123,7 +123,7 @@ fn details(out: &mut String, report: &Report) {
     }
 }
 
-/// What the table says of a finding that is a violation.
+/// The text for a finding that is a violation.
 const NOT_DOCUMENTED: &str = "NOT documented";
 
 /// The second, the text and the promise of each finding, in the order of time.
@@ -143,8 +143,8 @@ fn rows(report: &Report) -> Vec<(f64, String, String)> {
     }
     let anomalies = [
         ("token not greater than an earlier one", &found.tokens),
-        ("late write, without a fence", &found.stale),
-        ("late write past the fence", &found.stale_accepted),
+        ("late write, without a fence", &found.writes.late),
+        ("late write past the fence", &found.writes.late_accepted),
     ];
     for (what, anomalies) in anomalies {
         for it in anomalies {

@@ -22,31 +22,38 @@ use crate::worker::Settings;
 /// The time between two steps of the nemesis.
 const STEP_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What to do.
+/// The settings of a run.
 #[derive(Clone)]
 pub struct Setup {
-    /// The store.
+    /// The URL of the store.
     pub url: String,
-    /// For how long.
+    /// The duration of the run.
     pub lasts: Duration,
-    /// How many processes.
-    pub workers: usize,
-    /// How many names they share.
-    pub names: usize,
-    /// What the faults and the workers are picked by.
+    /// The processes that use the store.
+    pub workload: Workload,
+    /// The seed for the plan of faults and for the choices of the workers.
     pub seed: u64,
-    /// The lease.
-    pub ttl: Duration,
-    /// The longest hold of a worker.
-    pub hold: Duration,
-    /// What to do to them; see [`possible`].
+    /// The kinds of faults; see [`possible`].
     pub faults: Vec<FaultKind>,
     /// The directory for the events and the page.
     pub out: PathBuf,
-    /// What a worker is.
+    /// The program of a worker process.
     pub program: Program,
     /// Servers and clocks, if the caller runs them.
     pub environment: Option<Arc<dyn Environment>>,
+}
+
+/// How workers use the store.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// The number of worker processes.
+    pub workers: usize,
+    /// The number of names that the workers share.
+    pub names: usize,
+    /// The lease of each lock.
+    pub ttl: Duration,
+    /// The longest hold of a worker.
+    pub hold: Duration,
 }
 
 /// The file of events in the directory of a run.
@@ -87,7 +94,7 @@ pub fn possible(
 
 /// The names that a run locks. They are the same in each run, because some stores keep a record of every name for ever.
 pub fn names(setup: &Setup) -> Vec<String> {
-    (0..setup.names)
+    (0..setup.workload.names)
         .map(|number| format!("tenure-torture-{number}"))
         .collect()
 }
@@ -103,6 +110,7 @@ pub fn run(
     stop: &AtomicBool,
     tell: &mut dyn FnMut(&str),
 ) -> io::Result<VanishedConnections> {
+    let workload = setup.workload;
     let path = events_of(&setup.out);
     let mut log = Log::create(&path)?;
     let register = Register::open(log.try_clone()?)?;
@@ -112,7 +120,7 @@ pub fn run(
         .open(worker_log_of(&setup.out))?;
     let proxies = proxies(setup)?;
     let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
-    for worker in 0..setup.workers {
+    for worker in 0..workload.workers {
         let url = match (proxies.get(worker), ServerUrl::parse(&setup.url)) {
             (Some(proxy), Ok(server_url)) => server_url.with_servers(proxy.addresses()),
             _ => setup.url.clone(),
@@ -122,8 +130,8 @@ pub fn run(
             worker,
             life: 0,
             names: names.to_vec(),
-            ttl_ms: nanos(setup.ttl) / 1_000_000,
-            hold_ms: nanos(setup.hold) / 1_000_000,
+            ttl_ms: nanos(workload.ttl) / 1_000_000,
+            hold_ms: nanos(workload.hold) / 1_000_000,
             register: register.address(),
             events: path.clone(),
             seed: setup.seed,
@@ -135,9 +143,9 @@ pub fn run(
     let plan = plan(
         setup.seed,
         &setup.faults,
-        setup.ttl,
+        workload.ttl,
         setup.lasts,
-        setup.names,
+        workload.names,
     );
     let mut nemesis = Nemesis::new(began, plan, setup.environment.clone(), log.try_clone()?);
     let end = began.saturating_add(nanos(setup.lasts));
@@ -151,7 +159,7 @@ pub fn run(
         log.append(&Event::Vanished { at: now(), worker })?;
     }
     log.append(&Event::Over { at: now() })?;
-    workers.end(setup.ttl * 2 + Duration::from_secs(3));
+    workers.end(workload.ttl * 2 + Duration::from_secs(3));
     drop(workers);
     drop(register);
     Ok(proxies.iter().map(Proxy::take_vanished).collect())
@@ -161,7 +169,7 @@ pub fn run(
 fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
     let wanted = setup.faults.iter().any(|kind| kind.is_of_connection());
     match ServerUrl::parse(&setup.url) {
-        Ok(server_url) if wanted => (0..setup.workers)
+        Ok(server_url) if wanted => (0..setup.workload.workers)
             .map(|_| Proxy::open(&server_url.servers))
             .collect(),
         _ => Ok(Vec::new()),

@@ -12,7 +12,7 @@ const PORTS: [(&str, u16); 6] = [
     ("zookeeper", 2181),
 ];
 
-/// A URL, cut where its hosts are.
+/// A URL, split before and after its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
     before: String,
@@ -60,7 +60,7 @@ impl ServerUrl {
             .split(',')
             .map(|host| with_port(host, *port))
             .collect();
-        // The proxy is on this host, where clients may connect without TLS. Over the network they would not.
+        // The proxy is on this host, where clients connect without TLS. To another host they use TLS.
         if !is_plain && !servers.iter().all(|server| is_local(server)) {
             return Err("TLS would notice a proxy; write tls=off if this store has none");
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_can_stand_between_the_reason_is_said() {
+    fn where_no_proxy_is_possible_the_error_gives_the_reason() {
         for (url, word) in [
             ("file:/x", "network"),
             ("sqlite:x", "network"),

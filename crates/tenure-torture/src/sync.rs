@@ -1,4 +1,4 @@
-//! What threads of the runner share.
+//! Locking of data that the threads of the runner share.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -3,7 +3,7 @@
 /// Average width of a character of a label, measured with DejaVu Sans, which is a wide font.
 const CHARACTER: f64 = 6.8;
 
-/// The text as HTML and SVG show it, without any markup of its own.
+/// Escapes the text, so that HTML and SVG show it and read no markup in it.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -31,7 +31,7 @@ pub(crate) fn text_width(text: &str) -> f64 {
     widths.sum::<f64>() * CHARACTER
 }
 
-/// A name as far as it fits into a tooltip.
+/// A name, cut to the length that fits into a tooltip.
 pub(crate) fn shortened(name: &str) -> String {
     const MAX_CHARACTERS: usize = 60;
     match name.char_indices().nth(MAX_CHARACTERS) {

@@ -25,7 +25,8 @@ const MAX_WIDTH: f64 = 30_000.0;
 const PICTURE_WIDTH: f64 = 900.0;
 /// Lines for labels in the row of the store.
 const STORE_LINES: usize = 3;
-/// Late writes and repeated tokens that are marked. The table of the page and the events have all of them.
+/// The largest number of late writes and repeated tokens that are marked. The table of the page and the events have
+/// all of them.
 const MAX_MARKS: usize = 500;
 
 /// The tooltip of a bar, and where the bar is.
@@ -49,7 +50,7 @@ pub(crate) struct Timeline<'a> {
 }
 
 impl<'a> Timeline<'a> {
-    /// As wide as the labels of its faults need, for a page that scrolls.
+    /// A drawing that is wide enough for the labels of its faults, for a page that scrolls.
     pub(crate) fn wide(report: &'a Report) -> Self {
         let mut timeline = Self::new(report, false);
         let seconds = report.seconds().max(0.001);
@@ -138,7 +139,7 @@ impl<'a> Timeline<'a> {
         (at.clamp(history.began, last) - history.began) as f64 / 1e9
     }
 
-    /// How long something took, and when: the end of every tooltip.
+    /// The duration and the time of something: the end of every tooltip.
     fn times(&self, from: u64, to: u64) -> String {
         let (from, to) = (self.seconds(from), self.seconds(to));
         format!("{:.3} s, from {from:.3} s to {to:.3} s", to - from)
@@ -330,8 +331,8 @@ impl<'a> Timeline<'a> {
         let found = &self.report.findings;
         let anomalies = [
             ("token not greater than an earlier one", &found.tokens),
-            ("late write, without a fence", &found.stale),
-            ("late write past the fence", &found.stale_accepted),
+            ("late write, without a fence", &found.writes.late),
+            ("late write past the fence", &found.writes.late_accepted),
         ];
         let anomalies = anomalies
             .iter()
@@ -420,7 +421,7 @@ pub fn picture(report: &Report) -> String {
     out
 }
 
-/// What was done, and what came of it.
+/// The faults of the run, and the verdict.
 fn headlines(report: &Report, workers: usize) -> [String; 2] {
     let faults: usize = report.fault_counts().iter().map(|(_, count)| count).sum();
     let store = report.store.split(':').next().unwrap_or_default();

@@ -33,11 +33,11 @@ pub struct Settings {
     pub ttl_ms: u64,
     /// Longest time to hold, in milliseconds.
     pub hold_ms: u64,
-    /// Where the register is.
+    /// The address of the register.
     pub register: SocketAddr,
-    /// Where events go.
+    /// The log of events.
     pub events: PathBuf,
-    /// The seed for its choices.
+    /// The seed for the choices of the worker.
     pub seed: u64,
     /// The pid of the runner. A worker ends with it.
     pub runner: i32,
@@ -52,9 +52,9 @@ pub fn worker_of(acquisition: u64) -> usize {
 pub trait Locks {
     /// A hold of it.
     type Held: Held;
-    /// Acquires `name`, if necessary after a wait; an error says why not.
+    /// Acquires `name`, if necessary after a wait. An error gives the reason of the refusal.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>>;
-    /// Leaves nothing behind.
+    /// Ends the client, and leaves nothing in the store.
     fn close(self) -> impl Future<Output = ()>;
 }
 
@@ -68,7 +68,7 @@ pub trait Held {
     fn release(self) -> impl Future<Output = ()>;
 }
 
-/// The library through its public API.
+/// The library, used through its public API.
 pub struct Tenure {
     client: tenure::Client,
     ttl: Duration,
@@ -106,7 +106,8 @@ impl Held for tenure::Guard {
     }
 
     async fn deadline(&mut self) -> Option<u64> {
-        // Read before the time left: if this process is stopped in between, it claims less and not more.
+        // The clock is read before the remaining time: if the process is stopped between the two, it claims a shorter
+        // time and not a longer one.
         let now = now();
         self.is_held()
             .then(|| now.saturating_add(nanos(self.remaining())))
@@ -121,7 +122,7 @@ impl Held for tenure::Guard {
 /// A worker on the library: the whole life of its process.
 ///
 /// # Errors
-/// What kept it from working; for its log.
+/// The reason why the worker could not work; for its log.
 pub fn main() -> Result<(), String> {
     run(async |settings: Settings| {
         // A store that does not answer now may answer later.
@@ -139,15 +140,15 @@ pub fn main() -> Result<(), String> {
     })
 }
 
-/// A worker on the locks that `connect` gives.
+/// A worker on the locks that `connect` returns.
 ///
 /// # Errors
-/// What kept it from working; for its log.
+/// The reason why the worker could not work; for its log.
 pub fn run<L: Locks>(connect: impl AsyncFn(Settings) -> Result<L, String>) -> Result<(), String> {
     let text = |error: io::Error| error.to_string();
     let settings = std::env::var(VARIABLE).map_err(|error| error.to_string())?;
     let settings: Settings = serde_json::from_str(&settings).map_err(|error| error.to_string())?;
-    // Stopped or not, we end with the runner.
+    // The worker ends with the runner, also when it is stopped.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| text(error.into()))?;
@@ -173,12 +174,12 @@ pub fn run<L: Locks>(connect: impl AsyncFn(Settings) -> Result<L, String>) -> Re
     done
 }
 
-/// Becomes `true` when standard input ends, by which the runner ends a worker.
+/// Becomes `true` when standard input ends. The runner closes the input to end the worker.
 fn end_of_input() -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
     std::thread::spawn(move || {
         let mut rest = Vec::new();
-        // An error ends it, too.
+        // An error is an end of the input, too.
         let _ = io::stdin().read_to_end(&mut rest);
         sender.send_replace(true);
     });
@@ -263,7 +264,7 @@ impl Work<'_> {
             deadline,
         })?;
         let longest = self.settings.hold_ms;
-        // Mostly short, so that many acquisitions happen; one in four is long enough for renewals.
+        // Three of four holds are short, so that many acquisitions happen; one of four is long enough for renewals.
         let hold = match self.random.between(0, 4) {
             0 => self.random.between(longest / 2, longest),
             _ => self.random.between(5, longest / 10),
@@ -293,7 +294,7 @@ impl Work<'_> {
             let Some(deadline) = held.deadline().await else {
                 return Ok(true);
             };
-            // Also the last time: a client that believes again after its deadline has a bug.
+            // This is logged before the release too: a client that believes again after its deadline has a bug.
             self.log.append(&Event::Believed {
                 at,
                 acquisition: self.acquisition,
@@ -302,7 +303,7 @@ impl Work<'_> {
             if at >= until || *stop.borrow() {
                 return Ok(false);
             }
-            // Work between the check and the write, so that a pause can fall in between.
+            // The worker waits between the check and the write, so that a pause can fall between the two.
             pause(self.random.between(0, 6)).await;
             write(&self.register, name, held.token(), self.acquisition).await?;
             pause(self.random.between(1, 6)).await;
@@ -314,8 +315,8 @@ async fn pause(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// One write to the register, and its answer. A message in two system calls would wait for an acknowledgement in
-/// between.
+/// One write to the register, and its answer. A message that is sent by two system calls would wait for an
+/// acknowledgement of its first part.
 async fn write(register: &TcpStream, name: &str, token: u64, acquisition: u64) -> io::Result<()> {
     let line = format!("{name} {token} {acquisition}\n");
     let mut rest = line.as_bytes();

@@ -77,7 +77,7 @@ fn judge(events: &[Event], promise: Promise) -> Findings {
     check(&History::of(events), &promises(promise), TTL, &[])
 }
 
-/// A run of `count` holders one after the other, 100 ms each, with three pauses that hit nobody.
+/// A run of `count` holders one after the other, 100 ms each, with three pauses of worker 0 before its first hold.
 fn good(count: u64) -> Vec<Event> {
     let mut events = vec![began(0), over(count * 100)];
     for number in 0..count {
@@ -107,7 +107,7 @@ fn the_order_in_which_processes_wrote_makes_no_difference() {
     events.reverse();
     assert_eq!(History::of(&events), {
         let mut history = History::of(&good(30));
-        // Pauses are in the order of their begin either way, and so is all else.
+        // Pauses are in the order of their begin either way, and so are all other events.
         history.faults.sort_by_key(|it| it.from);
         history
     });
@@ -136,7 +136,7 @@ fn too_little_is_not_enough_and_says_why() {
 }
 
 #[test]
-fn what_a_worker_was_told_is_shown_when_nobody_got_anything() {
+fn the_error_of_a_worker_is_shown_when_no_worker_got_a_name() {
     let refused = Event::Refused {
         at: 5,
         worker: 1,
@@ -147,7 +147,7 @@ fn what_a_worker_was_told_is_shown_when_nobody_got_anything() {
     assert!(found.not_enough.unwrap().contains("too young"));
 }
 
-/// The second gets the name while the first still believes.
+/// The second worker gets the name while the first worker still believes that it holds.
 fn overlapping(during: Option<FaultKind>) -> Vec<Event> {
     let mut events = good(30);
     events.extend([
@@ -196,7 +196,7 @@ fn an_overlap_without_a_fault_is_a_violation_whatever_the_table_says() {
 #[test]
 fn a_claim_ends_at_its_own_deadline() {
     let mut events = good(30);
-    // Paused past its deadline; noticed only when somebody else had the name.
+    // Worker 0 is paused past its deadline, and notices that only when another worker has the name.
     events.extend([
         asked(3_000, 0),
         claimed(3_000, 3_010, 0, 100, 3_400),
@@ -252,7 +252,7 @@ fn a_token_that_does_not_grow_is_a_violation() {
 }
 
 #[test]
-fn tokens_of_two_that_asked_at_the_same_time_may_be_seen_in_any_order() {
+fn tokens_of_two_requests_at_the_same_time_may_be_seen_in_any_order() {
     let mut events = good(30);
     events.extend([
         asked(3_000, 0),
@@ -282,7 +282,8 @@ fn a_token_that_goes_back_after_a_fault_that_allows_it_is_as_documented() {
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
 }
 
-/// The first writes after the second got the name; `accepted`: by the fence, after it took one of the second.
+/// The first worker writes after the second worker got the name. `accepted`: whether the fence accepts that write,
+/// after it accepted a write of the second worker.
 fn late_write(accepted: bool) -> Vec<Event> {
     let mut events = good(30);
     events.extend([
@@ -301,10 +302,10 @@ fn late_write(accepted: bool) -> Vec<Event> {
 }
 
 #[test]
-fn a_late_write_is_found_and_is_no_surprise_where_only_claims_are_promised() {
+fn a_late_write_is_found_and_is_documented_where_only_claims_are_promised() {
     let found = judge(&late_write(false), Promise::Claims);
-    assert_eq!((found.stale.len(), found.stale_refused), (1, 1));
-    assert_eq!(found.stale_accepted, []);
+    assert_eq!((found.writes.late.len(), found.writes.late_refused), (1, 1));
+    assert_eq!(found.writes.late_accepted, []);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     let found = judge(&late_write(false), Promise::Effects);
     assert_eq!(found.verdict(), Verdict::Violation);
@@ -313,12 +314,12 @@ fn a_late_write_is_found_and_is_no_surprise_where_only_claims_are_promised() {
 #[test]
 fn a_late_write_past_the_fence_is_a_violation() {
     let found = judge(&late_write(true), Promise::Claims);
-    assert_eq!(found.stale_accepted.len(), 1);
+    assert_eq!(found.writes.late_accepted.len(), 1);
     assert_eq!(found.verdict(), Verdict::Violation);
 }
 
 #[test]
-fn a_name_that_nobody_gets_any_more_is_a_violation() {
+fn a_name_that_no_worker_gets_any_more_is_a_violation() {
     let mut events = good(30);
     events.extend([asked(3_000, 0), over(20_000)]);
     let found = judge(&events, Promise::Claims);
@@ -328,7 +329,7 @@ fn a_name_that_nobody_gets_any_more_is_a_violation() {
 }
 
 #[test]
-fn a_name_that_nobody_wants_may_lie_free() {
+fn a_name_that_no_worker_wants_may_stay_free() {
     let mut events = good(30);
     events.push(over(20_000));
     let found = judge(&events, Promise::Claims);
@@ -337,7 +338,7 @@ fn a_name_that_nobody_wants_may_lie_free() {
 }
 
 #[test]
-fn those_who_are_told_no_and_ask_again_wait_all_the_same() {
+fn a_worker_that_is_refused_and_asks_again_counts_as_waiting() {
     let mut events = good(30);
     for at in (3_000..20_000).step_by(50) {
         events.extend([
@@ -358,7 +359,7 @@ fn those_who_are_told_no_and_ask_again_wait_all_the_same() {
 fn passed_over(count: u64) -> Vec<Event> {
     let mut events = good(count);
     events.push(asked(0, 9));
-    // The pauses of a good run are over long before anything counts.
+    // The pauses of a good run are over long before the acquisitions that count.
     events.extend([claimed(0, count * 100, 9, count + 1, count * 100 + 500)]);
     events
 }
@@ -376,7 +377,7 @@ fn a_waiter_that_is_passed_over_again_and_again_is_a_violation_where_turns_are_p
 }
 
 #[test]
-fn who_was_in_trouble_may_lose_its_turn() {
+fn a_waiter_with_a_fault_may_lose_its_turn() {
     let mut events = passed_over(40);
     events.push(Event::Fault {
         at: 100 * MS,
@@ -390,7 +391,7 @@ fn who_was_in_trouble_may_lose_its_turn() {
 }
 
 #[test]
-fn a_single_one_out_of_turn_is_chance() {
+fn a_few_acquisitions_out_of_turn_are_allowed() {
     let found = judge(&passed_over(15), Promise::Effects);
     assert!(!found.overtakings.is_empty() && !found.unfair, "{found:?}");
 }
@@ -404,8 +405,8 @@ fn away(at: u64, until: u64) -> Event {
 }
 
 #[test]
-fn an_outage_that_nobody_planned_is_told_and_judged_by_what_it_may_have_been() {
-    // Worker 0 believes until 4,200 and worker 1 has it from 3,500.
+fn an_outage_that_was_not_planned_is_reported_and_judged_by_its_possible_causes() {
+    // Worker 0 believes until 4,200 that it holds, and worker 1 has the name from 3,500 on.
     let mut events = good(10);
     events.extend([
         asked(3_100, 0),
@@ -423,12 +424,12 @@ fn an_outage_that_nobody_planned_is_told_and_judged_by_what_it_may_have_been() {
     assert_eq!(found.overlaps[0].documented, None);
     let outages = History::of(&events).outages;
     assert_eq!(outages.len(), 1);
-    let told = "not by our doing: connection refused";
-    assert!(outages[0].1.contains(told), "{outages:?}");
+    let text = "not by our doing: connection refused";
+    assert!(outages[0].1.contains(text), "{outages:?}");
 }
 
 #[test]
-fn an_outage_of_our_own_making_is_none() {
+fn an_outage_that_the_plan_caused_is_not_reported() {
     let mut events = good(30);
     events.extend([fault(FaultKind::ServerKill, 500, 600), away(520, 900)]);
     let history = History::of(&events);

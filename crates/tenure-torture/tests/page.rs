@@ -1,5 +1,4 @@
-//! The page and the picture: all that was found is on them, and nothing that was put into a name or a URL can act
-//! there.
+//! The page and the picture: they show all findings, and text in a name or a URL is never markup on them.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -13,7 +12,7 @@ use tenure_torture::timeline::picture;
 
 const EVIL: &str = "<script>alert('x')</script>&\"\u{1b}";
 
-/// A run with all that can be on a page, and hostile words wherever words can be.
+/// A run with everything that a page can show, and hostile text wherever there is text.
 fn report() -> Report {
     let claim = |worker, start, end| Claim {
         acquisition: worker as u64,
@@ -76,7 +75,7 @@ fn report() -> Report {
 }
 
 #[test]
-fn what_is_hostile_is_text() {
+fn hostile_text_stays_text() {
     let page = report_page(&report());
     assert!(!page.contains("<script"), "{page}");
     assert!(!page.contains('\u{1b}'));
@@ -85,7 +84,7 @@ fn what_is_hostile_is_text() {
 }
 
 #[test]
-fn all_that_was_found_is_there() {
+fn all_findings_are_shown() {
     let page = report_page(&report());
     for word in [
         "seed 42",
@@ -174,7 +173,7 @@ fn the_picture_stands_alone() {
             "{kind}"
         );
     }
-    // Every element that is opened is closed: a browser shows nothing of an SVG file that is not XML.
+    // Every element that is opened is closed: a browser does not show an SVG file that is not XML.
     for tag in [
         "svg", "g", "text", "title", "style", "defs", "pattern", "rect",
     ] {

@@ -1,4 +1,4 @@
-//! The plan: the same seed is the same fault, and all that was asked for comes.
+//! The plan: the same seed gives the same faults, and every requested kind of fault comes.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -45,7 +45,7 @@ fn each_kind_comes_in_each_turn_and_none_that_was_not_asked_for() {
 }
 
 #[test]
-fn faults_have_the_length_that_they_need_and_do_not_come_in_heaps() {
+fn faults_have_the_length_that_they_need_and_keep_their_distance() {
     let ttl = TTL.as_nanos() as u64;
     for seed in 0..50 {
         let plan = of(seed, &FaultKind::ALL);
@@ -67,7 +67,7 @@ fn faults_have_the_length_that_they_need_and_do_not_come_in_heaps() {
 }
 
 #[test]
-fn words_are_read_as_they_are_written() {
+fn names_of_faults_are_parsed() {
     for kind in FaultKind::ALL {
         assert_eq!(kind.as_str().parse(), Ok(kind));
     }
@@ -79,7 +79,7 @@ fn words_are_read_as_they_are_written() {
     );
 }
 
-/// First of seed 7: start in ms, kind, length in ms.
+/// The first faults of seed 7: start in ms, kind, length in ms.
 const SEED_7: [(u64, &str, u64); 4] = [
     (892, "pause", 1615),
     (1957, "kill", 183),

@@ -1,13 +1,13 @@
-//! The seeds of `fuzz/`, and some thousands of changes to them that are the same in every run.
+//! The seeds of `fuzz/`, and ten thousand random changes of the seeds of each target, the same in every run.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use std::path::Path;
 
-/// How many changes are tried of each target's seeds.
+/// The number of changed seeds for each target.
 const ROUNDS: u64 = 10_000;
-/// Longer ones find nothing that shorter ones do not.
-const LONGEST: usize = 4_096;
+/// The largest length of an input. Longer inputs find no other faults.
+const MAX_LENGTH: usize = 4_096;
 
 /// Numbers that look random and are the same in every run (SplitMix64).
 struct Numbers(u64);
@@ -21,13 +21,13 @@ impl Numbers {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, or 0.
+    /// A number below `end`, or 0.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % (end.max(1) as u64)).unwrap()
     }
 }
 
-/// Seeds by their file names, so that a run does not depend on the order of a directory.
+/// The seeds in the order of their file names, so that a run does not depend on the order of a directory.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
     let dir = dir.join(target);
@@ -61,7 +61,7 @@ fn change(bytes: &mut Vec<u8>, others: &[Vec<u8>], numbers: &mut Numbers) {
             bytes.extend(part);
         }
     }
-    bytes.truncate(LONGEST);
+    bytes.truncate(MAX_LENGTH);
 }
 
 fn replay(target: &str, run: fn(&[u8])) {
@@ -82,7 +82,7 @@ fn replay(target: &str, run: fn(&[u8])) {
             change(&mut bytes, &all, &mut numbers);
         }
         check(&bytes);
-        // Some are changed further.
+        // A later round may change some of these inputs again.
         if round % 16 == 0 {
             all.push(bytes);
         }

@@ -98,7 +98,7 @@ impl AsyncBackend for Store {
             if !request.wait {
                 break;
             }
-            // The server tells nobody of a release, so waiters ask again: at the end of the lease, and before.
+            // The server sends no message about a release, so waiters ask again: at the end of the lease, and before.
             let left = u64::try_from(left).ok().map(Duration::from_millis);
             let pause = pace::next(attempt, self.clock.random(), left, None).unwrap_or(pace::CAP);
             let pause = self.clock.sleep_until(self.clock.now().after(pause));
@@ -221,7 +221,7 @@ fn unanswered(err: RedisError) -> Error {
     }
 }
 
-/// What this store can do and promises. The conformance suite takes the store at its word.
+/// What this store can do and promises. The conformance suite expects exactly that.
 pub fn guarantees() -> Guarantees {
     let restart = "a server without an append-only file forgets its locks";
     let faults = Cell::of_lease_store(&[

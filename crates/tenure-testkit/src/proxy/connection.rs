@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::control::{Control, Direction, Fault, Plan, lock};
 
-/// So many bytes of a reply are slow in [`Fault::Trickle`].
+/// The number of bytes of a reply that are slow in [`Fault::Trickle`].
 const SLOW_BYTES: usize = 20;
 
 /// The end of a reply that is matched by [`ReplyId::NextBytes`]: no more bytes come for this long.
@@ -52,7 +52,7 @@ pub(super) struct Request {
 #[derive(Default)]
 pub(super) struct Reply {
     pub(super) id: ReplyId,
-    /// The server did nothing, and the client will send the request again. A fault is for that one.
+    /// The server did nothing, and the client will send the request again. The planned fault is for the second request.
     pub(super) will_be_repeated: bool,
 }
 
@@ -73,7 +73,7 @@ pub(super) trait Protocol: Send + 'static {
     }
 }
 
-/// What comes next from the server.
+/// The next message to the client.
 struct Awaited {
     id: ReplyId,
     from: Sender,
@@ -85,16 +85,16 @@ enum Sender {
     Proxy(Vec<u8>),
 }
 
-/// One thing in the queue of a direction.
+/// One entry in the queue of a direction.
 enum Delivery {
     Bytes {
         due: Instant,
         bytes: Vec<u8>,
         pause: Duration,
     },
-    /// What follows waits for a call of `resume` after this many.
+    /// The entries that follow wait for a call of `resume` after this many calls.
     WaitForResume(u64),
-    /// The connection is cut when everything before has arrived.
+    /// The connection is cut when all entries before this one have been delivered.
     Cut,
 }
 
@@ -322,7 +322,7 @@ impl<P: Protocol> Connection<P> {
     }
 }
 
-/// Reads what belongs to a reply whose end the proxy does not parse: the last bytes say that the server is done.
+/// Reads the rest of a reply whose end the proxy does not parse; the last bytes say that the server is done.
 async fn read_rest_of_reply(from: &mut OwnedReadHalf) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(Ok(1..)) = tokio::time::timeout(REPLY_GAP, from.read(&mut buffer)).await {}

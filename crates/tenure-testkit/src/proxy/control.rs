@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What can happen to a request.
+/// A fault that can happen to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is not forwarded, and this error is the answer: the line of an error of Redis, `CODE text` for SQL
@@ -22,7 +22,7 @@ pub enum Fault {
     Garbage(&'static [u8]),
     /// The request is not forwarded, and its connection is cut.
     CutBefore,
-    /// The connection is cut when the reply arrives: the server has done it, and the client does not learn that.
+    /// The connection is cut when the reply arrives: the server has applied the request, and the client gets no reply.
     CutAfter,
     /// The reply waits here until [`Proxy::resume`], and so do all that follow on its connection (of etcd: its stream).
     NoReply,
@@ -235,7 +235,7 @@ impl Proxy {
         self.control.connections.load(Ordering::SeqCst)
     }
 
-    /// What a future can keep without borrowing the proxy.
+    /// A handle that a future can keep without borrowing the proxy.
     pub fn planner(&self) -> Planner {
         Planner(self.control.clone())
     }
@@ -260,7 +260,7 @@ impl Proxy {
         self.planner().cut();
     }
 
-    /// Nothing passes in that direction, or everything again.
+    /// Holds back all messages in that direction, or lets them pass again.
     pub fn hold(&self, direction: Direction, is_held: bool) {
         self.control.traffic[direction as usize].send_modify(|traffic| traffic.is_held = is_held);
     }
@@ -271,7 +271,7 @@ impl Proxy {
         self.hold(Direction::Down, is_held);
     }
 
-    /// From now on everything in that direction takes this much longer, and stays in order.
+    /// From now on all messages in that direction are late by this time; their order stays the same.
     pub fn delay(&self, direction: Direction, delay: Duration) {
         self.control.traffic[direction as usize].send_modify(|traffic| traffic.delay = delay);
     }

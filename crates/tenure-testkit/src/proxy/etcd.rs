@@ -24,8 +24,8 @@ impl Proxy {
 }
 
 /// What a request does: `acquire`, `release`, `renew` (the look at keys), `write`, `rest`, `sweep`, `grant`, `revoke`,
-/// `keep-alive`, `left`, `watch`, `look`, or the name of its method. (What a stream says after its first answer is
-/// no request; it is blocked as `events`.)
+/// `keep-alive`, `left`, `watch`, `look`, or the name of its method. (The messages of a stream after its first answer
+/// are no requests; they are blocked as `events`.)
 fn kind(path: &str, body: &[u8]) -> String {
     let method = path.rsplit('/').next().unwrap_or_default();
     let kind = match method {
@@ -41,7 +41,8 @@ fn kind(path: &str, body: &[u8]) -> String {
     kind.to_owned()
 }
 
-/// By the fields of a `TxnRequest`: 1 conditions, 2 and 3 operations, in which 1 is a range, 2 a put, 3 a delete.
+/// The kind of a transaction, by the fields of its `TxnRequest`: 1 conditions, 2 and 3 operations, in which 1 is a
+/// range, 2 a put, 3 a delete.
 fn txn_kind(mut message: &[u8]) -> &'static str {
     let (mut conditions, mut operations, mut has_failure, mut creates) =
         (0, Vec::new(), false, false);
@@ -215,7 +216,7 @@ async fn exchange(
     let _ = up.send_data(first.into(), !is_open);
     let send = async {
         if is_open {
-            carry(control, Direction::Up, &mut rest, &mut up).await;
+            forward_messages(control, Direction::Up, &mut rest, &mut up).await;
         }
         std::future::pending::<()>().await
     };
@@ -254,7 +255,7 @@ async fn reply(
     };
     if !is_whole {
         // Returns early when the client cancels the request, which cancels it on the server too.
-        carry(control, Direction::Down, &mut body, &mut down).await;
+        forward_messages(control, Direction::Down, &mut body, &mut down).await;
     }
     Outcome::Done
 }
@@ -266,7 +267,7 @@ async fn pass(control: &Control, direction: Direction) {
 }
 
 /// Forwards the messages of a stream until it ends or is cancelled.
-async fn carry(
+async fn forward_messages(
     control: &Control,
     direction: Direction,
     from: &mut RecvStream,

@@ -1,6 +1,6 @@
-//! Redis. Each script of the library says in its first line what it does, `-- tenure:acquire` for example. A script
-//! that is called by its digest is known by the text that passed by before. A digest that the proxy does not know it
-//! refuses with NOSCRIPT, as a server would, and the client sends the text.
+//! Redis. The first line of each script of the library names its purpose, `-- tenure:acquire` for example. A script
+//! that is called by its digest is known by its text, which was sent through a proxy before. A digest that the proxy
+//! does not know is refused with NOSCRIPT, as a server does, and then the client sends the text.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex};
@@ -66,8 +66,8 @@ impl Redis {
         let command = word(0).to_ascii_uppercase();
         let mut kind = None;
         match command.as_str() {
-            "EVAL" => kind = learn(&word(1)),
-            "SCRIPT" if word(1).eq_ignore_ascii_case("load") => drop(learn(&word(2))),
+            "EVAL" => kind = remember_script(&word(1)),
+            "SCRIPT" if word(1).eq_ignore_ascii_case("load") => drop(remember_script(&word(2))),
             "EVALSHA" => match lock(&SCRIPTS).get(&word(1)) {
                 Some(known) => kind = Some(known.clone()).filter(|kind| !kind.is_empty()),
                 None => return unknown_script(),
@@ -104,7 +104,7 @@ fn unknown_script() -> Request {
 }
 
 /// The kind of a script with this text. From now on its digest is known, too.
-fn learn(text: &str) -> Option<String> {
+fn remember_script(text: &str) -> Option<String> {
     let first = text.trim_start().lines().next().unwrap_or_default();
     let kind = first.trim().strip_prefix("-- tenure:").unwrap_or_default();
     let digest = sha1_smol::Sha1::from(text).digest().to_string();

@@ -75,7 +75,7 @@ fn request(message: &[u8]) -> Request {
         return Request::default();
     };
     let kind = rest.split([' ', '*']).next().unwrap_or_default();
-    // What is asked when a connection is set up, or about notifications.
+    // Statements that set up a connection, or are about notifications.
     let is_set_up = matches!(kind, "facts" | "hello" | "init");
     // A session store also sends these by the clock, so the number of its requests does not include them.
     let is_timed = table.is_none() && !matches!(kind, "acquire" | "release" | "renew" | "wait");
@@ -136,7 +136,7 @@ fn postgres_error(code: &str, text: &str) -> Vec<u8> {
     let mut message = vec![b'E'];
     message.extend(u32::try_from(4 + fields.len()).unwrap().to_be_bytes());
     message.extend(fields);
-    // And the server is ready for the next statement.
+    // The second message says that the server is ready for the next statement.
     message.extend(b"Z\0\0\0\x05I");
     message
 }

@@ -1,4 +1,4 @@
-//! What a connection does for every protocol, shown with one of lines.
+//! The behaviour of a connection for every protocol, tested with a protocol of lines.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::sync::mpsc;

@@ -134,7 +134,7 @@ fn kind(opcode: i32) -> Option<&'static str> {
     })
 }
 
-/// What keeps a connection, a session or a watch.
+/// Requests that keep a connection, a session or a watch.
 fn is_upkeep(opcode: i32) -> bool {
     matches!(
         opcode,

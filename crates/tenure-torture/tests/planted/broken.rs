@@ -1,4 +1,4 @@
-//! Lock clients as people write them, each with one mistake; and one without.
+//! Lock clients with one common mistake each, and three clients without a mistake.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -10,32 +10,32 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use tenure_torture::clock::{nanos, now};
 use tenure_torture::worker::{self, Held, Settings};
 
-/// What is wrong with a client.
+/// The mistake of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Nothing; it asks again and again.
+    /// No mistake; the client polls.
     None,
-    /// Nothing; it listens for releases, and looks for itself from time to time.
+    /// No mistake; the client listens for releases, and also polls at a long interval.
     NoneListening,
-    /// Nothing; it stands in a queue, and gives back what it was granted as it gave up.
+    /// No mistake; the client waits in a queue, and releases a lock that is granted while the client gives up.
     NoneQueueing,
-    /// Believes that it holds until it releases.
+    /// The client believes that it holds until it releases.
     NoDeadline,
-    /// Counts the lease from when the reply came, not from before the request was sent.
+    /// The client counts the lease from the reply, not from before the request was sent.
     DeadlineFromReply,
-    /// Deletes the lock, whosever it is.
+    /// The client deletes the lock without comparing the owner.
     ReleaseWithoutOwner,
-    /// Prolongs the lock, whosever it is.
+    /// The client renews the lock without comparing the owner.
     RenewWithoutOwner,
-    /// Its token is a counter, which the server forgets with everything else.
+    /// The token is a counter, which the server forgets with all its data.
     PlainCounterToken,
-    /// Waits until it is told of a release, and for nothing else: a holder that dies tells nobody.
+    /// The client waits only for the message of a release; a holder that dies sends no message.
     NoPoll,
-    /// Stands in a queue, gives up after a while, and keeps what it was granted at that moment.
+    /// The client waits in a queue, gives up after a while, and keeps a lock that is granted at that moment.
     NoGiveBack,
-    /// Trusts a server that was started a moment ago to know who holds what.
+    /// The client trusts a server that was started a moment ago, which has forgotten the holders.
     NoRestartGuard,
-    /// Measures its lease on a clock that stands still while the machine sleeps.
+    /// The client measures its lease on a clock that stands still while the machine sleeps.
     ClockThatSleeps,
 }
 
@@ -61,10 +61,10 @@ impl Bug {
     ];
 }
 
-/// How long one waits for a message before it looks for itself.
-const POLL: Duration = Duration::from_millis(100);
-/// How long one stands in the queue before it gives up and comes again.
-const WAIT: Duration = Duration::from_millis(15);
+/// How long a listening client waits for a message before it polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a client waits in the queue before it gives up and enters the queue again.
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(15);
 
 pub(crate) struct Locks {
     bug: Bug,
@@ -74,8 +74,9 @@ pub(crate) struct Locks {
     life: u64,
     connection: Mutex<Option<BufReader<TcpStream>>>,
     number: Mutex<u64>,
-    /// What was asked for and not given back; in a queue all of it is kept alive at once, as by a session.
-    mine: Mutex<Vec<String>>,
+    /// The owners whose locks were requested and not released. A client in a queue renews all of them at once, as a
+    /// session does.
+    owners: Mutex<Vec<String>>,
     began: Instant,
 }
 
@@ -92,12 +93,12 @@ impl Locks {
             life: settings.life,
             connection: Mutex::default(),
             number: Mutex::default(),
-            mine: Mutex::default(),
+            owners: Mutex::default(),
             began: Instant::now(),
         }
     }
 
-    /// What it measures leases on.
+    /// The clock on which the client measures leases.
     fn clock(&self) -> u64 {
         match self.bug {
             Bug::ClockThatSleeps => nanos(self.began.elapsed()),
@@ -105,8 +106,8 @@ impl Locks {
         }
     }
 
-    /// One request; `None` when nobody knows what became of it. The connection is closed then, or the late answer
-    /// would be taken for that of the next request.
+    /// One request; `None` when its outcome is unknown. Then the connection is closed, because the late answer would be
+    /// taken for the answer to the next request.
     fn ask(&self, line: &str) -> Option<String> {
         let mut slot = self.connection.lock().unwrap();
         let mut connection = match slot.take() {
@@ -127,8 +128,8 @@ impl Locks {
         })
     }
 
-    /// One request that is answered later, over a connection of its own; `None` when that took too long.
-    async fn ask_patiently(&self, line: &str, patience: Duration) -> Option<String> {
+    /// One request that is answered later, over a connection of its own; `None` after `timeout`.
+    async fn ask_with_timeout(&self, line: &str, timeout: Duration) -> Option<String> {
         let ask = async {
             let stream = tokio::net::TcpStream::connect(&self.address).await.ok()?;
             let mut stream = tokio::io::BufReader::new(stream);
@@ -138,7 +139,7 @@ impl Locks {
             let got = stream.read_line(&mut answer).await.ok()?;
             (got > 0).then(|| answer.trim().to_owned())
         };
-        tokio::time::timeout(patience, ask).await.ok().flatten()
+        tokio::time::timeout(timeout, ask).await.ok().flatten()
     }
 
     fn deadline(&self, sent: u64) -> u64 {
@@ -155,33 +156,33 @@ impl Locks {
         format!("{}-{}-{number}", self.worker, self.life)
     }
 
-    /// Keeps all alive that this client has asked for.
+    /// Renews all locks that this client has requested.
     fn renew_all(&self, name: &str) {
-        let mine = self.mine.lock().unwrap().clone();
-        for owner in mine {
-            // What is not held is not renewed.
+        let owners = self.owners.lock().unwrap().clone();
+        for owner in owners {
+            // The server renews only what is held.
             let ttl = self.ttl / 1_000_000;
             let _ = self.ask(&format!("renew {name} {owner} {ttl}"));
         }
     }
 
     fn free(&self, name: &str, owner: &str) {
-        self.mine.lock().unwrap().retain(|it| it != owner);
+        self.owners.lock().unwrap().retain(|it| it != owner);
         let _ = self.ask(&format!("free {name} {owner}"));
     }
 
-    /// One attempt; the answer of the server to it.
+    /// Sends one attempt and returns the answer of the server.
     async fn ask_for(&self, name: &str, owner: &str) -> Result<String, String> {
         let ttl = self.ttl / 1_000_000;
         let is_queueing = matches!(self.bug, Bug::NoneQueueing | Bug::NoGiveBack);
         if is_queueing {
-            self.mine.lock().unwrap().push(owner.into());
+            self.owners.lock().unwrap().push(owner.into());
             self.renew_all(name);
             let line = format!("queue {name} {owner} {ttl}");
-            let answer = self.ask_patiently(&line, WAIT).await;
+            let answer = self.ask_with_timeout(&line, QUEUE_TIMEOUT).await;
             if answer.is_none() {
                 match self.bug {
-                    Bug::NoGiveBack => tokio::time::sleep(WAIT).await,
+                    Bug::NoGiveBack => tokio::time::sleep(QUEUE_TIMEOUT).await,
                     _ => self.free(name, owner),
                 }
             }
@@ -191,15 +192,15 @@ impl Locks {
         answer.ok_or_else(|| "the server is gone".into())
     }
 
-    /// Until it is worth to ask again.
+    /// Waits until the next attempt.
     async fn wait(&self, name: &str) {
-        let patience = match self.bug {
-            Bug::NoneListening => POLL,
+        let timeout = match self.bug {
+            Bug::NoneListening => POLL_INTERVAL,
             Bug::NoPoll => Duration::MAX,
             _ => return tokio::time::sleep(Duration::from_millis(5)).await,
         };
         let line = format!("listen {name} -");
-        let _ = self.ask_patiently(&line, patience).await;
+        let _ = self.ask_with_timeout(&line, timeout).await;
     }
 }
 
@@ -216,7 +217,7 @@ impl worker::Locks for &'static Locks {
                 self.wait(name).await;
                 continue;
             };
-            // Whoever held before the server was started does so no longer than this.
+            // A lock that was held before the server was started ends within one ttl after the start.
             if self.bug != Bug::NoRestartGuard && asked < since + self.ttl {
                 self.free(name, &owner);
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -275,11 +276,11 @@ impl Held for Hold {
                     self.renewed = sent;
                 }
                 Some(_) => return None,
-                // Neither success nor loss: the deadline stays.
+                // No answer is neither a success nor a loss: the deadline stays.
                 None => {}
             }
         }
-        // In this order, so that it claims less and not more should it stand still in between.
+        // In this order, so that the client claims a shorter time if the process is stopped between the two.
         let (at, now) = (now(), self.locks.clock());
         (now < self.deadline).then(|| at + self.deadline - now)
     }

@@ -1,6 +1,6 @@
-//! The harness, tried on itself: lock clients with a known mistake must be caught, a sound one must not.
+//! Tests of the torture harness: it must find the mistake of each broken lock client, and no mistake of a correct one.
 //!
-//! A run ends when the mistake was seen. So nothing here depends on how fast this machine is.
+//! A run ends when the mistake was seen. So no test here depends on how fast this machine is.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -21,10 +21,10 @@ use tenure_torture::history::History;
 use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
-use tenure_torture::runner::{self, Setup};
+use tenure_torture::runner::{self, Setup, Workload};
 use tenure_torture::worker::VARIABLE;
 
-/// Not a test but the worker: the harness starts this program again with this one name.
+/// The worker process, and not a test: the harness starts this program again with the name of this function.
 #[test]
 fn worker_process() {
     if std::env::var_os(VARIABLE).is_none() {
@@ -37,13 +37,13 @@ fn worker_process() {
     tenure_torture::worker::run(connect).unwrap();
 }
 
-/// What a careful client on this store can promise.
+/// The guarantees of a correct client on this store.
 fn promises() -> Guarantees {
     let cells = Fault::ALL.map(|fault| Cell::new(fault, Promise::Claims, ""));
     Guarantees::new("planted", Order::Unordered(""), cells.to_vec())
 }
 
-/// Tortures a client with this mistake until a violation was seen, or so many faults were made.
+/// Tortures a client with this mistake until a violation was seen, or `most` faults were injected.
 fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     let dir = tempfile::tempdir().unwrap();
     let late = match bug {
@@ -54,11 +54,13 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     let setup = Setup {
         url: format!("{bug:?} {}", store.address),
         lasts: Duration::from_secs(600),
-        workers: 4,
-        names: 1,
+        workload: Workload {
+            workers: 4,
+            names: 1,
+            ttl: Duration::from_millis(500),
+            hold: Duration::from_millis(400),
+        },
         seed: 11,
-        ttl: Duration::from_millis(500),
-        hold: Duration::from_millis(400),
         faults: faults.to_vec(),
         out: dir.path().to_owned(),
         program: Program {
@@ -75,10 +77,10 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     let events_path = runner::events_of(&setup.out);
     let look = || {
         let mut events = event::read(&events_path).unwrap_or_default();
-        // A run that stands still has no events; that it does is what is looked for.
+        // A run in which no worker gets the lock has no events, so the end of the run is added.
         events.push(Event::Over { at: now() });
         let history = History::of(&events);
-        let found = checker::check(&history, &promises(), setup.ttl, faults);
+        let found = checker::check(&history, &promises(), setup.workload.ttl, faults);
         (history, found)
     };
     let (_, found) = std::thread::scope(|scope| {
@@ -101,8 +103,8 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
     found
 }
 
-/// More faults than any of these mistakes needs.
-const MANY: usize = 100;
+/// More faults than the harness needs to find any of these mistakes.
+const MAX_FAULTS: usize = 100;
 
 #[test]
 fn sound_clients_are_not_accused() {
@@ -115,7 +117,7 @@ fn sound_clients_are_not_accused() {
 
 #[track_caller]
 fn assert_overlap(bug: Bug) {
-    let found = torture(bug, &[FaultKind::Pause], MANY);
+    let found = torture(bug, &[FaultKind::Pause], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
@@ -142,7 +144,7 @@ fn a_renewal_without_owner_is_caught() {
 
 #[test]
 fn a_clock_that_sleeps_with_the_machine_is_caught() {
-    let found = torture(Bug::ClockThatSleeps, &[FaultKind::Suspend], MANY);
+    let found = torture(Bug::ClockThatSleeps, &[FaultKind::Suspend], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
@@ -156,7 +158,7 @@ fn the_same_sleep_with_a_clock_that_goes_on_is_not_accused() {
 
 #[test]
 fn a_token_that_the_server_forgets_is_caught() {
-    let found = torture(Bug::PlainCounterToken, &[FaultKind::ServerKill], MANY);
+    let found = torture(Bug::PlainCounterToken, &[FaultKind::ServerKill], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.tokens.is_empty());
     assert_eq!(found.overlaps, [], "it waits until old leases are over");
@@ -164,7 +166,7 @@ fn a_token_that_the_server_forgets_is_caught() {
 
 #[test]
 fn no_restart_guard_is_caught() {
-    let found = torture(Bug::NoRestartGuard, &[FaultKind::ServerKill], MANY);
+    let found = torture(Bug::NoRestartGuard, &[FaultKind::ServerKill], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
     assert_eq!(found.tokens, [], "its token outlives the loss");
@@ -179,7 +181,7 @@ fn the_same_restarts_with_guard_and_token_are_not_accused() {
 
 #[track_caller]
 fn assert_stuck(bug: Bug) {
-    let found = torture(bug, &[FaultKind::Kill], MANY);
+    let found = torture(bug, &[FaultKind::Kill], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.gaps.is_empty(), "{found:?}");
     assert_eq!(found.overlaps, []);

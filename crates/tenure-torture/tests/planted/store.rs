@@ -1,7 +1,7 @@
 //! A small lock server inside the test, which can forget everything and answer late.
 //!
-//! A hold lasts for a lease. Who waits does so in one of two ways, as clients of real servers do: it listens for the
-//! next release, and hears nothing of a lease that runs out; or it stands in a queue, and is handed the lock.
+//! A hold lasts for a lease. A client waits in one of two ways, as clients of real servers do: it listens for the next
+//! release, and gets no message when a lease ends; or it is in a queue, and the server hands the lock over to it.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,27 +19,27 @@ use tenure_testkit::clock::Clock;
 struct Data {
     /// Owner and end of each hold.
     holds: HashMap<String, (String, u64)>,
-    /// Who waits for which name: owner, lease in ms, where to say so.
+    /// The waiters: name, owner, lease in ms, and the connection for the answer.
     queue: VecDeque<(String, String, u64, TcpStream)>,
-    /// Who wants to hear of releases of which name.
-    ears: Vec<(String, TcpStream)>,
+    /// The connections that want a message about releases of a name.
+    listeners: Vec<(String, TcpStream)>,
     counter: u64,
     down: bool,
     grants: u64,
-    /// Since when it has been up; one that has not been killed has been up for ever.
+    /// When the server was started; 0 if it was never killed.
     since: u64,
 }
 
-/// The server; it lives as long as the test program.
+/// The server. It runs as long as the test program.
 pub(crate) struct Store {
     pub(crate) address: SocketAddr,
     data: Arc<Mutex<Data>>,
-    /// That of the workers' machine.
+    /// The clock of the workers' machine.
     pub(crate) clock: Clock,
 }
 
 impl Store {
-    /// `late`: how much later every second reply is sent than the others.
+    /// Every second granting reply is sent later by `late`.
     pub(crate) fn start(late: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let store = Self {
@@ -104,15 +104,16 @@ fn serve(stream: &TcpStream, data: &Mutex<Data>, late: Duration) {
     }
 }
 
-/// `take NAME OWNER MS`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner. `queue` is `take` that is answered
-/// when it is granted, `listen NAME -` is answered when somebody frees it; none: it will be.
+/// Serves one of `take NAME OWNER MS`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner. `queue` is a `take`
+/// that is answered when the lock is granted; `listen NAME -` is answered when the lock is released. `None`: the answer
+/// comes later.
 fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
     let words: Vec<_> = line.split(' ').collect();
     let (verb, name, owner) = (words[0], words[1], words[2]);
     let lease = words.get(3).map_or(0, |ms| ms.parse().unwrap());
     let until = now() + lease * 1_000_000;
     hand_over(data);
-    let is_his = |hold: &(String, u64)| owner == "*" || hold.0 == owner;
+    let is_owner = |hold: &(String, u64)| owner == "*" || hold.0 == owner;
     let hold = data.holds.get(name);
     match verb {
         "take" | "queue" if hold.is_none() => {
@@ -125,29 +126,29 @@ fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
             return None;
         }
         "listen" => {
-            let ear = (name.into(), stream.try_clone().unwrap());
-            data.ears.push(ear);
+            let listener = (name.into(), stream.try_clone().unwrap());
+            data.listeners.push(listener);
             return None;
         }
-        "renew" if hold.is_some_and(is_his) => {
+        "renew" if hold.is_some_and(is_owner) => {
             let owner = hold.unwrap().0.clone();
             data.holds.insert(name.into(), (owner, until));
         }
-        // Whoever holds it, or nobody any more.
+        // A renewal without an owner also renews a lock that is free.
         "renew" if owner == "*" => {
             data.holds.insert(name.into(), (owner.into(), until));
         }
         "free" => {
             data.queue.retain(|waiter| waiter.1 != owner);
-            if !hold.is_some_and(is_his) {
+            if !hold.is_some_and(is_owner) {
                 return Some("no\n".into());
             }
             data.holds.remove(name);
             hand_over(data);
-            data.ears.retain(|(wanted, ear)| {
+            data.listeners.retain(|(wanted, listener)| {
                 let is_it = wanted == name;
-                // Who is gone does not hear it.
-                let _ = is_it.then(|| (&mut &*ear).write_all(b"freed\n"));
+                // A listener that is gone is ignored.
+                let _ = is_it.then(|| (&mut &*listener).write_all(b"freed\n"));
                 !is_it
             });
         }
@@ -156,7 +157,7 @@ fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
     Some("yes\n".into())
 }
 
-/// Ends leases, and gives what is free to the first who waits for it.
+/// Ends leases, and grants each free lock to its first waiter.
 fn hand_over(data: &mut Data) {
     let now = now();
     data.holds.retain(|_, hold| hold.1 > now);
@@ -167,13 +168,14 @@ fn hand_over(data: &mut Data) {
             continue;
         }
         let answer = grant(data, &name, &owner, lease);
-        // It may be gone, which nobody knows before its lease is over.
+        // The waiter may be gone; the server learns that when the lease has ended.
         let _ = (&mut &stream).write_all(answer.as_bytes());
     }
     data.queue = rest;
 }
 
-/// A plain counter, a token that not even the loss of all data sets back, and since when the server has been up.
+/// Grants the lock. The answer has a plain counter, a token that grows even after the loss of all data, and the start
+/// of the server.
 fn grant(data: &mut Data, name: &str, owner: &str, lease: u64) -> String {
     let now = now();
     data.holds

@@ -1,4 +1,5 @@
-//! etcd and ZooKeeper, alone and as three. The longest runs; tests begin in the order of their names, and these first.
+//! etcd and ZooKeeper, with one and with three servers. These runs are the longest, so the module comes first by its
+//! name: tests begin in the order of their names.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::zookeeper::{Ensemble, Zookeeper};
 
-/// Longer than an election takes, twice.
+/// Longer than two elections.
 const TTL: Duration = Duration::from_secs(2);
 
 #[track_caller]
@@ -27,8 +28,8 @@ fn etcd_of_one() {
     nothing_overlaps(Run::on("etcd", url, Some(Box::new(etcd)), Some(clock)));
 }
 
-/// A leader that stood still and goes on may end leases that were renewed meanwhile, in the versions that `check`
-/// warns of: so it is not stopped here, see the test `the_leader_is_stopped` of this store.
+/// In the versions that `check` warns of, a leader that is stopped and resumed may end leases that were renewed
+/// meanwhile. So this run does not stop the leader; see the test `the_leader_is_stopped` of this store.
 #[test]
 fn etcd_of_three() {
     needs!(etcd, tracer);

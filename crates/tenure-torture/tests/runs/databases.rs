@@ -11,7 +11,7 @@ use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 use tenure_torture::checker::Verdict;
 
-/// A session is kept alive by rounds that take longer on a busy machine, and MySQL has whole seconds for it.
+/// The requests that keep a session alive take longer on a busy machine, and MySQL counts in whole seconds.
 const TTL: Duration = Duration::from_secs(2);
 /// For leases in a table.
 const SHORT: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const TRUSTED: &str = "?tls=off&timeout=1s&restart_guard=off";
 const TABLE: &str = "?mode=table&tls=off&timeout=1s";
 const SHEDLOCK: &str = "?mode=table&dialect=shedlock&tls=off&timeout=1s";
 
-/// What breaks a connection frees the locks of its session, before their holder can know.
+/// These faults break a connection, and the server frees the locks of its session before their holder can know.
 const VOID_FOR_SESSIONS: [FaultKind; 6] = [
     FaultKind::Delay,
     FaultKind::Stall,
@@ -49,7 +49,7 @@ macro_rules! on {
         mod $database {
             use super::*;
 
-            /// All that must not make two hold at once.
+            /// All faults under which no two workers may hold at once.
             #[test]
             fn sessions() {
                 needs!($server, "cc");
@@ -88,7 +88,7 @@ macro_rules! on {
             #[test]
             fn sessions_whose_server_forgets_let_two_hold() {
                 needs!($server, "cc");
-                // Whoever looks less often at its connection learns later that it is gone.
+                // A client that checks its connection less often learns later that the connection is gone.
                 let options = format!("{TRUSTED}&validate=2s");
                 super::$database("sessions, no guard", &options)
                     .lets_two_hold(FaultKind::ServerKill);
@@ -135,7 +135,7 @@ macro_rules! on {
     };
 }
 
-/// It takes a session for overdue that has been silent for no longer than its clock has jumped.
+/// The server ends a session that was silent for a short time, because its clock has jumped over the idle limit.
 #[test]
 fn postgres_whose_clock_jumps_forward_lets_two_hold() {
     needs!(postgres, "cc");

@@ -17,8 +17,8 @@ fn file() {
     let run = Run::on("file", url, None, Some(Clock::make())).ttl(Duration::from_millis(500));
     let report = run.keeps_its_promise();
     assert_eq!(report.fault_counts().len(), 5, "both ways the clock, too");
-    // A kernel that holds the lock for a stopped process lets nobody else write.
-    assert_eq!(report.findings.stale, []);
+    // The operating system's kernel keeps the lock of a stopped process, so no other process writes.
+    assert_eq!(report.findings.writes.late, []);
     assert!(report.left_out.as_ref().unwrap().contains("network"));
 
     let page = std::fs::read_to_string(&report.page).unwrap();
@@ -43,7 +43,7 @@ fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
 
-/// Its clock is that of this host, and leases end by it.
+/// SQLite uses the clock of this host, and leases end by that clock.
 #[test]
 fn sqlite_when_the_clock_jumps_forward_lets_two_hold() {
     needs!("cc");

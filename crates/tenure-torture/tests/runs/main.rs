@@ -1,32 +1,32 @@
 //! Runs on real stores, each in a configuration of the guarantee table: what is promised must hold, and what is not
-//! promised must be seen to break.
+//! promised must be seen to fail.
 //!
-//! A run ends when each fault was there and enough was granted, not after a time. `TENURE_TORTURE_FOR=30m` makes each
-//! of them last that long instead, and prints its verdict.
+//! A run ends when each kind of fault has happened and enough locks were granted, not after a time.
+//! `TENURE_TORTURE_FOR=30m` makes each run last that long instead, and prints its verdict.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod consensus;
 mod databases;
+mod environment;
 mod files;
 mod redis;
-mod site;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use site::{Around, Store};
+use environment::{Store, TestEnvironment};
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event;
 use tenure_torture::history::History;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
-use tenure_torture::runner::{self, Setup};
+use tenure_torture::runner::{self, Setup, Workload};
 use tenure_torture::worker::VARIABLE;
 
-/// Not a test but the worker: the harness starts this program again with this one name.
+/// The worker process, and not a test: the harness starts this program again with the name of this function.
 #[test]
 fn worker_process() {
     if std::env::var_os(VARIABLE).is_some() {
@@ -34,18 +34,18 @@ fn worker_process() {
     }
 }
 
-/// A run to come.
+/// A run that has not begun.
 pub(crate) struct Run {
     setup: Setup,
     dir: tempfile::TempDir,
-    /// A name for what is printed.
+    /// The name of the run in the output.
     name: &'static str,
 }
 
 /// A run that is over.
 pub(crate) struct Done {
     report: Report,
-    /// With the events and the page.
+    /// The directory with the events and the page.
     _dir: tempfile::TempDir,
 }
 
@@ -66,19 +66,21 @@ impl Run {
         clock: Option<tenure_testkit::clock::Clock>,
     ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let around = Around::new(store, clock);
+        let around = TestEnvironment::new(store, clock);
         let ttl = Duration::from_secs(1);
-        let lasts = long();
+        let lasts = duration_of_long_runs();
         let (faults, _) = runner::possible(&url, Some(&around));
         let setup = Setup {
             url,
-            // More than any of these needs; it is ended before.
+            // More than any of these runs needs; the test ends the run before.
             lasts: lasts.unwrap_or(Duration::from_secs(600)),
-            workers: if lasts.is_some() { 6 } else { 4 },
-            names: 1,
+            workload: Workload {
+                workers: if lasts.is_some() { 6 } else { 4 },
+                names: 1,
+                ttl,
+                hold: ttl.mul_f64(0.8),
+            },
             seed: 5,
-            ttl,
-            hold: ttl.mul_f64(0.8),
             faults,
             out: dir.path().join("out"),
             program: Program {
@@ -93,13 +95,14 @@ impl Run {
         Self { setup, dir, name }
     }
 
-    /// Another lease, and holds up to it.
+    /// Sets the lease, and the longest hold in proportion to it.
     pub(crate) fn ttl(mut self, ttl: Duration) -> Self {
-        (self.setup.ttl, self.setup.hold) = (ttl, ttl.mul_f64(0.8));
+        let workload = &mut self.setup.workload;
+        (workload.ttl, workload.hold) = (ttl, ttl.mul_f64(0.8));
         self
     }
 
-    /// Only these faults.
+    /// Allows only these faults.
     pub(crate) fn only(mut self, faults: &[FaultKind]) -> Self {
         for kind in faults {
             assert!(self.setup.faults.contains(kind), "{kind} is not possible");
@@ -108,29 +111,30 @@ impl Run {
         self
     }
 
-    /// All but these.
+    /// Leaves out these faults.
     pub(crate) fn without(mut self, faults: &[FaultKind]) -> Self {
         self.setup.faults.retain(|kind| !faults.contains(kind));
         self
     }
 
-    /// Until each fault was there; all that the table promises must hold, and tokens never go back.
+    /// Runs until each kind of fault has happened. All that the table promises must hold, and tokens never go back.
     #[track_caller]
     pub(crate) fn keeps_its_promise(self) -> Done {
         let kinds = self.setup.faults.len();
         let report = self.go(move |made, found| made > kinds && found.not_enough.is_none());
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
-        assert_eq!(report.findings.stale_accepted, []);
+        assert_eq!(report.findings.writes.late_accepted, []);
         assert_eq!(report.findings.tokens, []);
         report
     }
 
-    /// Until two held at once, under this fault. Were it never to happen, the table would be wrong, or the harness blind.
+    /// Runs until two workers hold at once under this fault. If that never happens, the table is wrong, or the harness
+    /// does not see violations.
     #[track_caller]
     pub(crate) fn lets_two_hold(mut self, kind: FaultKind) -> Done {
         self.setup.faults = vec![kind];
-        // Held for long, so that the fault falls into a hold and not between two.
-        self.setup.hold = self.setup.ttl;
+        // Holds are long, so that the fault falls into a hold and not between two holds.
+        self.setup.workload.hold = self.setup.workload.ttl;
         let report = self.go(|made, found| {
             let seen = !found.overlaps.is_empty() && found.not_enough.is_none();
             seen || made > 100
@@ -143,7 +147,7 @@ impl Run {
         report
     }
 
-    /// Until `is_enough` says so of how many faults there were, and of what was found by then.
+    /// Runs until `is_enough` is true of the number of faults and the findings so far.
     fn go(self, is_enough: impl Fn(usize, &Findings) -> bool + Send + 'static) -> Done {
         let Self {
             setup,
@@ -156,7 +160,7 @@ impl Run {
         let (events, kinds, ttl) = (
             runner::events_of(&setup.out),
             setup.faults.clone(),
-            setup.ttl,
+            setup.workload.ttl,
         );
         let nothing = tenure::guarantees::Guarantees::new(
             "any",
@@ -166,7 +170,7 @@ impl Run {
         let mut made = 0;
         let on_fault = move |_: &str| {
             made += 1;
-            if long().is_some() {
+            if duration_of_long_runs().is_some() {
                 return;
             }
             let history = History::of(&event::read(&events).unwrap());
@@ -176,20 +180,20 @@ impl Run {
         };
         let run = tenure_torture::torture(setup, name.to_owned(), stop, on_fault);
         let report = block_on(run).unwrap();
-        if long().is_some() {
+        if duration_of_long_runs().is_some() {
             println!("{}", text(&report));
         }
         if report.verdict() != Verdict::Ok {
-            // Somebody will want to look at it.
+            // The directory of a failed run is kept for inspection.
             dir.disable_cleanup(true);
         }
         Done { report, _dir: dir }
     }
 }
 
-/// Makes tables that are missing, and waits for a server that does not trust itself yet.
+/// Creates missing tables, and waits until the server grants locks after its start.
 async fn until_it_grants(url: &str) {
-    // Longer than any guard here, by more than the second to which servers tell how long they have been up.
+    // Longer than any restart guard here, by more than one second: servers report their uptime in whole seconds.
     let ttl = Duration::from_secs(5);
     let client = tenure::connect(url).await.unwrap();
     client.init().await.unwrap();
@@ -212,8 +216,8 @@ fn text(report: &Report) -> String {
     report.lines().join("\n")
 }
 
-/// How long each run is to last, if that was said.
-fn long() -> Option<Duration> {
+/// The duration of each run, if the environment sets it.
+fn duration_of_long_runs() -> Option<Duration> {
     let text = std::env::var("TENURE_TORTURE_FOR").ok()?;
     let (number, unit) = text.split_at(text.len() - 1);
     let number: u64 = number.parse().unwrap();

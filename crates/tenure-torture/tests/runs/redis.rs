@@ -1,11 +1,11 @@
-//! One Redis in each way to run it, failover, and Redlock.
+//! One Redis server with each kind of persistence, sentinels, a cluster, and Redlock.
 
 use std::time::Duration;
 
 use tenure_torture::plan::FaultKind;
 
 use crate::Run;
-use crate::site::Masters;
+use crate::environment::RedlockServers;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Cluster, Redis, SentinelSetup, redlock_url};
@@ -24,7 +24,7 @@ fn run(name: &'static str, options: &str, lines: &[&str]) -> Run {
     Run::on(name, url, Some(Box::new(server)), Some(clock)).ttl(TTL)
 }
 
-/// Overlaps are documented for these, so they would hide others.
+/// Overlaps are documented for these faults, so these faults would hide overlaps that are not documented.
 const VOID: [FaultKind; 2] = [FaultKind::ServerKill, FaultKind::ClockForward];
 
 #[test]
@@ -79,7 +79,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
         let run = run("redis, clock", &format!("{TRUSTED}{dialect}"), &[]);
         let report = run.lets_two_hold(FaultKind::ClockForward);
         assert_eq!(report.findings.tokens, []);
-        assert_eq!(report.findings.stale_accepted, []);
+        assert_eq!(report.findings.writes.late_accepted, []);
     }
 }
 
@@ -103,14 +103,19 @@ fn cluster() {
         .keeps_its_promise();
 }
 
-/// So many masters, all with the same wall clock.
+/// A Redlock of `count` servers, all with the same wall clock.
 fn redlock(name: &'static str, options: &str, count: usize, lines: &[&str]) -> Run {
     let clock = Clock::make();
     let masters: Vec<_> = (0..count)
         .map(|_| Redis::start_with_clock(&clock, lines))
         .collect();
     let url = format!("{}{options}", redlock_url(&masters));
-    Run::on(name, url, Some(Box::new(Masters(masters))), Some(clock))
+    Run::on(
+        name,
+        url,
+        Some(Box::new(RedlockServers(masters))),
+        Some(clock),
+    )
 }
 
 #[test]

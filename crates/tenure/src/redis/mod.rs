@@ -35,7 +35,9 @@ mod wait;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::backend::{
+    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
@@ -59,8 +61,8 @@ impl AsyncBackend for Store {
         stores_with(capability)
     }
 
-    fn attach(&self, alarm: Alarm) {
-        self.context.events.attach(alarm);
+    fn attach(&self, loss_notifier: LossNotifier) {
+        self.context.events.attach(loss_notifier);
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

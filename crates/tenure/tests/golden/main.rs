@@ -1,7 +1,8 @@
-//! What is on record: how many requests of which kind each operation sends (`traces`), and what other processes, other
-//! versions and other libraries read in a store (`records`). A change of either changes a file in `files`, on purpose.
+//! Comparison with recorded files: how many requests of which kind each operation sends (`traces`), and the data that
+//! other processes, other versions and other libraries read in a store (`records`). A change of either must be
+//! intended, and changes a file in `files`.
 //!
-//! `TENURE_BLESS=1 cargo test -p tenure --all-features --test golden` writes the files anew.
+//! `TENURE_BLESS=1 cargo test -p tenure --all-features --test golden` writes the files again.
 
 #![cfg(all(
     feature = "etcd",
@@ -19,7 +20,7 @@ mod common;
 
 mod mask;
 mod records;
-mod stories;
+mod scenarios;
 mod traces;
 
 use std::path::PathBuf;

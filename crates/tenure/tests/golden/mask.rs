@@ -1,6 +1,6 @@
-//! Takes out of a record what differs from run to run: numbers that count or tell the time, ids, this process.
+//! Replaces the parts of a record that differ from run to run: counters, times, ids, host and process.
 
-/// `text` with `HOST`, `PID`, `UUID`, `HEX`, `HEX8` and `N` in place of what differs, and control characters escaped.
+/// Writes `HOST`, `PID`, `UUID`, `HEX`, `HEX8` and `N` for the parts that differ, and escapes control characters.
 pub(crate) fn mask(text: &str) -> String {
     let host = rustix::system::uname()
         .nodename()
@@ -54,7 +54,7 @@ fn is_uuid(text: &str) -> bool {
 }
 
 #[test]
-fn what_differs_is_masked_and_the_rest_is_not() {
+fn only_the_parts_that_differ_are_masked() {
     let text = format!(
         "TOKEN 1795571316000123 ttl 30000 {} 0123456789abcdef0123456789abcdef \
          12345678 6f1c2a34-0000-4000-8000-0123456789ab \"é\"\0",

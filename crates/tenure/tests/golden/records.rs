@@ -1,4 +1,4 @@
-//! What stands in a store while a lock is held, while somebody waits for it, and after its release.
+//! The data in a store while a lock is held, while another client waits for the lock, and after its release.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,39 +20,42 @@ use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 const NAME: &str = "orders/42";
 const TTL: Duration = Duration::from_secs(600);
 
-/// Where the lines of a record come from; they are masked and sorted afterwards.
+/// Reads the lines of a record, which are masked and sorted afterwards.
 type Dump<'a> = &'a dyn Fn() -> Vec<String>;
 
-/// Of which clients a store shows the labels.
+/// The clients whose labels a store shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shows {
+enum ShownLabels {
     Nothing,
     Holder,
     HolderAndWaiter,
 }
 
-async fn compare(store: &str, url: &str, dump: Dump<'_>, shows: Shows) {
+async fn compare(store: &str, url: &str, dump: Dump<'_>, shown: ShownLabels) {
     let (holder, waiter) = (connect(url).await, connect(url).await);
     let mut text = String::new();
-    let mut note = |moment: &str| {
+    let mut record = |moment: &str| {
         let mut lines: Vec<_> = dump().iter().map(|line| mask(line)).collect();
         lines.sort();
         text += &format!("# {moment}\n{}\n", lines.join("\n"));
     };
     let lock = |client: &tenure::Client, label: &str| client.lock(NAME).ttl(TTL).label(label);
     let guard = soon(lock(&holder, "the holder").acquire()).await.unwrap();
-    let is_noted = || shows == Shows::Nothing || dump().join(" ").contains("the holder");
-    until("the holder is noted", is_noted).await;
-    note("held");
-    if shows == Shows::HolderAndWaiter {
+    let is_shown = || shown == ShownLabels::Nothing || dump().join(" ").contains("the holder");
+    until("the label of the holder is shown", is_shown).await;
+    record("held");
+    if shown == ShownLabels::HolderAndWaiter {
         let waiting = lock(&waiter, "the waiter");
         let waiting = tokio::spawn(async move { waiting.acquire().await });
-        until("somebody waits", || dump().join(" ").contains("the waiter")).await;
-        note("held, and somebody waits");
+        until("the waiter is shown", || {
+            dump().join(" ").contains("the waiter")
+        })
+        .await;
+        record("held, and somebody waits");
         waiting.abort();
         let _ = waiting.await;
-        // Else the release could hand the lock over to it.
-        until("it waits no more", || {
+        // Otherwise the release could hand the lock over to the waiter.
+        until("the waiter is gone", || {
             !dump().join(" ").contains("the waiter")
         })
         .await;
@@ -60,7 +63,7 @@ async fn compare(store: &str, url: &str, dump: Dump<'_>, shows: Shows) {
     soon(guard.release()).await.unwrap();
     waiter.close().await;
     holder.close().await;
-    note("released");
+    record("released");
     crate::compare(&format!("records/{store}"), &text);
 }
 
@@ -85,16 +88,16 @@ fn redis_keys(server: &Redis) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn redis() {
     needs!(redis);
-    for (store, options, shows) in [
-        ("redis", "", Shows::HolderAndWaiter),
-        ("redis-redisson", "&dialect=redisson", Shows::Nothing),
+    for (store, options, shown) in [
+        ("redis", "", ShownLabels::HolderAndWaiter),
+        ("redis-redisson", "&dialect=redisson", ShownLabels::Nothing),
     ] {
         let server = Redis::start(&[]);
         let url = format!(
             "{}?restart_guard=off{options}",
             server.url_by(server.port())
         );
-        compare(store, &url, &|| redis_keys(&server), shows).await;
+        compare(store, &url, &|| redis_keys(&server), shown).await;
     }
 }
 
@@ -108,10 +111,10 @@ async fn etcd() {
         let line = |key: &etcd::Key| format!("{} ({}): {}", key.key, lease(key.lease), key.value);
         keys.iter().map(line).collect()
     };
-    compare("etcd", &server.url(), &dump, Shows::HolderAndWaiter).await;
+    compare("etcd", &server.url(), &dump, ShownLabels::HolderAndWaiter).await;
 }
 
-/// All nodes below this one.
+/// All nodes below `path`.
 fn nodes(wire: &mut Session, path: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for child in wire.children(path) {
@@ -144,7 +147,7 @@ async fn zookeeper() {
             store,
             &format!("{url}{options}"),
             &dump,
-            Shows::HolderAndWaiter,
+            ShownLabels::HolderAndWaiter,
         )
         .await;
         server.session().delete_all("/locks");
@@ -164,10 +167,10 @@ fn rows(table: &str, columns: &[&str], rows: &dyn Fn(&str) -> Vec<Row>) -> Vec<S
     found.into_iter().map(line).collect()
 }
 
-/// The tables of a lease table, without those columns in which a number depends on the time of the run.
+/// The tables of locks and waiters, without the columns with numbers that depend on the time of the run.
 const LOCKS: [&str; 6] = ["name", "owner", "token", "min_hold", "delay", "holder"];
 const WAITERS: [&str; 3] = ["name", "owner", "holder"];
-/// The table in which sessions note who holds. It has bytes where text is.
+/// The table of holders of session locks. Its texts are stored as bytes.
 const HOLDERS_OF_MYSQL: [&str; 6] = [
     "lock_key",
     "CONVERT(name USING utf8mb4)",
@@ -200,11 +203,11 @@ async fn mysql() {
         [locks, waiters].concat()
     };
     let by = format!("{url}?mode=table&tls=off");
-    compare("mysql-table", &by, &dump, Shows::HolderAndWaiter).await;
+    compare("mysql-table", &by, &dump, ShownLabels::HolderAndWaiter).await;
     let by = format!("{url}?tls=off&restart_guard=off");
     init(&by).await;
     let dump = || rows(&table("tenure_holders"), &HOLDERS_OF_MYSQL, &ask);
-    compare("mysql", &by, &dump, Shows::Holder).await;
+    compare("mysql", &by, &dump, ShownLabels::Holder).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -217,11 +220,11 @@ async fn postgres() {
     let by = format!("{url}?mode=table&tls=off");
     init(&by).await;
     let dump = || lease_tables(&ask);
-    compare("postgres-table", &by, &dump, Shows::HolderAndWaiter).await;
+    compare("postgres-table", &by, &dump, ShownLabels::HolderAndWaiter).await;
     let by = format!("{url}?tls=off&restart_guard=off");
     init(&by).await;
     let dump = || rows("tenure_holders", &HOLDERS_OF_POSTGRES, &ask);
-    compare("postgres", &by, &dump, Shows::Holder).await;
+    compare("postgres", &by, &dump, ShownLabels::Holder).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -230,7 +233,7 @@ async fn sqlite() {
     init(&file.url()).await;
     let ask = |sql: &str| file.rows(sql);
     let dump = || lease_tables(&ask);
-    compare("sqlite", &file.url(), &dump, Shows::HolderAndWaiter).await;
+    compare("sqlite", &file.url(), &dump, ShownLabels::HolderAndWaiter).await;
 }
 
 fn lease_tables(ask: &dyn Fn(&str) -> Vec<Row>) -> Vec<String> {
@@ -256,11 +259,11 @@ async fn file() {
         files.map(|entry| line(entry.unwrap().path())).collect()
     };
     let url = format!("file:{}", dir.path().display());
-    compare("file", &url, &dump, Shows::Holder).await;
+    compare("file", &url, &dump, ShownLabels::Holder).await;
 }
 
 /// A lock file as its format says: two slots of 1,024 bytes, each with eight bytes of text, ten numbers of 64 bits, and
-/// a holder at byte 96. Anything else as it is.
+/// a holder at byte 96. Other content is shown as it is.
 fn lock_file(content: &[u8]) -> String {
     if !content.starts_with(b"tenure1\n") {
         return String::from_utf8_lossy(content).into_owned();

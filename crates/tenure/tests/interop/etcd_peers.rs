@@ -1,6 +1,6 @@
-//! An etcd of its own for each test, a look at its keys past all clients, and whoever locks there.
+//! An etcd server for each test, which the test inspects directly, and the foreign lock clients.
 //!
-//! The Lock service is asked through the JSON gateway that every server has.
+//! The Lock service is used through the JSON gateway that every server has.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::support::{Driver, LONG, PATIENCE, Server, millis, soon, until};
+use crate::support::{Driver, LONG, Server, WAIT_TIMEOUT, millis, soon, until};
 use tenure_testkit::etcd::{self, base64, unbase64};
 use tenure_testkit::skip_unless_installed;
 
@@ -23,7 +23,7 @@ use tenure_testkit::skip_unless_installed;
 pub(crate) struct Etcd(Arc<etcd::Etcd>);
 
 impl Etcd {
-    /// `None` where it is not installed.
+    /// `None` where etcd is not installed.
     pub(crate) fn start() -> Option<Self> {
         (!etcd::skip_unless_installed()).then(|| Self(Arc::new(etcd::Etcd::start(1, &[]))))
     }
@@ -36,24 +36,24 @@ impl Etcd {
         tenure::connect(&self.url(options)).await.unwrap()
     }
 
-    /// The keys of whoever wants the lock, the holder's first.
+    /// The keys of the holder and of the waiters, in this order.
     pub(crate) fn keys(&self, name: &str) -> Vec<String> {
         let keys = self.0.keys(&format!("{name}/"));
         keys.into_iter().map(|key| key.key).collect()
     }
 
-    /// How many leases there are.
+    /// The number of leases.
     pub(crate) fn leases(&self) -> usize {
         self.0.leases().len()
     }
 
-    /// What the Lock service does to that key, whoever owns it.
+    /// Deletes that key by the Lock service, which compares no owner.
     pub(crate) fn unlock(&self, key: &str) {
         let order = json!({ "key": base64(key.as_bytes()) });
         self.0.order("lock/unlock", &order);
     }
 
-    /// What the Lock service says when it gives the lock: its key. Dropped, the service forgets that it was asked.
+    /// Acquires the lock by the Lock service, and returns its key. Dropping the future cancels the request.
     async fn lock(self, name: String, lease: i64) -> String {
         let order = json!({ "name": base64(name.as_bytes()), "lease": lease.to_string() });
         let order = order.to_string();
@@ -87,16 +87,16 @@ impl Server for Etcd {
 }
 
 /// One foreign process or connection.
-pub(crate) struct They {
+pub(crate) struct ForeignClient {
     etcd: Etcd,
     client: Foreign,
 }
 
 enum Foreign {
     Driver(Driver),
-    /// Runs while it waits or holds, says its key when it holds, and lets go at a SIGTERM.
+    /// The process runs while it waits or holds, prints its key when it holds, and releases the lock at a SIGTERM.
     Etcdctl(Option<LockHolder>),
-    /// A call of the Lock service that waits, and the lease; then the key that it gave.
+    /// A call of the Lock service that waits, and its lease; later the key that the call returned.
     Service {
         call: Option<JoinHandle<String>>,
         lease: i64,
@@ -104,8 +104,8 @@ enum Foreign {
     },
 }
 
-impl They {
-    /// The Mutex of etcd's concurrency package. `None` where it is not built.
+impl ForeignClient {
+    /// The Mutex of etcd's concurrency package. `None` where its driver is not built.
     pub(crate) async fn go(etcd: &Etcd) -> Option<Self> {
         let driver = Driver::start_with("go", etcd, &["etcd"]).await?;
         Some(Self::new(etcd, Foreign::Driver(driver)))
@@ -136,11 +136,11 @@ impl They {
         Self { etcd, client }
     }
 
-    /// Asks for the lock, and does not wait for the answer.
+    /// Requests the lock, and does not wait for the answer.
     pub(crate) async fn begin(&mut self, name: &str, ttl: Duration) {
         match &mut self.client {
             Foreign::Driver(driver) => {
-                driver.tell(&["lock", name, &millis(PATIENCE), &millis(ttl)]);
+                driver.tell(&["lock", name, &millis(WAIT_TIMEOUT), &millis(ttl)]);
             }
             Foreign::Etcdctl(process) => {
                 let mut command = Command::new("etcdctl");
@@ -157,12 +157,12 @@ impl They {
         }
     }
 
-    /// Waits until it has what it asked for: the key of the lock.
+    /// Waits for the lock that was requested, and returns its key.
     pub(crate) async fn granted(&mut self) -> String {
         soon("their turn", self.next_key()).await
     }
 
-    /// May be dropped.
+    /// The next key of a granted lock. The future may be dropped.
     async fn next_key(&mut self) -> String {
         match &mut self.client {
             Foreign::Driver(driver) => from_hex(&driver.held().await),
@@ -178,13 +178,13 @@ impl They {
         }
     }
 
-    /// Takes the lock, which is free: its key.
+    /// Acquires the lock, which is free, and returns its key.
     pub(crate) async fn take(&mut self, name: &str, ttl: Duration) -> String {
         self.begin(name, ttl).await;
         self.granted().await
     }
 
-    /// Whether it would have to wait; if not, it holds.
+    /// Whether the client would have to wait; otherwise it holds the lock afterwards.
     pub(crate) async fn try_fails(&mut self, name: &str) -> bool {
         if let Foreign::Driver(driver) = &mut self.client {
             return driver.try_fails(name).await;
@@ -196,21 +196,21 @@ impl They {
             if tokio::time::timeout(moment, self.next_key()).await.is_ok() {
                 break false;
             }
-            // Whoever is there must also be the one who holds.
+            // The first key must still be that of the holder.
             let now = self.etcd.keys(name);
             if now.len() > before.len() && now.first() == before.first() {
                 break true;
             }
         };
         if try_fails {
-            self.go_away().await;
+            self.stop().await;
             until("they are gone", || self.etcd.keys(name) == before).await;
         }
         try_fails
     }
 
-    /// Ends its waiting or its hold.
-    async fn go_away(&mut self) {
+    /// Ends the wait or the hold of the client.
+    async fn stop(&mut self) {
         match &mut self.client {
             Foreign::Driver(_) => unreachable!("a driver is told what to do"),
             Foreign::Etcdctl(process) => {
@@ -231,20 +231,20 @@ impl They {
         }
     }
 
-    /// Gives back the lock, which it holds.
+    /// Releases the lock, which the client holds.
     pub(crate) async fn unlock(&mut self, name: &str) {
         match &mut self.client {
             Foreign::Driver(driver) => driver.unlock(name).await,
-            _ => self.go_away().await,
+            _ => self.stop().await,
         }
     }
 
-    /// Nobody renews its lease from now on.
+    /// Kills the client, so that no process renews its lease.
     pub(crate) fn kill(&mut self) {
         match &mut self.client {
             Foreign::Driver(driver) => driver.kill(),
             Foreign::Etcdctl(process) => process.as_mut().unwrap().kill().unwrap(),
-            // Nobody ever did.
+            // No process renews the lease of the service.
             Foreign::Service { .. } => {}
         }
     }

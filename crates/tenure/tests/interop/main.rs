@@ -1,4 +1,4 @@
-//! Locks of other people and ours on one server: they exclude us, and we them.
+//! Lock clients of other projects and ours on one server: each excludes the other.
 //!
 //! `interop/` at the top of the repository has the foreign clients; `scripts/test --only interop` builds them.
 //! The test of a client that is not built says `SKIP interop LANGUAGE: reason` and passes.

@@ -1,11 +1,11 @@
-//! `dialect=shedlock` and Java's ShedLock over JDBC, by the time of the database: they exclude us, and we them.
+//! `dialect=shedlock` and Java's ShedLock over JDBC, by the time of the database: each excludes the other.
 
 use std::time::Duration;
 
 use tenure::{Client, Renew};
 
 use crate::support::{
-    Driver, LONG, PATIENCE, Scratch, Server, add_one, hex, soon, take, try_fails, waiting,
+    Driver, LONG, Scratch, Server, WAIT_TIMEOUT, add_one, hex, soon, take, try_fails, waiting,
 };
 use tenure_testkit::{mariadb, postgres};
 
@@ -19,8 +19,8 @@ macro_rules! on_both {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    if let Some((server, they)) = super::Database::$database().await {
-                        super::$test(server, they).await;
+                    if let Some((server, foreign)) = super::Database::$database().await {
+                        super::$test(server, foreign).await;
                     }
                 }
             )*
@@ -28,7 +28,7 @@ macro_rules! on_both {
     };
 }
 
-on_both! { each_excludes_the_other a_program_that_died_is_followed ours_runs_out_for_them both_count_to_the_same_number }
+on_both! { each_excludes_the_other a_lock_of_a_dead_program_is_acquired our_lease_ends_for_shedlock no_increment_is_lost }
 
 enum Database {
     MySql(mariadb::MariaDb),
@@ -56,13 +56,13 @@ impl Database {
         Self::Postgres(server).with_driver("postgres").await
     }
 
-    /// With ShedLock's table, as we make it.
+    /// The database with ShedLock's table, created by our statements.
     async fn with_driver(self, kind: &str) -> Option<(Self, Driver)> {
         self.client().await.init().await.unwrap();
         let (user, password, database) = (mariadb::USER, mariadb::PASSWORD, mariadb::DATABASE);
         let options = [kind, user, password, database];
-        let they = Driver::start_with("shedlock", &self, &options).await?;
-        Some((self, they))
+        let foreign = Driver::start_with("shedlock", &self, &options).await?;
+        Some((self, foreign))
     }
 
     async fn client(&self) -> Client {
@@ -75,20 +75,20 @@ impl Database {
     }
 }
 
-async fn each_excludes_the_other(database: Database, mut they: Driver) {
+async fn each_excludes_the_other(database: Database, mut foreign: Driver) {
     let client = database.client().await;
-    // Who comes first makes the row; afterwards it is there.
+    // The first holder creates the row, and later holders find the row.
     for name in ["job", "orders/42", "Größe 🔒 a b"] {
         for round in 0..3 {
             let guard = take(&client, name).await;
-            assert!(they.try_fails(name).await, "{name}, round {round}");
+            assert!(foreign.try_fails(name).await, "{name}, round {round}");
             guard.release().await.unwrap();
-            let by = they.take(name, LONG).await;
+            let by = foreign.take(name, LONG).await;
             assert!(try_fails(&client, name).await, "{name}, round {round}");
             let status = client.inspect(name).await.unwrap();
             assert_eq!(hex(status.holds[0].holder.host.as_bytes()), by);
             let next = waiting(&client, name);
-            they.unlock(name).await;
+            foreign.unlock(name).await;
             let next = soon("our turn", next).await.unwrap();
             assert!(next.token() > token_of(&status));
             next.release().await.unwrap();
@@ -100,37 +100,37 @@ fn token_of(status: &tenure::Status) -> tenure::FencingToken {
     status.holds[0].token.unwrap()
 }
 
-/// `lockAtMostFor` ends by the database's clock, for us as for them.
-async fn a_program_that_died_is_followed(database: Database, mut they: Driver) {
+/// `lockAtMostFor` ends by the database's clock for our client too.
+async fn a_lock_of_a_dead_program_is_acquired(database: Database, mut foreign: Driver) {
     let client = database.client().await;
-    they.take("job", Duration::from_secs(3)).await;
-    they.kill();
+    foreign.take("job", Duration::from_secs(3)).await;
+    foreign.kill();
     assert!(try_fails(&client, "job").await);
-    let lock = client.lock("job").ttl(LONG).wait(PATIENCE);
+    let lock = client.lock("job").ttl(LONG).wait(WAIT_TIMEOUT);
     let next = lock.acquire().await.unwrap();
     next.release().await.unwrap();
 }
 
-async fn ours_runs_out_for_them(database: Database, mut they: Driver) {
+async fn our_lease_ends_for_shedlock(database: Database, mut foreign: Driver) {
     let client = database.client().await;
     let lock = client.lock("job").ttl(Duration::from_secs(2));
     let guard = lock.renew(Renew::Never).acquire().await.unwrap();
-    they.tell(&["lock", "job", "60000", "30000"]);
-    they.held().await;
+    foreign.tell(&["lock", "job", "60000", "30000"]);
+    foreign.held().await;
     assert!(!guard.is_held(), "two believe");
     assert!(guard.release().await.is_err());
     assert!(try_fails(&client, "job").await, "theirs was freed");
-    they.unlock("job").await;
+    foreign.unlock("job").await;
 }
 
-async fn both_count_to_the_same_number(database: Database, mut they: Driver) {
+async fn no_increment_is_lost(database: Database, mut foreign: Driver) {
     const TASKS: u64 = 3;
     const EACH: u64 = 20;
     let scratch = Scratch::new();
     let file = scratch.path().join("number");
     std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
     let (tasks, each) = (TASKS.to_string(), EACH.to_string());
-    they.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
+    foreign.tell(&["count", "a", &tasks, &each, file.to_str().unwrap(), "30000"]);
     let client = database.client().await;
     let mut ours = tokio::task::JoinSet::new();
     for _ in 0..TASKS {
@@ -144,7 +144,7 @@ async fn both_count_to_the_same_number(database: Database, mut they: Driver) {
         });
     }
     soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
+    assert_eq!(foreign.answer().await, "counted");
     let text = std::fs::read_to_string(&file).unwrap();
     let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(value, 2 * TASKS * EACH);

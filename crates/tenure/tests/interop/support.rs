@@ -1,4 +1,4 @@
-//! Foreign drivers, and a Redis server of its own for each test with a look at its keys past all clients.
+//! The drivers of foreign clients, and a Redis server for each test, which the test inspects directly.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -14,22 +14,22 @@ use tokio::task::JoinHandle;
 use tenure_testkit::redis;
 use tenure_testkit::resp::Value;
 
-/// How long anything may take. Generous: when it is over, somebody is stuck.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// So long that what happens in a test never happens because it ran out.
+/// The time limit of a wait. It is long, so that a wait that reaches it is stuck.
+pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
+/// A ttl that does not end during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
-/// Says something past the capture of the test's output, on a line of its own.
-pub(crate) fn say(line: &str) {
+/// Prints a line that the capture of the test's output does not hide.
+pub(crate) fn print_line(line: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n{line}").unwrap();
 }
 
-/// Says once, and not in every test, that a client cannot be tested with.
+/// Prints once, and not in every test, that a client is not available.
 fn skip(language: &str, reason: &str) {
-    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    if SAID.lock().unwrap().insert(language.to_owned()) {
-        say(&format!("SKIP interop {language}: {reason}"));
+    static SKIPPED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    if SKIPPED.lock().unwrap().insert(language.to_owned()) {
+        print_line(&format!("SKIP interop {language}: {reason}"));
     }
 }
 
@@ -37,21 +37,21 @@ pub(crate) fn millis(time: Duration) -> String {
     time.as_millis().to_string()
 }
 
-/// What must come in the end, within [`PATIENCE`].
+/// The output of the future, which must come within [`WAIT_TIMEOUT`].
 pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("{what}: nothing for {PATIENCE:?}"),
+        Err(_) => panic!("{what}: nothing for {WAIT_TIMEOUT:?}"),
     }
 }
 
-/// Asks again until it is so. For what the server knows and tells nobody.
+/// Checks the condition again until it holds, for a state of which the server sends no message.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    until_told(what, async || is_so()).await;
+    until_async(what, async || is_so()).await;
 }
 
-/// The same where the asking takes its time.
-pub(crate) async fn until_told(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// [`until`] for an asynchronous condition.
+pub(crate) async fn until_async(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     soon(what, async {
         while !is_so().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -60,7 +60,7 @@ pub(crate) async fn until_told(what: &str, mut is_so: impl AsyncFnMut() -> bool)
     .await;
 }
 
-/// A directory that goes away with the test.
+/// A directory that is removed at the end of the test.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -82,7 +82,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a foreign client can be pointed at.
+/// A server to which a foreign client can connect.
 pub(crate) trait Server {
     fn port(&self) -> u16;
 }
@@ -91,7 +91,7 @@ pub(crate) trait Server {
 pub(crate) struct Redis(redis::Redis);
 
 impl Redis {
-    /// `None` where it is not installed.
+    /// `None` where Redis is not installed.
     pub(crate) fn start() -> Option<Self> {
         (!redis::skip_unless_installed()).then(|| Self(redis::Redis::start(&[])))
     }
@@ -111,7 +111,7 @@ impl Redis {
         tenure::connect(&url).await.unwrap()
     }
 
-    /// Sends a command and gives the answer, which is no error.
+    /// Sends a command and returns the answer, which must not be an error.
     #[track_caller]
     pub(crate) fn ask(&self, command: &[&str]) -> Value {
         self.0.order(command)
@@ -138,17 +138,17 @@ impl Redis {
         pairs.map(|x| (x[0].clone(), x[1].clone())).collect()
     }
 
-    /// What is left of a key's life, in ms.
+    /// The remaining lifetime of a key, in ms.
     pub(crate) fn ttl(&self, key: &str) -> i64 {
         self.ask(&["PTTL", key]).int()
     }
 
-    /// How many connections have subscribed to the channel.
+    /// The number of connections that have subscribed to the channel.
     pub(crate) fn subscribers(&self, channel: &str) -> i64 {
         self.ask(&["PUBSUB", "NUMSUB", channel]).items()[1].int()
     }
 
-    /// How many channels the connections of that name have subscribed to.
+    /// The number of channels to which the connections of that name have subscribed.
     pub(crate) fn subscriptions_of(&self, client: &str) -> i64 {
         let list = self.ask(&["CLIENT", "LIST"]).text();
         let name = format!(" name={client} ");
@@ -160,13 +160,13 @@ impl Redis {
             .sum()
     }
 
-    /// How many commands of any kind the server has run, ours here included.
+    /// The number of commands that the server has executed, this one included.
     pub(crate) fn commands(&self) -> i64 {
         let count = self.0.info("stats", "total_commands_processed");
         count.parse().unwrap()
     }
 
-    /// Listens to a channel; the messages come from the function, which waits for them.
+    /// Subscribes to a channel. The returned function waits for the next message.
     pub(crate) fn listen(&self, channel: &str) -> impl FnMut() -> String + use<> {
         let mut connection = self.0.connection();
         connection.ask(&["SUBSCRIBE", channel]).unwrap();
@@ -184,13 +184,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A process with a foreign client in it; `interop/README.md` has its language. Killed when dropped.
+/// A process with a foreign client; `interop/README.md` describes its commands. Dropping this kills the process.
 pub(crate) struct Driver {
     process: LockHolder,
 }
 
 impl Driver {
-    /// `None` where it is not built.
+    /// `None` where the driver is not built.
     pub(crate) async fn start(language: &str, server: &impl Server) -> Option<Self> {
         Self::start_with(language, server, &[]).await
     }
@@ -217,7 +217,7 @@ impl Driver {
         Some(driver)
     }
 
-    /// Gives an order without waiting for the answer.
+    /// Sends a command without waiting for the answer.
     pub(crate) fn tell(&mut self, order: &[&str]) {
         self.process.say(&order.join("\t")).unwrap();
     }
@@ -232,7 +232,7 @@ impl Driver {
         self.answer().await
     }
 
-    /// The answer to an order that should take the lock: the owner's value or token.
+    /// The answer to a command that should acquire the lock: the owner's value or token.
     pub(crate) async fn held(&mut self) -> String {
         let answer = self.answer().await;
         match answer.strip_prefix("held\t") {
@@ -241,7 +241,7 @@ impl Driver {
         }
     }
 
-    /// Takes the lock, which is free.
+    /// Acquires the lock, which is free.
     pub(crate) async fn take(&mut self, name: &str, ttl: Duration) -> String {
         self.tell(&["try", name, &millis(ttl)]);
         self.held().await
@@ -255,31 +255,31 @@ impl Driver {
         }
     }
 
-    /// Gives back the lock, which it holds.
+    /// Releases the lock, which the client holds.
     pub(crate) async fn unlock(&mut self, name: &str) {
         assert_eq!(self.ask(&["unlock", name]).await, "released", "{name}");
     }
 
-    /// `kill -9`, and waits for its end.
+    /// Kills the process by SIGKILL, and waits for its end.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
     }
 }
 
-/// Takes a lock that is free, with a lease that is long.
+/// Acquires a lock that is free, with a long lease.
 pub(crate) async fn take(client: &Client, name: &str) -> Guard {
     let taken = client.lock(name).ttl(LONG).try_acquire().await.unwrap();
     taken.expect("the name is free")
 }
 
-/// Tries once; whether another holder was in the way.
+/// Tries once, and returns whether another holder has the lock.
 pub(crate) async fn try_fails(client: &Client, name: &str) -> bool {
     client.lock(name).try_acquire().await.unwrap().is_none()
 }
 
 /// Starts to wait for the lock.
 pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
-    let lock = client.lock(name).ttl(LONG).wait(PATIENCE);
+    let lock = client.lock(name).ttl(LONG).wait(WAIT_TIMEOUT);
     tokio::spawn(async move { lock.acquire().await.unwrap() })
 }
 
@@ -292,11 +292,12 @@ pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> LockHolder {
     holder
 }
 
-/// So many tasks on either side count in one file, so many times each, by a read and a write under the lock: a count
-/// is lost when two hold it. `ttl` is what the foreign client is told; our tasks pause after each release.
+/// `tasks` tasks of each of the two clients increment a number in one file, `each` times, by a read and a write under
+/// the lock: an increment is lost when two tasks hold the lock. `ttl` is the ttl of the foreign client; our tasks pause
+/// after each release.
 pub(crate) async fn no_increment_is_lost(
-    (they, ttl): (&mut Driver, &str),
-    (we, pause): (&Client, Duration),
+    (foreign, ttl): (&mut Driver, &str),
+    (our_client, pause): (&Client, Duration),
     name: &'static str,
     [tasks, each]: [u64; 2],
 ) {
@@ -305,10 +306,10 @@ pub(crate) async fn no_increment_is_lost(
     std::fs::write(&file, format!("{:020} nobody\n", 0)).unwrap();
     let (theirs, their_each) = (tasks.to_string(), each.to_string());
     let path = file.to_str().unwrap();
-    they.tell(&["count", name, &theirs, &their_each, path, ttl]);
+    foreign.tell(&["count", name, &theirs, &their_each, path, ttl]);
     let mut ours = tokio::task::JoinSet::new();
     for _ in 0..tasks {
-        let (lock, file) = (we.lock(name), file.clone());
+        let (lock, file) = (our_client.lock(name), file.clone());
         ours.spawn(async move {
             let mut after_them = 0;
             for _ in 0..each {
@@ -323,20 +324,20 @@ pub(crate) async fn no_increment_is_lost(
         });
     }
     let after_them = soon("our tasks", ours.join_all()).await;
-    assert_eq!(they.answer().await, "counted");
+    assert_eq!(foreign.answer().await, "counted");
     let text = std::fs::read_to_string(&file).unwrap();
     let value: u64 = text.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(value, 2 * tasks * each);
     assert!(after_them.iter().sum::<u32>() > 0, "the two never met");
 }
 
-/// Waits for long enough that a waiter would be granted by mistake; whether it was.
+/// Waits long enough for a grant by mistake, and returns whether the waiter was granted.
 pub(crate) async fn granted_by_mistake(guard: &mut JoinHandle<Guard>) -> bool {
     let moment = Duration::from_millis(50);
     tokio::time::timeout(moment, guard).await.is_ok()
 }
 
-/// What was started. Where it cannot be started, which has been said, the test returns.
+/// The started value. If it could not be started, which was printed, the test returns.
 macro_rules! or_skip {
     ($start:expr) => {
         match $start {
@@ -347,7 +348,8 @@ macro_rules! or_skip {
 }
 pub(crate) use or_skip;
 
-/// Reads, lets others run, writes: loses counts unless it is alone. Tells who wrote before.
+/// Increments the number in the file. Other tasks run between the read and the write, so that increments are lost
+/// without exclusion. Returns the last writer.
 pub(crate) async fn add_one(file: &Path) -> String {
     let text = std::fs::read_to_string(file).unwrap();
     let (value, who) = text.trim_end().split_once(' ').unwrap();

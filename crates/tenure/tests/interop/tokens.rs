@@ -6,11 +6,11 @@ use std::time::Duration;
 use tenure::{ErrorKind, Guard, Renew};
 
 use crate::support::{
-    self, Driver, LONG, PATIENCE, Redis, hex, millis, or_skip, our_holder, soon, take, try_fails,
-    until, waiting,
+    self, Driver, LONG, Redis, WAIT_TIMEOUT, hex, millis, or_skip, our_holder, soon, take,
+    try_fails, until, waiting,
 };
 
-/// Long enough to be renewed by a busy machine, short enough to be waited for.
+/// A ttl that a busy machine can renew in time, and short enough for a test that waits for its end.
 const SHORT: Duration = Duration::from_secs(1);
 
 macro_rules! with_each_client {
@@ -28,9 +28,9 @@ macro_rules! with_each_client {
                 #[tokio::test]
                 async fn $test() {
                     let Some(redis) = Redis::start() else { return };
-                    let they = Driver::start_with($language, &redis, &$options).await;
-                    let Some(they) = they else { return };
-                    super::$test(redis, they).await;
+                    let foreign = Driver::start_with($language, &redis, &$options).await;
+                    let Some(foreign) = foreign else { return };
+                    super::$test(redis, foreign).await;
                 }
             )*
         }
@@ -38,13 +38,13 @@ macro_rules! with_each_client {
 }
 
 with_each_client! {
-    we_wait_for_them
-    they_wait_for_us
-    what_is_not_theirs_they_do_not_release
-    what_is_not_ours_we_do_not_release
-    our_renewal_keeps_them_out
-    they_are_killed
-    we_are_killed
+    tenure_waits_for_a_foreign_holder
+    a_foreign_client_waits_for_tenure
+    a_foreign_client_does_not_release_our_hold
+    we_do_not_release_a_foreign_hold
+    our_renewal_keeps_foreign_clients_out
+    a_foreign_holder_is_killed
+    a_holder_of_ours_is_killed
     no_increment_is_lost
     names_are_taken_as_written
 }
@@ -53,42 +53,42 @@ fn value_of(guard: &Guard) -> String {
     hex(guard.owner_id().to_hex().as_bytes())
 }
 
-async fn we_wait_for_them(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    let value = they.take("a", LONG).await;
+async fn tenure_waits_for_a_foreign_holder(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    let value = foreign.take("a", LONG).await;
     assert_eq!(redis.value("a"), value);
     assert!((1..=30_000).contains(&redis.ttl("a")));
-    assert!(try_fails(&we, "a").await);
-    assert!(we.inspect("a").await.unwrap().is_held());
-    let short = we.lock("a").wait(Duration::from_millis(50));
+    assert!(try_fails(&our_client, "a").await);
+    assert!(our_client.inspect("a").await.unwrap().is_held());
+    let short = our_client.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WaitElapsed, "{error}");
     assert_eq!(redis.value("a"), value, "we have changed their hold");
 
-    let waiting = waiting(&we, "a");
+    let waiting = waiting(&our_client, "a");
     let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;
     until("our place in the queue", queued).await;
     assert_eq!(redis.value("a"), value, "we have not waited");
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.try_fails("a").await);
+    assert!(foreign.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.try_fails("a").await);
+    assert!(!foreign.try_fails("a").await);
 }
 
-async fn they_wait_for_us(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    let guard = take(&we, "a").await;
+async fn a_foreign_client_waits_for_tenure(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    let guard = take(&our_client, "a").await;
     assert_eq!(redis.value("a"), value_of(&guard));
-    assert!(they.try_fails("a").await);
-    assert_eq!(they.ask(&["locked", "a"]).await, "yes");
+    assert!(foreign.try_fails("a").await);
+    assert_eq!(foreign.ask(&["locked", "a"]).await, "yes");
     let order = ["lock", "a", "200", "30000"];
-    assert_eq!(they.ask(&order).await, "busy");
+    assert_eq!(foreign.ask(&order).await, "busy");
 
     let before = redis.commands();
-    they.tell(&["lock", "a", &millis(PATIENCE), "30000"]);
-    // More than our looks at it.
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "30000"]);
+    // More commands than this test sends.
     let mut looks = 0;
     until("their try", || {
         looks += 1;
@@ -96,75 +96,76 @@ async fn they_wait_for_us(redis: Redis, mut they: Driver) {
     })
     .await;
     guard.release().await.unwrap();
-    let value = they.held().await;
+    let value = foreign.held().await;
     assert_eq!(redis.value("a"), value);
-    assert!(try_fails(&we, "a").await);
-    they.unlock("a").await;
+    assert!(try_fails(&our_client, "a").await);
+    foreign.unlock("a").await;
     assert!(!redis.exists("a"));
 }
 
-async fn what_is_not_theirs_they_do_not_release(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    they.take("a", Duration::from_millis(100)).await;
+async fn a_foreign_client_does_not_release_our_hold(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    foreign.take("a", Duration::from_millis(100)).await;
     until("the end of their hold", || !redis.exists("a")).await;
-    let guard = take(&we, "a").await;
-    assert_eq!(they.ask(&["unlock", "a"]).await, "not-held");
+    let guard = take(&our_client, "a").await;
+    assert_eq!(foreign.ask(&["unlock", "a"]).await, "not-held");
     assert_eq!(redis.value("a"), value_of(&guard));
     assert!(guard.is_held());
-    assert!(they.try_fails("a").await);
+    assert!(foreign.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
-async fn what_is_not_ours_we_do_not_release(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    let lock = we.lock("a").ttl(SHORT).renew(Renew::Never);
+async fn we_do_not_release_a_foreign_hold(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    let lock = our_client.lock("a").ttl(SHORT).renew(Renew::Never);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     until("the end of our hold", || !redis.exists("a")).await;
     soon("the news of it", guard.lost()).await;
-    let value = they.take("a", LONG).await;
+    let value = foreign.take("a", LONG).await;
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(redis.value("a"), value);
-    they.unlock("a").await;
+    foreign.unlock("a").await;
 }
 
-async fn our_renewal_keeps_them_out(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    let lock = we.lock("a").ttl(SHORT);
+async fn our_renewal_keeps_foreign_clients_out(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    let lock = our_client.lock("a").ttl(SHORT);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     let wait = millis(SHORT * 7 / 2);
-    assert_eq!(they.ask(&["lock", "a", &wait, "30000"]).await, "busy");
+    assert_eq!(foreign.ask(&["lock", "a", &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
-    assert!(!they.try_fails("a").await);
+    assert!(!foreign.try_fails("a").await);
 }
 
-async fn they_are_killed(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
-    they.take("a", SHORT).await;
-    they.kill();
-    let lock = we.lock("a").wait(PATIENCE);
+async fn a_foreign_holder_is_killed(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
+    foreign.take("a", SHORT).await;
+    foreign.kill();
+    let lock = our_client.lock("a").wait(WAIT_TIMEOUT);
     let guard = soon("our turn", lock.acquire()).await.unwrap();
     assert_eq!(redis.value("a"), value_of(&guard));
 }
 
-async fn we_are_killed(redis: Redis, mut they: Driver) {
-    let mut we = our_holder(&redis.url(""), "a", "1s").await;
-    assert!(they.try_fails("a").await);
-    we.kill().unwrap();
-    they.tell(&["lock", "a", &millis(PATIENCE), "30000"]);
-    let value = they.held().await;
+async fn a_holder_of_ours_is_killed(redis: Redis, mut foreign: Driver) {
+    let mut our_client = our_holder(&redis.url(""), "a", "1s").await;
+    assert!(foreign.try_fails("a").await);
+    our_client.kill().unwrap();
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "30000"]);
+    let value = foreign.held().await;
     assert_eq!(redis.value("a"), value);
 }
 
-async fn no_increment_is_lost(redis: Redis, mut they: Driver) {
-    // Without a pause we would hand it from task to task until the last one is done.
-    let (we, pause) = (redis.client().await, Duration::from_millis(5));
-    support::no_increment_is_lost((&mut they, "30000"), (&we, pause), "a", [4, 100]).await;
+async fn no_increment_is_lost(redis: Redis, mut foreign: Driver) {
+    // Without a pause our client would hand the lock from task to task until the last task has ended.
+    let (our_client, pause) = (redis.client().await, Duration::from_millis(5));
+    support::no_increment_is_lost((&mut foreign, "30000"), (&our_client, pause), "a", [4, 100])
+        .await;
 }
 
-async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
-    let we = redis.client().await;
+async fn names_are_taken_as_written(redis: Redis, mut foreign: Driver) {
+    let our_client = redis.client().await;
     for name in [
         "a{b}c",
         "{a}{b}",
@@ -173,60 +174,65 @@ async fn names_are_taken_as_written(redis: Redis, mut they: Driver) {
         "a:b/c",
         "tenure",
     ] {
-        let value = they.take(name, LONG).await;
+        let value = foreign.take(name, LONG).await;
         assert_eq!(redis.value(name), value, "{name}");
-        assert!(try_fails(&we, name).await, "{name}");
-        they.unlock(name).await;
-        let guard = take(&we, name).await;
+        assert!(try_fails(&our_client, name).await, "{name}");
+        foreign.unlock(name).await;
+        let guard = take(&our_client, name).await;
         assert_eq!(redis.value(name), value_of(&guard), "{name}");
-        assert!(they.try_fails(name).await, "{name}");
+        assert!(foreign.try_fails(name).await, "{name}");
         guard.release().await.unwrap();
         assert!(!redis.exists(name), "{name}");
     }
 }
 
-/// What they call `app:a` is `a` to us, and the other way round.
+/// With a prefix in our URL, the foreign name `app:a` is our name `a`.
 #[tokio::test]
-async fn a_prefix_is_part_of_their_name() {
+async fn a_prefix_is_part_of_the_foreign_name() {
     let Some(redis) = Redis::start() else { return };
-    let mut they = or_skip!(Driver::start("python", &redis).await);
-    let we = tenure::connect(&redis.url("&prefix=app:")).await.unwrap();
-    they.take("app:a", LONG).await;
-    assert!(try_fails(&we, "a").await);
-    they.unlock("app:a").await;
-    let guard = take(&we, "a").await;
-    assert!(they.try_fails("app:a").await);
-    assert!(!they.try_fails("a").await);
+    let mut foreign = or_skip!(Driver::start("python", &redis).await);
+    let our_client = tenure::connect(&redis.url("&prefix=app:")).await.unwrap();
+    foreign.take("app:a", LONG).await;
+    assert!(try_fails(&our_client, "a").await);
+    foreign.unlock("app:a").await;
+    let guard = take(&our_client, "a").await;
+    assert!(foreign.try_fails("app:a").await);
+    assert!(!foreign.try_fails("a").await);
     guard.release().await.unwrap();
 }
 
-/// redis-py without a timeout, and many a shell script, write a key that never runs out.
+/// redis-py without a timeout, and shell scripts, write a key that never expires.
 #[tokio::test]
 async fn a_foreign_key_without_ttl_is_waited_for() {
     let Some(redis) = Redis::start() else { return };
-    let mut they = or_skip!(Driver::start("python", &redis).await);
-    let we = redis.client().await;
-    they.take("a", Duration::ZERO).await;
+    let mut foreign = or_skip!(Driver::start("python", &redis).await);
+    let our_client = redis.client().await;
+    foreign.take("a", Duration::ZERO).await;
     assert_eq!(redis.ttl("a"), -1);
-    assert!(try_fails(&we, "a").await);
+    assert!(try_fails(&our_client, "a").await);
     assert_eq!(redis.ttl("a"), -1, "we have given it a ttl");
-    let waiting = waiting(&we, "a");
+    let waiting = waiting(&our_client, "a");
     let queued = || redis.ask(&["LLEN", "tenure:{a}:queue"]).int() == 2;
     until("our place in the queue", queued).await;
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     guard.release().await.unwrap();
 }
 
-/// The lock of somebody with another format: no guess, and not a wait for ever.
+/// A value of another format under the name is an error: the client neither guesses its meaning nor waits for ever.
 #[tokio::test]
 async fn a_hash_under_the_name_is_one_clear_error() {
     let Some(redis) = Redis::start() else { return };
-    let we = redis.client().await;
+    let our_client = redis.client().await;
     redis.ask(&["HSET", "a", "somebody:1", "1"]);
     for error in [
-        we.lock("a").try_acquire().await.unwrap_err(),
-        we.lock("a").wait(PATIENCE).acquire().await.unwrap_err(),
+        our_client.lock("a").try_acquire().await.unwrap_err(),
+        our_client
+            .lock("a")
+            .wait(WAIT_TIMEOUT)
+            .acquire()
+            .await
+            .unwrap_err(),
     ] {
         let text = error.to_string();
         assert!(text.contains("holds a hash"), "{text}");

@@ -1,16 +1,17 @@
-//! ZooKeeper: Curator, go-zk, zookeeper-client and kazoo with Curator's names; and who only half belongs to them.
+//! ZooKeeper: Curator, go-zk, zookeeper-client and kazoo with Curator's names, and recipes that are compatible in one
+//! direction only.
 
 use std::time::Duration;
 
 use tenure::ErrorKind;
 
 use crate::support::{
-    self, Driver, LONG, PATIENCE, granted_by_mistake, hex, millis, or_skip, our_holder, soon, take,
-    try_fails, waiting,
+    self, Driver, LONG, WAIT_TIMEOUT, granted_by_mistake, hex, millis, or_skip, our_holder, soon,
+    take, try_fails, waiting,
 };
 use crate::zookeeper_peers::{SESSION, SHORT_SESSION, Zookeeper, number, start};
 
-/// The clients that wait for each other, and we with them.
+/// The clients that wait for each other and for our client.
 const CURATOR: (&str, &str) = ("curator", "");
 const KAZOO: (&str, &str) = ("python", "kazoo-curator");
 const GO: (&str, &str) = ("go", "go-zk");
@@ -38,17 +39,17 @@ macro_rules! with_each_client {
 }
 
 with_each_client! {
-    we_wait_for_them
-    they_wait_for_us
+    tenure_waits_for_a_foreign_holder
+    a_foreign_client_waits_for_tenure
     all_are_served_in_order
-    they_are_killed
-    we_are_killed
+    a_foreign_holder_is_killed
+    a_holder_of_ours_is_killed
     no_increment_is_lost
     paths_are_taken_as_written
 }
 
-/// What Curator and its family would take for a contender, and sort by its number.
-fn is_curators(node: &str) -> bool {
+/// Whether Curator and compatible libraries take the node for a contender, and sort it by its number.
+fn has_name_of_curator(node: &str) -> bool {
     let rest = node.strip_prefix("_c_").unwrap_or_default();
     let uuid = rest.get(..36).unwrap_or_default();
     let digits = number(node).bytes().all(|byte| byte.is_ascii_digit());
@@ -57,65 +58,65 @@ fn is_curators(node: &str) -> bool {
         && digits
 }
 
-async fn we_wait_for_them(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
-    let we = zookeeper.client("").await;
-    let node = they.take("a", LONG).await;
+async fn tenure_waits_for_a_foreign_holder(zookeeper: Zookeeper, who: (&str, &str)) {
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
+    let our_client = zookeeper.client("").await;
+    let node = foreign.take("a", LONG).await;
     let nodes = zookeeper.nodes("a").await;
     assert_eq!(nodes.len(), 1);
     assert_eq!(hex(nodes[0].as_bytes()), node);
-    assert!(try_fails(&we, "a").await);
-    assert!(we.inspect("a").await.unwrap().is_held());
-    let short = we.lock("a").wait(Duration::from_millis(50));
+    assert!(try_fails(&our_client, "a").await);
+    assert!(our_client.inspect("a").await.unwrap().is_held());
+    let short = our_client.lock("a").wait(Duration::from_millis(50));
     let error = short.acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WaitElapsed, "{error}");
     assert_eq!(zookeeper.nodes("a").await, nodes, "we have left a node");
 
-    let mut waiting = waiting(&we, "a");
+    let mut waiting = waiting(&our_client, "a");
     zookeeper.until_queued("a", 2).await;
     assert!(
         !granted_by_mistake(&mut waiting).await,
         "we have not waited"
     );
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.try_fails("a").await);
+    assert!(foreign.try_fails("a").await);
     guard.release().await.unwrap();
-    assert!(!they.try_fails("a").await);
+    assert!(!foreign.try_fails("a").await);
 }
 
-async fn they_wait_for_us(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
-    let we = zookeeper.client("").await;
-    let guard = take(&we, "a").await;
+async fn a_foreign_client_waits_for_tenure(zookeeper: Zookeeper, who: (&str, &str)) {
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
+    let our_client = zookeeper.client("").await;
+    let guard = take(&our_client, "a").await;
     let ours = zookeeper.nodes("a").await;
-    assert!(ours.len() == 1 && is_curators(&ours[0]), "{ours:?}");
+    assert!(ours.len() == 1 && has_name_of_curator(&ours[0]), "{ours:?}");
     let data = zookeeper.data(&format!("/a/{}", ours[0])).await;
     assert!(data.contains(&std::process::id().to_string()), "{data}");
-    assert!(they.try_fails("a").await);
-    assert_eq!(they.ask(&["locked", "a"]).await, "yes");
-    assert_eq!(they.ask(&["lock", "a", "200", "0"]).await, "busy");
+    assert!(foreign.try_fails("a").await);
+    assert_eq!(foreign.ask(&["locked", "a"]).await, "yes");
+    assert_eq!(foreign.ask(&["lock", "a", "200", "0"]).await, "busy");
     zookeeper.until_queued("a", 1).await;
 
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 2).await;
     assert_eq!(zookeeper.nodes("a").await[0], ours[0], "we hold");
     guard.release().await.unwrap();
-    let node = they.held().await;
+    let node = foreign.held().await;
     assert_eq!(hex(zookeeper.nodes("a").await[0].as_bytes()), node);
-    assert!(try_fails(&we, "a").await);
-    they.unlock("a").await;
+    assert!(try_fails(&our_client, "a").await);
+    foreign.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
 }
 
-/// Whoever came first is served first, whatever program it runs.
+/// The client that came first is served first, no matter which program it is.
 async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
-    // A client asks for a name once, however many of its tasks want it.
-    let (we, other) = (zookeeper.client("").await, zookeeper.client("").await);
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
+    // A client asks for a name once, also when several of its tasks want the name; so each waiter is a client.
+    let (our_client, other) = (zookeeper.client("").await, zookeeper.client("").await);
     let last = zookeeper.client("").await;
-    let first = take(&we, "a").await;
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    let first = take(&our_client, "a").await;
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 2).await;
     let mut second = waiting(&other, "a");
     zookeeper.until_queued("a", 3).await;
@@ -123,172 +124,175 @@ async fn all_are_served_in_order(zookeeper: Zookeeper, who: (&str, &str)) {
     zookeeper.until_queued("a", 4).await;
     let first_token = first.token();
     first.release().await.unwrap();
-    they.held().await;
+    foreign.held().await;
     assert!(!granted_by_mistake(&mut second).await && !granted_by_mistake(&mut third).await);
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let second = soon("the second one's turn", second).await.unwrap();
     assert!(!granted_by_mistake(&mut third).await);
     let second_token = second.token();
     assert!(first_token < second_token);
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 3).await;
     second.release().await.unwrap();
     let third = soon("the third one's turn", third).await.unwrap();
     assert!(second_token < third.token());
     third.release().await.unwrap();
-    they.held().await;
-    they.unlock("a").await;
+    foreign.held().await;
+    foreign.unlock("a").await;
 }
 
-async fn they_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SHORT_SESSION).await);
-    let we = zookeeper.client("").await;
-    they.take("a", LONG).await;
-    they.kill();
-    let lock = we.lock("a").wait(PATIENCE);
+async fn a_foreign_holder_is_killed(zookeeper: Zookeeper, who: (&str, &str)) {
+    let mut foreign = or_skip!(start(&zookeeper, who, SHORT_SESSION).await);
+    let our_client = zookeeper.client("").await;
+    foreign.take("a", LONG).await;
+    foreign.kill();
+    let lock = our_client.lock("a").wait(WAIT_TIMEOUT);
     let guard = soon("our turn", lock.acquire()).await.unwrap();
     guard.release().await.unwrap();
 }
 
-async fn we_are_killed(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
-    let mut we = our_holder(&zookeeper.url(""), "a", "2s").await;
-    assert!(they.try_fails("a").await);
-    we.kill().unwrap();
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
-    let node = they.held().await;
+async fn a_holder_of_ours_is_killed(zookeeper: Zookeeper, who: (&str, &str)) {
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
+    let mut our_client = our_holder(&zookeeper.url(""), "a", "2s").await;
+    assert!(foreign.try_fails("a").await);
+    our_client.kill().unwrap();
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
+    let node = foreign.held().await;
     assert_eq!(hex(zookeeper.nodes("a").await[0].as_bytes()), node);
 }
 
 async fn no_increment_is_lost(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
     let ours = (&zookeeper.client("").await, Duration::ZERO);
-    support::no_increment_is_lost((&mut they, "0"), ours, "a", [3, 25]).await;
+    support::no_increment_is_lost((&mut foreign, "0"), ours, "a", [3, 25]).await;
 }
 
-/// A root in our URL, or a path as a name, is the same directory to them. They need no parents made for them.
+/// A path in our URL, or a path as a name, is the same directory for the foreign client, which creates missing parents
+/// itself.
 async fn paths_are_taken_as_written(zookeeper: Zookeeper, who: (&str, &str)) {
-    let mut they = or_skip!(start(&zookeeper, who, SESSION).await);
+    let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
     let raw = zookeeper.client("?names=raw").await;
     let rooted = zookeeper.client("locks/app").await;
     let path = "locks/app/orders-42";
-    they.take(path, LONG).await;
+    foreign.take(path, LONG).await;
     assert!(try_fails(&raw, path).await);
     assert!(try_fails(&rooted, "orders-42").await);
     assert!(!try_fails(&rooted, "orders-43").await);
-    they.unlock(path).await;
+    foreign.unlock(path).await;
     for (client, name) in [(&raw, path), (&rooted, "orders-42")] {
         let guard = take(client, name).await;
-        assert!(they.try_fails(path).await, "{name}");
+        assert!(foreign.try_fails(path).await, "{name}");
         guard.release().await.unwrap();
     }
-    // A directory that we have made is theirs, too.
+    // The foreign client also uses a directory that our client created.
     let guard = take(&raw, "made/by/us").await;
-    assert!(they.try_fails("made/by/us").await);
+    assert!(foreign.try_fails("made/by/us").await);
     guard.release().await.unwrap();
-    they.take("made/by/us", LONG).await;
+    foreign.take("made/by/us", LONG).await;
 }
 
-/// Its own names are not those of the family: it does not see ours, and nobody else sees its. We do.
+/// kazoo's own node names differ from those of Curator: kazoo does not see our nodes, and Curator does not see kazoo's
+/// nodes. Our client sees them.
 #[tokio::test]
-async fn kazoo_as_it_is_barges_past_us_and_we_wait_for_it() {
+async fn kazoo_with_its_own_names_overtakes_us_and_we_wait_for_it() {
     let zookeeper = or_skip!(Zookeeper::start().await);
-    let mut they = or_skip!(start(&zookeeper, ("python", "kazoo"), SESSION).await);
-    let we = zookeeper.client("").await;
-    they.take("a", LONG).await;
-    assert!(try_fails(&we, "a").await);
-    let waiting = waiting(&we, "a");
+    let mut foreign = or_skip!(start(&zookeeper, ("python", "kazoo"), SESSION).await);
+    let our_client = zookeeper.client("").await;
+    foreign.take("a", LONG).await;
+    assert!(try_fails(&our_client, "a").await);
+    let waiting = waiting(&our_client, "a");
     zookeeper.until_queued("a", 2).await;
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
     // As docs/stores/zookeeper.md says.
-    assert!(!they.try_fails("a").await, "kazoo has learned of us");
+    assert!(!foreign.try_fails("a").await, "kazoo has learned of us");
     assert!(guard.is_held());
 }
 
-/// `extra_lock_patterns=["-lock-"]` makes it wait for the family, and us for it; Curator would still barge past it.
+/// With `extra_lock_patterns=["-lock-"]` kazoo and our client exclude each other; Curator would still overtake kazoo.
 #[tokio::test]
 async fn kazoo_with_a_pattern_and_we_exclude_each_other() {
     let zookeeper = or_skip!(Zookeeper::start().await);
     let client = ("python", "kazoo-patterns");
-    let mut they = or_skip!(start(&zookeeper, client, SESSION).await);
-    let we = zookeeper.client("").await;
-    they.take("a", LONG).await;
-    assert!(try_fails(&we, "a").await);
-    let waiting = waiting(&we, "a");
+    let mut foreign = or_skip!(start(&zookeeper, client, SESSION).await);
+    let our_client = zookeeper.client("").await;
+    foreign.take("a", LONG).await;
+    assert!(try_fails(&our_client, "a").await);
+    let waiting = waiting(&our_client, "a");
     zookeeper.until_queued("a", 2).await;
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    assert!(they.try_fails("a").await);
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    assert!(foreign.try_fails("a").await);
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 2).await;
     guard.release().await.unwrap();
-    they.held().await;
+    foreign.held().await;
     let mut curator = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
     assert!(
         !curator.try_fails("a").await,
         "Curator has learned of kazoo"
     );
     assert!(
-        try_fails(&we, "a").await,
+        try_fails(&our_client, "a").await,
         "two hold, and we are not a third"
     );
 }
 
-/// Curator's read and write locks do not see a mutex, and we take both for exclusive ones.
+/// Curator's read and write locks do not see a mutex, and our client takes both for exclusive locks.
 #[tokio::test]
 async fn read_and_write_locks_of_curator_are_waited_for() {
     let zookeeper = or_skip!(Zookeeper::start().await);
-    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
-    let we = zookeeper.client("").await;
+    let mut foreign = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
+    let our_client = zookeeper.client("").await;
     for kind in ["read", "write"] {
-        assert_eq!(they.ask(&["kind", kind]).await, format!("kind\t{kind}"));
-        they.take("a", LONG).await;
-        assert!(try_fails(&we, "a").await, "{kind}");
-        let waiting = waiting(&we, "a");
+        assert_eq!(foreign.ask(&["kind", kind]).await, format!("kind\t{kind}"));
+        foreign.take("a", LONG).await;
+        assert!(try_fails(&our_client, "a").await, "{kind}");
+        let waiting = waiting(&our_client, "a");
         zookeeper.until_queued("a", 2).await;
-        they.unlock("a").await;
+        foreign.unlock("a").await;
         let guard = soon("our turn", waiting).await.unwrap();
         guard.release().await.unwrap();
     }
 }
 
-/// ZooKeeper's own recipe looks at numbers only, as we do, but takes the text behind the last dash for one.
+/// ZooKeeper's own recipe orders by numbers only, as our client does, but takes the text behind the last dash for a
+/// number.
 #[tokio::test]
 async fn write_lock_of_zookeeper_and_we_exclude_each_other() {
     let zookeeper = or_skip!(Zookeeper::start().await);
-    let mut they = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
-    let we = zookeeper.client("?dialect=session-prefix").await;
-    assert_eq!(they.ask(&["kind", "recipe"]).await, "kind\trecipe");
-    they.take("a", LONG).await;
-    assert!(try_fails(&we, "a").await);
-    let waiting = waiting(&we, "a");
+    let mut foreign = or_skip!(start(&zookeeper, CURATOR, SESSION).await);
+    let our_client = zookeeper.client("?dialect=session-prefix").await;
+    assert_eq!(foreign.ask(&["kind", "recipe"]).await, "kind\trecipe");
+    foreign.take("a", LONG).await;
+    assert!(try_fails(&our_client, "a").await);
+    let waiting = waiting(&our_client, "a");
     zookeeper.until_queued("a", 2).await;
-    they.unlock("a").await;
+    foreign.unlock("a").await;
     let guard = soon("our turn", waiting).await.unwrap();
-    they.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 2).await;
-    // It waits for ever for a node that goes between its list and its watch.
+    // The recipe waits for ever for a node that is deleted between its list and its watch.
     zookeeper.until_watched("a").await;
     guard.release().await.unwrap();
-    they.held().await;
-    assert!(try_fails(&we, "a").await);
-    they.unlock("a").await;
+    foreign.held().await;
+    assert!(try_fails(&our_client, "a").await);
+    foreign.unlock("a").await;
     zookeeper.until_queued("a", 0).await;
-    // Last, because the watch of who was refused stays, and puts a node there again when it fires.
-    let _guard = take(&we, "a").await;
-    assert!(they.try_fails("a").await);
+    // This comes last, because the watch of the refused contender stays, and creates a node again when it fires.
+    let _guard = take(&our_client, "a").await;
+    assert!(foreign.try_fails("a").await);
 }
 
-/// What does not end in ten digits contends with nobody.
+/// A node whose name does not end in ten digits is no contender.
 #[tokio::test]
-async fn a_stray_node_is_nobodys() {
+async fn a_node_without_a_number_is_no_contender() {
     let zookeeper = or_skip!(Zookeeper::start().await);
-    let we = zookeeper.client("").await;
-    take(&we, "a").await.release().await.unwrap();
+    let our_client = zookeeper.client("").await;
+    take(&our_client, "a").await.release().await.unwrap();
     zookeeper.put_plain_node("/a/notes").await;
-    let guard = take(&we, "a").await;
-    assert!(try_fails(&we, "a").await);
+    let guard = take(&our_client, "a").await;
+    assert!(try_fails(&our_client, "a").await);
     guard.release().await.unwrap();
 }
 
@@ -296,7 +300,7 @@ type Drivers = (Driver, Driver);
 
 /// Two foreign clients and ours in one queue.
 #[tokio::test]
-async fn three_families_in_one_queue() {
+async fn three_libraries_in_one_queue() {
     let zookeeper = or_skip!(Zookeeper::start().await);
     let pair = (
         start(&zookeeper, CURATOR, SESSION).await,
@@ -306,14 +310,14 @@ async fn three_families_in_one_queue() {
         return;
     };
     let (mut curator, mut kazoo): Drivers = (curator, kazoo);
-    let we = zookeeper.client("").await;
+    let our_client = zookeeper.client("").await;
     curator.take("a", LONG).await;
-    kazoo.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    kazoo.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     zookeeper.until_queued("a", 2).await;
-    let mut ours = waiting(&we, "a");
+    let mut ours = waiting(&our_client, "a");
     zookeeper.until_queued("a", 3).await;
     curator.unlock("a").await;
-    curator.tell(&["lock", "a", &millis(PATIENCE), "0"]);
+    curator.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
     kazoo.held().await;
     zookeeper.until_queued("a", 3).await;
     assert!(!granted_by_mistake(&mut ours).await, "kazoo was before us");

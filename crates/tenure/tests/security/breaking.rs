@@ -1,5 +1,5 @@
-//! Who can end a lock of somebody else, and who cannot: what the table in docs/security.md says, tried by accounts
-//! that have the right and by some that do not.
+//! Which accounts can end the lock of another user: the table in docs/security.md, tried by accounts that have the
+//! right and by accounts that do not have it.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use tenure_testkit::zookeeper::Zookeeper;
 
 const TTL: Duration = Duration::from_secs(20);
 
-/// Where only a renewal tells.
+/// The ttl on stores where a holder learns of the loss by its next renewal.
 const SHORT: Duration = Duration::from_secs(5);
 
 const SESSIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";
 
-/// A right that is missing: nothing happened.
+/// The account has no right to end the lock, so the holder still has it.
 async fn assert_kept(guard: Guard) {
     assert!(guard.is_held(), "{:?}", guard.state());
     soon(guard.release()).await.unwrap();
 }
 
-/// Somebody may have ended it; then its holder hears of that.
+/// The holder is told of the loss if the account `may` end the lock.
 async fn assert_ended(guard: Guard, may: bool) {
     match may {
         true => drop(soon(guard.lost()).await),
@@ -38,22 +38,23 @@ async fn assert_ended(guard: Guard, may: bool) {
     }
 }
 
-/// `key`: what the name is in a statement. `whoever`: accounts, and whether they may end the connection.
+/// `take_first`: statements that lock and unlock the name. `accounts`: each account, and whether it may end the
+/// holder's connection.
 async fn sessions(
     client: &Client,
-    stranger: &SqlClient,
+    unprivileged: &SqlClient,
     take_first: [&str; 2],
     end: impl Fn(&SqlClient) -> bool,
-    whoever: &[(&SqlClient, bool)],
+    accounts: &[(&SqlClient, bool)],
 ) {
-    // Whoever may log in may take the name before us.
+    // A user who may log in may take the name before us.
     let [lock, unlock] = take_first;
-    stranger.rows(lock);
+    unprivileged.rows(lock);
     let tried = soon(client.lock("door").ttl(TTL).try_acquire()).await;
     assert!(tried.unwrap().is_none(), "it is taken");
-    stranger.rows(unlock);
+    unprivileged.rows(unlock);
 
-    for (who, may) in whoever {
+    for (who, may) in accounts {
         let guard = take(client, "door", TTL).await;
         assert_eq!(end(who), *may);
         assert_ended(guard, *may).await;
@@ -66,19 +67,20 @@ async fn a_session_in_mysql() {
     let server = MariaDb::start(&[]);
     let root = server.admin();
     root.rows(&format!(
-        "CREATE USER stranger@'%' IDENTIFIED BY '{PASSWORD}';
+        "CREATE USER unprivileged@'%' IDENTIFIED BY '{PASSWORD}';
          CREATE USER admin@'%' IDENTIFIED BY '{PASSWORD}';
          GRANT CONNECTION ADMIN ON *.* TO admin@'%'"
     ));
-    let [stranger, admin, same] = ["stranger", "admin", USER].map(|user| server.client_as(user));
+    let [unprivileged, admin, same] =
+        ["unprivileged", "admin", USER].map(|user| server.client_as(user));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
     let end = |who: &SqlClient| {
         let connection = root.value("SELECT IS_USED_LOCK('door')");
         who.try_rows(&format!("KILL {connection}")).is_ok()
     };
     let first = ["DO GET_LOCK('door', 0)", "DO RELEASE_LOCK('door')"];
-    let whoever = [(&stranger, false), (&admin, true), (&same, true)];
-    sessions(&client, &stranger, first, end, &whoever).await;
+    let accounts = [(&unprivileged, false), (&admin, true), (&same, true)];
+    sessions(&client, &unprivileged, first, end, &accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -86,13 +88,16 @@ async fn a_session_in_postgres() {
     needs!(postgres);
     let server = Postgres::start(&[]);
     let root = server.database_admin();
-    for (role, rest) in [("stranger", ""), ("signaller", "IN ROLE pg_signal_backend")] {
+    for (role, rest) in [
+        ("unprivileged", ""),
+        ("signaller", "IN ROLE pg_signal_backend"),
+    ] {
         root.rows(&format!(
             "CREATE ROLE {role} LOGIN PASSWORD '{PASSWORD}' {rest}"
         ));
     }
-    let [stranger, signaller, same] =
-        ["stranger", "signaller", USER].map(|role| server.database_client_as(role));
+    let [unprivileged, signaller, same] =
+        ["unprivileged", "signaller", USER].map(|role| server.database_client_as(role));
     let client = connect(&format!("{}?{SESSIONS}", server.url())).await;
     let guard = take(&client, "door", TTL).await;
     let key = root.value(
@@ -108,18 +113,18 @@ async fn a_session_in_postgres() {
     };
     let first = ["lock", "unlock"].map(|what| format!("SELECT pg_advisory_{what}({key})::text"));
     let first = [first[0].as_str(), first[1].as_str()];
-    let whoever = [(&stranger, false), (&signaller, true), (&same, true)];
-    sessions(&client, &stranger, first, end, &whoever).await;
+    let accounts = [(&unprivileged, false), (&signaller, true), (&same, true)];
+    sessions(&client, &unprivileged, first, end, &accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_etcd() {
     needs!(etcd);
     let server = Etcd::start_secured(&[]);
-    let stranger = json!({ "name": "stranger", "password": PASSWORD });
-    server.order("auth/user/add", &stranger);
+    let unprivileged = json!({ "name": "unprivileged", "password": PASSWORD });
+    server.order("auth/user/add", &unprivileged);
     let client = connect(&server.url()).await;
-    for (who, may) in [("stranger", false), (USER, true)] {
+    for (who, may) in [("unprivileged", false), (USER, true)] {
         for revokes in [false, true] {
             let guard = take(&client, "door", TTL).await;
             let key = &server.keys("door")[0];
@@ -154,7 +159,7 @@ async fn a_node_in_zookeeper() {
     let open = format!("zookeeper://127.0.0.1:{port}/open?ttl=20s&timeout=3s");
     for (url, root, login, may) in [
         (&guarded, "/guarded", None, false),
-        (&guarded, "/guarded", Some("stranger:password"), false),
+        (&guarded, "/guarded", Some("unprivileged:password"), false),
         (&guarded, "/guarded", Some(own.as_str()), true),
         (&open, "/open", None, true),
     ] {
@@ -200,12 +205,12 @@ async fn a_key_in_redis() {
     }
 }
 
-/// `table`: as a statement calls it. `whoever`: accounts, and whether they may write the row.
-async fn rows(url: &str, table: &str, grant: impl FnOnce(), whoever: &[(&SqlClient, bool)]) {
+/// `table`: its name in a statement. `accounts`: each account, and whether it may write the row.
+async fn rows(url: &str, table: &str, grant: impl FnOnce(), accounts: &[(&SqlClient, bool)]) {
     let client = connect(&format!("{url}?mode=table&tls=off&timeout=3s")).await;
     soon(client.init()).await.unwrap();
     grant();
-    for (who, may) in whoever {
+    for (who, may) in accounts {
         let guard = take(&client, "door", SHORT).await;
         let ended = who.try_rows(&format!("UPDATE {table} SET until=0 WHERE name='door'"));
         assert_eq!(ended.is_ok(), *may, "{ended:?}");
@@ -218,22 +223,22 @@ async fn a_row_in_mysql() {
     needs!(mariadb);
     let server = MariaDb::start(&[]);
     let (root, table) = (server.admin(), format!("{DATABASE}.tenure_locks"));
-    for who in ["stranger", "reader", "writer"] {
+    for who in ["unprivileged", "reader", "writer"] {
         root.rows(&format!("CREATE USER {who}@'%' IDENTIFIED BY '{PASSWORD}'"));
     }
     let grant = || {
         root.rows(&format!("GRANT SELECT ON {table} TO reader@'%'"));
         root.rows(&format!("GRANT SELECT, UPDATE ON {table} TO writer@'%'"));
     };
-    let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|user| server.client_as(user));
-    let whoever = [
-        (&stranger, false),
+    let [unprivileged, reader, writer, same] =
+        ["unprivileged", "reader", "writer", USER].map(|user| server.client_as(user));
+    let accounts = [
+        (&unprivileged, false),
         (&reader, false),
         (&writer, true),
         (&same, true),
     ];
-    rows(&server.url(), &table, grant, &whoever).await;
+    rows(&server.url(), &table, grant, &accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -241,20 +246,20 @@ async fn a_row_in_postgres() {
     needs!(postgres);
     let server = Postgres::start(&[]);
     let root = server.database_admin();
-    for who in ["stranger", "reader", "writer"] {
+    for who in ["unprivileged", "reader", "writer"] {
         root.rows(&format!("CREATE ROLE {who} LOGIN PASSWORD '{PASSWORD}'"));
     }
     let grant = || {
         root.rows("GRANT SELECT ON tenure_locks TO reader");
         root.rows("GRANT SELECT, UPDATE ON tenure_locks TO writer");
     };
-    let [stranger, reader, writer, same] =
-        ["stranger", "reader", "writer", USER].map(|role| server.database_client_as(role));
-    let whoever = [
-        (&stranger, false),
+    let [unprivileged, reader, writer, same] =
+        ["unprivileged", "reader", "writer", USER].map(|role| server.database_client_as(role));
+    let accounts = [
+        (&unprivileged, false),
         (&reader, false),
         (&writer, true),
         (&same, true),
     ];
-    rows(&server.url(), "tenure_locks", grant, &whoever).await;
+    rows(&server.url(), "tenure_locks", grant, &accounts).await;
 }

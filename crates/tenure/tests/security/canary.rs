@@ -1,5 +1,5 @@
-//! A password that nobody may see: not in an error or in what lies below it, not in anything that can be printed, not
-//! in a log at any level. On every store that takes one.
+//! The password of a URL must not be visible: not in an error or its sources, not in any printed value, not in a log at
+//! any level, on every store that takes a password.
 
 use std::fmt::{Debug, Display};
 use std::net::TcpListener;
@@ -17,21 +17,22 @@ use tenure_testkit::process::Port;
 use tenure_testkit::redis::Redis;
 use tenure_testkit::zookeeper::Zookeeper;
 
-/// Who logs in with it.
+/// The user who logs in with [`PASSWORD`].
 const USER: &str = "bird";
-/// How it begins, which no way of escaping changes.
+/// The beginning of the password, which escaping does not change.
 const CANARY: &str = "canary-7f3a";
-/// All of it, with everything that means something in a URL.
+/// The password, with all characters that have a meaning in a URL.
 const PASSWORD: &str = "canary-7f3a:@/?#%&+";
-/// The same as a URL has to have it.
+/// The password as it is written in a URL.
 const ESCAPED: &str = "canary-7f3a%3A%40%2F%3F%23%25%26%2B";
 
-/// As what the password is in there, if it is.
-pub(crate) fn betrayal(text: &str) -> Option<&'static str> {
+/// The form in which the text contains the password; `None` if it does not.
+pub(crate) fn find_password(text: &str) -> Option<&'static str> {
     let list: Vec<_> = CANARY.bytes().map(|byte| byte.to_string()).collect();
     let hex = |byte: u8| format!("{byte:02x}");
     let hex: String = CANARY.bytes().map(hex).collect();
-    // By the place of its first byte among three; what its neighbours have a part in is left out.
+    // Base64 depends on the position of the first byte among three; characters that also depend on the neighbours are
+    // left out.
     let coded = |before: &str, from: usize| {
         let coded = base64(format!("{before}{CANARY}").as_bytes());
         coded[from..12].to_owned()
@@ -50,7 +51,7 @@ pub(crate) fn betrayal(text: &str) -> Option<&'static str> {
 }
 
 #[test]
-fn whoever_searches_finds() {
+fn the_search_finds_every_form() {
     for text in [
         format!("x{PASSWORD}x"),
         ESCAPED.to_owned(),
@@ -60,46 +61,46 @@ fn whoever_searches_finds() {
         base64(format!("bird:{PASSWORD}").as_bytes()),
         base64(format!("\0bird\0{PASSWORD}").as_bytes()),
     ] {
-        assert!(betrayal(&text).is_some(), "{text}");
+        assert!(find_password(&text).is_some(), "{text}");
     }
-    assert_eq!(betrayal("canary"), None);
+    assert_eq!(find_password("canary"), None);
 }
 
 #[track_caller]
-fn assert_clean(what: &str, text: &str) {
-    if let Some(why) = betrayal(text) {
+fn assert_no_password(what: &str, text: &str) {
+    if let Some(why) = find_password(text) {
         panic!("{what} shows {why}: {text}");
     }
 }
 
 #[track_caller]
-fn assert_shows_nothing(what: &str, shown: &dyn Debug) {
-    assert_clean(what, &format!("{shown:?}"));
-    assert_clean(what, &format!("{shown:#?}"));
+fn assert_debug_has_no_password(what: &str, shown: &dyn Debug) {
+    assert_no_password(what, &format!("{shown:?}"));
+    assert_no_password(what, &format!("{shown:#?}"));
 }
 
-/// In every way in which an error can be printed, with all that lies below.
+/// Prints the error and its sources in every way, and asserts that none of the texts contains the password.
 #[track_caller]
-fn assert_silent<T: Debug>(what: &str, outcome: Result<T, Error>) -> Error {
+fn assert_error_has_no_password<T: Debug>(what: &str, outcome: Result<T, Error>) -> Error {
     let err = outcome.expect_err(what);
-    assert_clean(what, &err.to_string());
-    assert_shows_nothing(what, &err);
+    assert_no_password(what, &err.to_string());
+    assert_debug_has_no_password(what, &err);
     let mut source = std::error::Error::source(&err);
     while let Some(inner) = source {
-        assert_clean(what, &inner.to_string());
-        assert_shows_nothing(what, inner);
+        assert_no_password(what, &inner.to_string());
+        assert_debug_has_no_password(what, inner);
         source = inner.source();
     }
     err
 }
 
 #[track_caller]
-fn assert_prints_nothing(what: &str, shown: &(impl Debug + Display)) {
-    assert_clean(what, &shown.to_string());
-    assert_shows_nothing(what, shown);
+fn assert_text_has_no_password(what: &str, shown: &(impl Debug + Display)) {
+    assert_no_password(what, &shown.to_string());
+    assert_debug_has_no_password(what, shown);
 }
 
-/// What takes a password, and what a host of it looks like.
+/// The schemes whose URLs take a password.
 const SCHEMES: &[&str] = &[
     "redis",
     "rediss",
@@ -115,11 +116,11 @@ const SCHEMES: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_url_that_is_wrong() {
-    logs::listen();
+    logs::record();
     let mut urls = Vec::new();
     for scheme in SCHEMES {
         for rest in [
-            // Something is wrong beside it.
+            // Another part of the URL is wrong.
             "//bird:{escaped}@",
             "//bird:{escaped}@:7",
             "//bird:{escaped}@host:port",
@@ -136,7 +137,7 @@ async fn a_url_that_is_wrong() {
             "//bird:{escaped}@host?ca=/nowhere",
             "//bird:{escaped}@host?tls=maybe",
             "//bird:{escaped}@host?tls=on&ca=/nowhere",
-            // Not escaped, or not wholly.
+            // The password is not escaped, or not completely.
             "//bird:{password}",
             "//bird:{password}@",
             "//bird:{password}@host",
@@ -146,7 +147,7 @@ async fn a_url_that_is_wrong() {
             "//bird:{escaped}%@host",
             "//bird:{escaped}%zz@host",
             "//bird:{escaped}%ff@host",
-            // In another place.
+            // The password is in another place.
             ":{escaped}",
             "bird:{escaped}@host",
             "/bird:{escaped}@host",
@@ -162,7 +163,7 @@ async fn a_url_that_is_wrong() {
     for rest in ["password={}", "x&{}", "x={}"] {
         for scheme in ["file:/tmp/x", "sqlite:/tmp/x", "memory:"] {
             let rest = rest.replace("{}", ESCAPED);
-            // What is not understood there is not for anybody to log in with, and is an option's value at most.
+            // These stores have no login. A password can only be the value of an option.
             if !rest.starts_with("x&") {
                 urls.push(format!("{scheme}?{rest}"));
             }
@@ -173,22 +174,22 @@ async fn a_url_that_is_wrong() {
     let mut joined = tokio::task::JoinSet::new();
     for url in urls {
         joined.spawn(async move {
-            // Some of these are right, and there is no such host.
+            // Some of these URLs are right, but this host does not exist.
             let url = url.replace("@host", "@host.invalid");
             let outcome = soon(tenure::connect(&url)).await;
             if let Ok(client) = outcome {
                 panic!("{url}: {client:?}");
             }
-            assert_silent(&url, outcome);
+            assert_error_has_no_password(&url, outcome);
         });
     }
     while let Some(outcome) = joined.join_next().await {
         outcome.unwrap();
     }
-    logs::assert_discreet();
+    logs::assert_no_password();
 }
 
-/// Options that make things fast, by scheme.
+/// Options with short time limits, by scheme.
 fn options(scheme: &str) -> &'static str {
     match scheme {
         "zookeeper" => "/birds?ttl=2s&timeout=500ms",
@@ -201,9 +202,9 @@ fn options(scheme: &str) -> &'static str {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_none() {
-    logs::listen();
-    let nobody = Port::reserve();
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    logs::record();
+    let closed = Port::reserve();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let other_port = other.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -216,8 +217,8 @@ async fn a_server_that_is_none() {
         }
     });
     let ports = [
-        nobody.number(),
-        deaf.local_addr().unwrap().port(),
+        closed.number(),
+        silent.local_addr().unwrap().port(),
         other_port,
     ];
     let mut joined = tokio::task::JoinSet::new();
@@ -232,13 +233,13 @@ async fn a_server_that_is_none() {
             let url = format!("{scheme}://{USER}:{ESCAPED}@{hosts}{options}");
             joined.spawn(async move {
                 match soon(tenure::connect(&url)).await {
-                    Err(err) => drop(assert_silent::<()>(&url, Err(err))),
-                    // Some connect when they are first asked.
+                    Err(err) => drop(assert_error_has_no_password::<()>(&url, Err(err))),
+                    // Some clients connect at their first request.
                     Ok(client) => {
-                        assert_shows_nothing(&url, &client);
+                        assert_debug_has_no_password(&url, &client);
                         let lock = client.lock("x").wait(Duration::from_millis(500));
-                        assert_silent(&url, soon(lock.acquire()).await);
-                        assert_silent(&url, soon(client.list("")).await);
+                        assert_error_has_no_password(&url, soon(lock.acquire()).await);
+                        assert_error_has_no_password(&url, soon(client.list("")).await);
                     }
                 }
             });
@@ -247,14 +248,14 @@ async fn a_server_that_is_none() {
     while let Some(outcome) = joined.join_next().await {
         outcome.unwrap();
     }
-    logs::assert_discreet();
+    logs::assert_no_password();
 }
 
 /// A server that lets [`USER`] in with [`PASSWORD`].
 struct Server {
     scheme: &'static str,
     port: u16,
-    /// Beside those of the scheme.
+    /// Options in addition to those of the scheme.
     options: &'static str,
     kill: Box<dyn FnOnce() + Send>,
 }
@@ -267,78 +268,78 @@ impl Server {
     }
 }
 
-/// All that a client shows from its first word to its last.
-async fn a_life(server: Server) {
-    logs::listen();
-    // ZooKeeper knows no wrong password: another one is another user.
+/// Prints everything that a client returns, from `connect` to `close`.
+async fn a_client_prints_no_password(server: Server) {
+    logs::record();
+    // ZooKeeper has no wrong passwords: another password is another user.
     if server.scheme != "zookeeper" {
         for wrong in [format!("{ESCAPED}x"), format!("x{ESCAPED}")] {
             let outcome = soon(tenure::connect(&server.url(&wrong))).await;
-            assert_silent("a wrong password", outcome);
+            assert_error_has_no_password("a wrong password", outcome);
         }
     }
     let client = soon(tenure::connect(&server.url(ESCAPED))).await.unwrap();
     let other = soon(tenure::connect(&server.url(ESCAPED))).await.unwrap();
-    assert_shows_nothing("a client", &client);
-    assert_shows_nothing("promises", client.guarantees());
-    // A user who may not make tables says so; nothing more is needed of it here.
+    assert_debug_has_no_password("a client", &client);
+    assert_debug_has_no_password("promises", client.guarantees());
+    // `init` fails for a user who may not create tables; the test needs no tables of its own.
     if let Err(err) = soon(client.init()).await {
-        assert_silent::<()>("init", Err(err));
+        assert_error_has_no_password::<()>("init", Err(err));
     }
     for finding in soon(client.check()).await.unwrap() {
-        assert_shows_nothing("a finding", &finding);
+        assert_debug_has_no_password("a finding", &finding);
     }
     let ttl = Duration::from_secs(2);
     let lock = client.lock("x").ttl(ttl);
-    assert_shows_nothing("a lock", &lock);
+    assert_debug_has_no_password("a lock", &lock);
     let guard: Guard = soon(lock.acquire()).await.unwrap();
-    assert_shows_nothing("a guard", &guard);
+    assert_debug_has_no_password("a guard", &guard);
     let busy = other.lock("x").ttl(ttl).wait(Duration::from_millis(200));
-    assert_silent("busy", soon(busy.acquire()).await);
+    assert_error_has_no_password("busy", soon(busy.acquire()).await);
     let status = soon(other.inspect("x")).await.unwrap();
-    assert_shows_nothing("a status", &status);
+    assert_debug_has_no_password("a status", &status);
     for hold in &status.holds {
-        assert_prints_nothing("a holder", &hold.holder);
+        assert_text_has_no_password("a holder", &hold.holder);
     }
     match soon(other.list("")).await {
-        Ok(list) => assert_shows_nothing("a list", &list),
-        Err(err) => drop(assert_silent::<()>("a list", Err(err))),
+        Ok(list) => assert_debug_has_no_password("a list", &list),
+        Err(err) => drop(assert_error_has_no_password::<()>("a list", Err(err))),
     }
-    assert_silent("no name", soon(client.lock("").acquire()).await);
+    assert_error_has_no_password("no name", soon(client.lock("").acquire()).await);
     other.close().await;
-    assert_silent("closed", soon(other.lock("x").acquire()).await);
+    assert_error_has_no_password("closed", soon(other.lock("x").acquire()).await);
 
     (server.kill)();
     let reason = soon(guard.lost()).await;
-    assert_prints_nothing("a loss", &reason);
-    assert_shows_nothing("a guard that was lost", &guard);
-    let lost = assert_silent("lost", soon(guard.release()).await);
-    // As `unwrap` does.
+    assert_text_has_no_password("a loss", &reason);
+    assert_debug_has_no_password("a guard that was lost", &guard);
+    let lost = assert_error_has_no_password("lost", soon(guard.release()).await);
+    // The panic message is that of `unwrap`.
     let panicking = std::panic::AssertUnwindSafe(move || panic!("{lost:?}"));
     let panicked = std::panic::catch_unwind(panicking);
     let panicked = panicked.unwrap_err();
-    assert_clean("a panic", panicked.downcast_ref::<String>().unwrap());
+    assert_no_password("a panic", panicked.downcast_ref::<String>().unwrap());
     let gone = client.lock("x").ttl(ttl).wait(Duration::from_millis(200));
-    assert_silent("a dead server", soon(gone.acquire()).await);
-    assert_silent("a dead server", soon(client.inspect("x")).await);
-    assert_silent("a dead server", soon(client.list("")).await);
-    assert_silent("a dead server", soon(client.break_lock("x", 1_u64)).await);
+    assert_error_has_no_password("a dead server", soon(gone.acquire()).await);
+    assert_error_has_no_password("a dead server", soon(client.inspect("x")).await);
+    assert_error_has_no_password("a dead server", soon(client.list("")).await);
+    assert_error_has_no_password("a dead server", soon(client.break_lock("x", 1_u64)).await);
     if let Err(err) = soon(client.check()).await {
-        assert_silent::<()>("a dead server", Err(err));
+        assert_error_has_no_password::<()>("a dead server", Err(err));
     }
-    assert_shows_nothing("a client of a dead server", &client);
+    assert_debug_has_no_password("a client of a dead server", &client);
     client.close().await;
-    logs::assert_discreet();
+    logs::assert_no_password();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_with_redis() {
+async fn a_client_of_redis() {
     needs!(redis);
     for options in ["", "&dialect=redisson"] {
         let redis = Redis::start_secured(&[]);
         let word = format!(">{PASSWORD}");
         redis.order(&["ACL", "SETUSER", USER, "on", &word, "~*", "&*", "+@all"]);
-        a_life(Server {
+        a_client_prints_no_password(Server {
             scheme: "redis",
             port: redis.port(),
             options,
@@ -349,14 +350,14 @@ async fn a_life_with_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_with_etcd() {
+async fn a_client_of_etcd() {
     needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
     let user = serde_json::json!({ "name": USER, "password": PASSWORD });
     etcd.order("auth/user/add", &user);
     let role = serde_json::json!({ "user": USER, "role": "locks" });
     etcd.order("auth/user/grant", &role);
-    a_life(Server {
+    a_client_prints_no_password(Server {
         scheme: "etcd",
         port: etcd.members[0].port(),
         options: "",
@@ -366,10 +367,10 @@ async fn a_life_with_etcd() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_with_zookeeper() {
+async fn a_client_of_zookeeper() {
     needs!(zookeeper);
     let zookeeper = Zookeeper::start(&[]);
-    a_life(Server {
+    a_client_prints_no_password(Server {
         scheme: "zookeeper",
         port: zookeeper.port(),
         options: "",
@@ -379,14 +380,14 @@ async fn a_life_with_zookeeper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_with_mysql() {
+async fn a_client_of_mysql() {
     needs!(mariadb);
     for options in ["&restart_guard=off", "&mode=table"] {
         let mariadb = MariaDb::start(&[]);
         mariadb.admin().rows(&format!(
             "CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON locks.* TO {USER}@'%'"
         ));
-        a_life(Server {
+        a_client_prints_no_password(Server {
             scheme: "mysql",
             port: mariadb.port(),
             options,
@@ -397,7 +398,7 @@ async fn a_life_with_mysql() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_with_postgres() {
+async fn a_client_of_postgres() {
     needs!(postgres);
     for options in ["&restart_guard=off", "&mode=table"] {
         let postgres = Postgres::start(&[]);
@@ -406,7 +407,7 @@ async fn a_life_with_postgres() {
         postgres
             .database_admin()
             .rows(&format!("GRANT ALL ON SCHEMA public TO {USER}"));
-        a_life(Server {
+        a_client_prints_no_password(Server {
             scheme: "postgres",
             port: postgres.port(),
             options,

@@ -1,5 +1,5 @@
-//! What somebody could try who is no friend, on every store alike: certificates that prove nothing, a network that
-//! takes encryption away, and whoever reads along.
+//! Attacks that all stores share: invalid certificates, a network that removes encryption, accounts that end the locks
+//! of others, and readers of logs and errors who look for passwords.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 

@@ -1,5 +1,5 @@
-//! Users who may do what the pages of the stores say and nothing else: that is enough, and no right of it is too much.
-//! (Redis and tables have tests of the same kind beside their other tests.)
+//! Users who have exactly the rights that the pages of the stores list: these rights suffice, and each of them is
+//! needed. (Redis and tables have tests of the same kind beside their other tests.)
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn connect(url: &str) -> Client {
     soon(tenure::connect(url)).await.unwrap()
 }
 
-/// What two clients do with a lock, up to the first error; how many holds are listed.
+/// All operations of two clients on a lock, up to the first error. Returns the number of listed holds.
 async fn everything(first: &Client, second: &Client, name: &str) -> Result<usize, Error> {
     let guard = soon(first.lock(name).ttl(TTL).acquire()).await?;
     let waiter = start_acquire(second.lock(name).ttl(TTL));
@@ -73,10 +73,10 @@ async fn a_role_on_a_prefix_of_etcd() {
 
 const GRANTS: [&str; 4] = ["SELECT", "INSERT", "UPDATE", "DELETE"];
 
-/// Locks of sessions: whoever may log in may lock, and these four are for looking and breaking.
-async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
+/// Locks of sessions: every user who may log in may lock. The four grants are for inspection and `break_lock`.
+async fn sessions(url: &str, sql: impl Fn(&str), table: &str, user: &str) {
     let url = format!("{url}?tls=off&timeout=3s&restart_guard=off&validate=200ms");
-    // Without any right.
+    // The user has none of the four grants.
     let (first, second) = (connect(&url).await, connect(&url).await);
     let guard = soon(first.lock("plain").ttl(TTL).acquire()).await.unwrap();
     assert!(
@@ -92,10 +92,10 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
     for missing in GRANTS {
         let others = GRANTS.into_iter().filter(|grant| *grant != missing);
         let others: Vec<_> = others.collect();
-        sql(&format!("GRANT {} ON {table} TO {whom}", others.join(", ")));
+        sql(&format!("GRANT {} ON {table} TO {user}", others.join(", ")));
         let (first, second) = (connect(&url).await, connect(&url).await);
         let start = Instant::now();
-        // What holders write down is written a moment later, so a refusal shows a moment later.
+        // Holders write their rows in the background, so a refusal shows a moment later.
         let err = loop {
             let name = format!("without-{missing}");
             if let Err(err) = everything(&first, &second, &name).await {
@@ -111,11 +111,11 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, whom: &str) {
         first.close().await;
         second.close().await;
         sql(&format!(
-            "REVOKE {} ON {table} FROM {whom}",
+            "REVOKE {} ON {table} FROM {user}",
             others.join(", ")
         ));
     }
-    sql(&format!("GRANT {} ON {table} TO {whom}", GRANTS.join(", ")));
+    sql(&format!("GRANT {} ON {table} TO {user}", GRANTS.join(", ")));
     let (first, second) = (connect(&url).await, connect(&url).await);
     assert_eq!(everything(&first, &second, "all").await.unwrap(), 1);
 }

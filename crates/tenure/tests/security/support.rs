@@ -1,10 +1,10 @@
-//! What the tests about security share.
+//! Helpers of the tests about security.
 
 use tenure::{Error, ErrorKind};
 
 pub(crate) use crate::common::soon;
 
-/// An error is of that kind, one line, and has these words.
+/// Asserts that the outcome is an error of that kind, in one line, with these words.
 #[track_caller]
 pub(crate) fn assert_says<T>(
     what: &str,

@@ -1,5 +1,5 @@
-//! The matrix: every store that speaks TLS, and everything that can be wrong with it. Always refused, with the cause
-//! and the cure, and nothing that is secret is said to somebody who has not proved who he is.
+//! The matrix of every store that speaks TLS and every fault of a connection. Each fault is refused with its cause and
+//! its cure, and no secret is sent to a server that has not proved its identity.
 
 use tenure::ErrorKind::{Invalid, Unreachable};
 
@@ -12,29 +12,30 @@ use tenure_testkit::redis::{Certificates, PASSWORD, Redis, USER};
 use tenure_testkit::zookeeper::Zookeeper;
 use tenure_testkit::{etcd, mariadb, postgres, zookeeper};
 
-/// Whoever keeps a server up for as long as it lives.
-type Keeper = Box<dyn std::any::Any>;
+/// A server, which runs until this is dropped.
+type ServerHandle = Box<dyn std::any::Any>;
 
 /// One column of the matrix.
 struct Store {
-    /// Starts a server under that certificate: who keeps it up, its port for TLS, and one without TLS, if those are two.
-    start: fn(&Certificates, &str) -> (Keeper, u16, Option<u16>),
-    /// Starts one that has no TLS.
-    start_plain: fn() -> (Keeper, u16),
-    /// `SCHEME://LOGIN@HOST:PORT/PATH?OPTIONS`, from the host and its port, so that TLS is demanded.
+    /// Starts a server with that certificate. Returns the server, its port for TLS, and its port without TLS if that is
+    /// another one.
+    start: fn(&Certificates, &str) -> (ServerHandle, u16, Option<u16>),
+    /// Starts a server that has no TLS.
+    start_plain: fn() -> (ServerHandle, u16),
+    /// The URL of `HOST:PORT`, with a login and with TLS required.
     url: fn(&str) -> String,
-    /// Options for servers that want certificates of their clients, too.
-    needs_own: bool,
-    /// The cure when the server has no TLS.
+    /// Whether the server requires certificates of its clients.
+    needs_client_certificate: bool,
+    /// The cure in the error when the server has no TLS.
     plain: &'static str,
-    /// What a client may say before it knows that it talks to the right one, when there is no TLS.
-    before: Before,
+    /// The bytes that a client may send to a server without TLS.
+    before: FirstBytes,
 }
 
-enum Before {
-    /// The first message of TLS: TLS begins with the first byte.
+enum FirstBytes {
+    /// The first message of a TLS handshake.
     Hello,
-    /// Exactly this; the server answers whether it has TLS.
+    /// Exactly these bytes; the server answers whether it has TLS.
     Bytes(&'static [u8]),
 }
 
@@ -50,9 +51,9 @@ const REDIS: Store = Store {
         (Box::new(server), port)
     },
     url: |at| format!("rediss://{USER}:{PASSWORD}@{at}/?timeout=3s&restart_guard=off"),
-    needs_own: false,
+    needs_client_certificate: false,
     plain: "write redis://",
-    before: Before::Hello,
+    before: FirstBytes::Hello,
 };
 
 const ETCD: Store = Store {
@@ -67,9 +68,9 @@ const ETCD: Store = Store {
         (Box::new(server), port)
     },
     url: |at| format!("etcds://{USER}:{PASSWORD}@{at}?timeout=3s"),
-    needs_own: true,
+    needs_client_certificate: true,
     plain: "etcd://",
-    before: Before::Hello,
+    before: FirstBytes::Hello,
 };
 
 const ZOOKEEPER: Store = Store {
@@ -84,9 +85,9 @@ const ZOOKEEPER: Store = Store {
         (Box::new(server), port)
     },
     url: |at| format!("zookeeper://{USER}:{PASSWORD}@{at}/locks?ttl=2s&timeout=3s&tls=on"),
-    needs_own: false,
+    needs_client_certificate: false,
     plain: "tls=off",
-    before: Before::Hello,
+    before: FirstBytes::Hello,
 };
 
 const MYSQL: Store = Store {
@@ -101,10 +102,10 @@ const MYSQL: Store = Store {
         (Box::new(server), port)
     },
     url: |at| format!("mysql://{USER}:{PASSWORD}@{at}/locks?timeout=3s&restart_guard=off&tls=on"),
-    needs_own: false,
+    needs_client_certificate: false,
     plain: "tls=off",
-    // The server speaks first and says what it can.
-    before: Before::Bytes(b""),
+    // The server sends the first message, which says whether it has TLS.
+    before: FirstBytes::Bytes(b""),
 };
 
 const POSTGRES: Store = Store {
@@ -121,66 +122,73 @@ const POSTGRES: Store = Store {
     url: |at| {
         format!("postgres://{USER}:{PASSWORD}@{at}/locks?timeout=3s&restart_guard=off&tls=on")
     },
-    needs_own: false,
+    needs_client_certificate: false,
     plain: "tls=off",
-    // The question whether there is TLS.
-    before: Before::Bytes(&[0, 0, 0, 8, 4, 210, 22, 47]),
+    // The request for TLS (`SSLRequest`).
+    before: FirstBytes::Bytes(&[0, 0, 0, 8, 4, 210, 22, 47]),
 };
 
-/// PostgreSQL's yes becomes a no.
-const SAYS_NO: Tamper = |bytes| {
+/// Changes PostgreSQL's answer "TLS" to "no TLS".
+const DENY_TLS: Tamper = |bytes| {
     assert_eq!(bytes[0], b'S');
     bytes[0] = b'N';
 };
 
-/// In MySQL's greeting the flag for TLS is cleared: after the header, the version and the first part of a nonce.
-const CANNOT: Tamper = |bytes| {
+/// Clears the flag for TLS in MySQL's greeting, which comes after the header, the version and the first part of a
+/// nonce.
+const CLEAR_TLS_FLAG: Tamper = |bytes| {
     let version = bytes[5..].iter().position(|byte| *byte == 0).unwrap();
     let capabilities = 5 + version + 1 + 4 + 8 + 1;
     assert_ne!(bytes[capabilities + 1] & 0x08, 0, "the server offers TLS");
     bytes[capabilities + 1] &= !0x08;
 };
 
-const AS_IT_IS: Tamper = |_| {};
+const NO_CHANGE: Tamper = |_| {};
 
-/// In TLS: "the version of the protocol is not supported"; fatal.
-const ALERT: &[u8] = &[21, 3, 1, 0, 2, 2, 70];
+/// A fatal alert of TLS: the version of the protocol is not supported.
+const VERSION_ALERT: &[u8] = &[21, 3, 1, 0, 2, 2, 70];
 
-/// Whether `secret` stands in there, as it is or as somebody would encode it who means no harm.
-fn betrays(bytes: &[u8], secret: &str) -> bool {
+/// Whether the bytes contain `secret`, as text or in base64.
+fn contains(bytes: &[u8], secret: &str) -> bool {
     let encoded = etcd::base64(secret.as_bytes());
     let has = |text: &[u8]| bytes.windows(text.len()).any(|part| part == text);
     has(secret.as_bytes()) || has(encoded.trim_end_matches('=').as_bytes())
 }
 
-/// What clients said to somebody who has no TLS.
-fn assert_discreet(store: &Store, recorder: &Recorder) {
-    let heard = recorder.received();
-    assert!(!heard.is_empty(), "nobody came");
-    for said in &heard {
-        assert!(!betrays(said, PASSWORD), "{said:?}");
-        assert!(!betrays(said, USER), "{said:?}");
+/// Asserts that no client sent a login to a server without TLS.
+fn assert_no_login_sent(store: &Store, recorder: &Recorder) {
+    let received = recorder.received();
+    assert!(!received.is_empty(), "no client connected");
+    for bytes_sent in &received {
+        assert!(!contains(bytes_sent, PASSWORD), "{bytes_sent:?}");
+        assert!(!contains(bytes_sent, USER), "{bytes_sent:?}");
         match store.before {
-            // What is nothing came from a connection that was given up before.
-            Before::Hello => assert!(said.is_empty() || said[..2] == [22, 3], "{said:?}"),
-            Before::Bytes(bytes) => assert!(said.is_empty() || said == bytes, "{said:?}"),
+            // A connection without bytes was given up before its first message.
+            FirstBytes::Hello => assert!(
+                bytes_sent.is_empty() || bytes_sent[..2] == [22, 3],
+                "{bytes_sent:?}"
+            ),
+            FirstBytes::Bytes(bytes) => assert!(
+                bytes_sent.is_empty() || bytes_sent == bytes,
+                "{bytes_sent:?}"
+            ),
         }
     }
 }
 
-async fn all_of_it(store: &Store) {
+async fn refuses_every_fault(store: &Store) {
     let certificates = Certificates::make();
     let file = |name: &str| certificates.file(name).display().to_string();
     let url = |at: &str, ca: &str| {
         let mut url = format!("{}&ca={}", (store.url)(at), file(ca));
-        if store.needs_own {
+        if store.needs_client_certificate {
             url += &format!("&cert={}&key={}", file("server.crt"), file("server.key"));
         }
         url
     };
     let local = |port: u16| format!("127.0.0.1:{port}");
 
-    // All is well, so what follows is not refused for another reason.
+    // The correct server is accepted, so the servers below are refused for their fault and no other reason.
     let (good, port, plain) = (store.start)(&certificates, "server");
     let client = soon(tenure::connect(&url(&local(port), "ca.crt")))
         .await
@@ -203,100 +211,104 @@ async fn all_of_it(store: &Store) {
         assert_says(name, refused, Unreachable, &words);
     }
 
-    // A server that has no TLS there.
+    // The server at that port has no TLS.
     let own = plain.is_none().then(store.start_plain);
     let plain = plain.unwrap_or_else(|| own.as_ref().unwrap().1);
-    let recorder = Recorder::in_front_of(plain, AS_IT_IS);
+    let recorder = Recorder::in_front_of(plain, NO_CHANGE);
     let refused = soon(tenure::connect(&url(&local(recorder.port()), "ca.crt"))).await;
     assert_says("plaintext", refused, Unreachable, &[store.plain]);
-    assert_discreet(store, &recorder);
+    assert_no_login_sent(store, &recorder);
 
-    // Somebody in between takes TLS away: by what the protocol says of it, or by a word of TLS itself.
+    // A machine between client and server removes TLS: by a changed message of the protocol, or by an alert of TLS.
     let recorder = match store.before {
-        Before::Hello => Recorder::in_place_of_server(ALERT),
-        Before::Bytes(b"") => Recorder::in_front_of(port, CANNOT),
-        Before::Bytes(_) => Recorder::in_front_of(port, SAYS_NO),
+        FirstBytes::Hello => Recorder::in_place_of_server(VERSION_ALERT),
+        FirstBytes::Bytes(b"") => Recorder::in_front_of(port, CLEAR_TLS_FLAG),
+        FirstBytes::Bytes(_) => Recorder::in_front_of(port, DENY_TLS),
     };
     let refused = soon(tenure::connect(&url(&local(recorder.port()), "ca.crt"))).await;
     let at = local(recorder.port());
     assert_says("downgrade", refused, Unreachable, &[&at, "TLS"]);
-    assert_discreet(store, &recorder);
+    assert_no_login_sent(store, &recorder);
     drop(good);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_refuses() {
     if !Certificates::skip_unless_installed() {
-        all_of_it(&REDIS).await;
+        refuses_every_fault(&REDIS).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_refuses() {
     if !etcd::skip_unless_installed() && !Certificates::skip_unless_installed() {
-        all_of_it(&ETCD).await;
+        refuses_every_fault(&ETCD).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn zookeeper_refuses() {
     if !zookeeper::skip_unless_installed_for_tls() {
-        all_of_it(&ZOOKEEPER).await;
+        refuses_every_fault(&ZOOKEEPER).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_refuses() {
     if !mariadb::skip_unless_installed() && !Certificates::skip_unless_installed() {
-        all_of_it(&MYSQL).await;
-        beyond_this_machine(&MYSQL).await;
+        refuses_every_fault(&MYSQL).await;
+        remote_servers_need_tls(&MYSQL).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_refuses() {
     if !postgres::skip_unless_installed() && !Certificates::skip_unless_installed() {
-        all_of_it(&POSTGRES).await;
-        beyond_this_machine(&POSTGRES).await;
+        refuses_every_fault(&POSTGRES).await;
+        remote_servers_need_tls(&POSTGRES).await;
     }
 }
 
-/// Where nobody said a word about TLS, a server beyond this machine has to have it and to prove who it is. The address
-/// of all interfaces leads to this machine and is none of its own names.
-async fn beyond_this_machine(store: &Store) {
-    let unsaid = |port: u16| (store.url)(&format!("0.0.0.0:{port}")).replace("&tls=on", "");
+/// Without an option about TLS, a server on another machine has to speak TLS and to prove its identity. The address of
+/// all interfaces leads to this machine, and the library takes it for another machine.
+async fn remote_servers_need_tls(store: &Store) {
+    let url_without_tls =
+        |port: u16| (store.url)(&format!("0.0.0.0:{port}")).replace("&tls=on", "");
     let certificates = Certificates::make();
     let (_server, port, _) = (store.start)(&certificates, "server");
     let tamper = match store.before {
-        Before::Bytes(b"") => CANNOT,
-        _ => SAYS_NO,
+        FirstBytes::Bytes(b"") => CLEAR_TLS_FLAG,
+        _ => DENY_TLS,
     };
     let recorder = Recorder::in_front_of(port, tamper);
-    let refused = soon(tenure::connect(&unsaid(recorder.port()))).await;
+    let refused = soon(tenure::connect(&url_without_tls(recorder.port()))).await;
     let words = ["found no common TLS", "tls=off"];
     assert_says("no TLS", refused, Unreachable, &words);
-    assert_discreet(store, &recorder);
+    assert_no_login_sent(store, &recorder);
 
-    let refused = soon(tenure::connect(&unsaid(port))).await;
+    let refused = soon(tenure::connect(&url_without_tls(port))).await;
     let words = ["signed by an authority that is not trusted", "ca=FILE"];
     assert_says("its own authority", refused, Unreachable, &words);
 
-    let recorder = Recorder::in_front_of(port, AS_IT_IS);
-    let refused = soon(tenure::connect(&(unsaid(recorder.port()) + "&tls=prefer"))).await;
+    let recorder = Recorder::in_front_of(port, NO_CHANGE);
+    let refused = soon(tenure::connect(
+        &(url_without_tls(recorder.port()) + "&tls=prefer"),
+    ))
+    .await;
     let words = ["is for servers on this machine", "tls=on", "tls=off"];
     assert_says("prefer", refused, Invalid, &words);
-    assert!(recorder.received().is_empty(), "it was asked");
+    assert!(recorder.received().is_empty(), "a client connected");
 }
 
-/// A store that is new is in here, or has no network.
+/// A new store must be added to the matrix, unless it has no network.
 #[test]
 fn the_stores_of_the_matrix_are_those_that_have_a_network() {
     let with_tls = ["redis", "etcd", "zookeeper", "mysql", "postgres"];
     for scheme in tenure::SCHEMES {
         let scheme = scheme.trim_end_matches(':').trim_end_matches("//");
         let known = with_tls.iter().any(|it| scheme.starts_with(it));
-        // A majority of the first.
-        let else_known = ["memory", "file", "sqlite", "redlock"].contains(&scheme);
-        assert!(known || else_known, "{scheme} is not in the matrix");
+        // `redlock` uses the connections of `redis`.
+        let is_without_tls = ["memory", "file", "sqlite", "redlock"].contains(&scheme);
+        assert!(known || is_without_tls, "{scheme} is not in the matrix");
     }
 }

@@ -1,19 +1,19 @@
-//! Tokens over several nodes, searched exhaustively: clients run the [`Ballot`], nodes grant and are raised.
+//! Tokens over several nodes, searched exhaustively: clients run the [`QuorumAcquisition`], nodes grant and are raised.
 //!
-//! Any message may be arbitrarily late, save a refusal: what comes of a late one is what comes of none. A client may end its claim, or give up, at any moment; only after
-//! that may nodes let go of what it has there, which is what deadlines are for. Nodes start with whatever
-//! tokens earlier attempts have left them. Clocks differ as they like, unless nodes forget: then a client
-//! proposes more than was granted before it started, and a node that was restarted has no vote while
-//! anybody lives who may have had its vote before.
+//! Any message may be arbitrarily late, except a refusal: a late refusal has the same effect as none. A client may end
+//! its claim, or give up, at any moment. Only after that may nodes end what the client has there, which is the purpose of
+//! deadlines. Nodes start with the tokens that earlier attempts have left there. Clocks differ by any amount, unless nodes
+//! forget: then a client proposes more than was granted before it started, and a node that was restarted has no vote
+//! while a client lives that may have had its vote before.
 //!
-//! Two clients at a time; what others did before or gave up is what the nodes start with.
-//! Wrong variants are planted to show that the search finds them.
+//! Two clients run at a time; what other clients did before, or gave up, is what the nodes start with.
+//! Mutants show that the search finds violations.
 
-use super::explore::{Outcome, World, explore};
-use crate::logic::ballot::{Ballot, Next};
+use super::explore::{ModelState, Outcome, explore};
+use crate::logic::quorum_acquisition::{Next, QuorumAcquisition};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wrong {
+enum Mutant {
     /// The greatest token is used though only one node knows it.
     NoRaise,
     /// The token is used as soon as the raise is on its way.
@@ -34,7 +34,7 @@ struct Setup {
     tokens: [u64; NODES],
     /// How many restarts.
     restarts: u8,
-    wrong: Option<Wrong>,
+    mutant: Option<Mutant>,
 }
 
 const NODES: usize = 3;
@@ -62,7 +62,7 @@ enum Phase {
 struct Client {
     phase: Phase,
     proposal: u64,
-    ballot: Ballot,
+    acquisition: QuorumAcquisition,
     /// One per node, in either direction.
     messages: [Message; NODES],
 }
@@ -85,7 +85,7 @@ struct Nodes {
     used: u64,
     /// The greatest that was ever granted.
     granted: u64,
-    complaint: Option<&'static str>,
+    violation: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +109,7 @@ impl Nodes {
         let client = Client {
             phase: Phase::Idle,
             proposal: 0,
-            ballot: Ballot::new(NODES),
+            acquisition: QuorumAcquisition::new(NODES),
             messages: [Message::None; NODES],
         };
         let node = |last: &u64| Node {
@@ -124,7 +124,7 @@ impl Nodes {
             restarts: setup.restarts,
             used: 0,
             granted: *setup.tokens.iter().max().unwrap(),
-            complaint: None,
+            violation: None,
         }
     }
 
@@ -140,7 +140,7 @@ impl Nodes {
         let message = &mut self.clients[client].messages[at];
         *message = match *message {
             Message::Ask => {
-                let guarded = node.guard & alive != 0 && self.setup.wrong != Some(Wrong::NoGuard);
+                let guarded = node.guard & alive != 0 && self.setup.mutant != Some(Mutant::NoGuard);
                 if node.holder.is_some() || guarded {
                     Message::Refused
                 } else {
@@ -166,16 +166,16 @@ impl Nodes {
     fn returns(&mut self, client: usize, at: usize) {
         let me = &mut self.clients[client];
         match std::mem::replace(&mut me.messages[at], Message::None) {
-            Message::Granted(token) => me.ballot.granted(at, token),
-            Message::Raised(token) => me.ballot.raised(at, token),
-            _ => me.ballot.refused(at),
+            Message::Granted(token) => me.acquisition.granted(at, token),
+            Message::Raised(token) => me.acquisition.raised(at, token),
+            _ => me.acquisition.refused(at),
         }
         if !matches!(me.phase, Phase::Asking) {
             return;
         }
-        let wrong = self.setup.wrong;
+        let mutant = self.setup.mutant;
         let mut claims = None;
-        match me.ballot.verdict() {
+        match me.acquisition.verdict() {
             Next::Won { token } => claims = Some(token),
             Next::Raise { token, nodes } => {
                 for node in nodes {
@@ -183,24 +183,24 @@ impl Nodes {
                         me.messages[node] = Message::Raise(token);
                     }
                 }
-                if matches!(wrong, Some(Wrong::NoRaise | Wrong::RaiseNotAwaited)) {
+                if matches!(mutant, Some(Mutant::NoRaise | Mutant::RaiseNotAwaited)) {
                     claims = Some(token);
                 }
-                if wrong == Some(Wrong::NoRaise) {
+                if mutant == Some(Mutant::NoRaise) {
                     me.messages = me.messages.map(|message| match message {
                         Message::Raise(_) => Message::None,
                         other => other,
                     });
                 }
             }
-            Next::Wait if wrong == Some(Wrong::Minority) => {
-                let granted = me.ballot.held().first().map(|at| self.nodes[*at].last);
+            Next::Wait if mutant == Some(Mutant::Minority) => {
+                let granted = me.acquisition.held().first().map(|at| self.nodes[*at].last);
                 claims = granted.map(|token| token.max(self.used + 1));
             }
             Next::Lost => me.phase = Phase::Over,
             Next::Wait => {}
         }
-        if let (Some(_), Some(Wrong::OwnProposal)) = (claims, wrong) {
+        if let (Some(_), Some(Mutant::OwnProposal)) = (claims, mutant) {
             claims = Some(me.proposal);
         }
         if let Some(token) = claims {
@@ -209,11 +209,11 @@ impl Nodes {
                 .into_iter()
                 .any(|other| matches!(self.clients[other].phase, Phase::Claims))
             {
-                self.complaint = Some("two claim the name");
+                self.violation = Some("two claim the name");
             } else if token == self.used {
-                self.complaint = Some("a token came again");
+                self.violation = Some("a token came again");
             } else if token < self.used {
-                self.complaint = Some("a token went backward");
+                self.violation = Some("a token went backward");
             }
             self.used = token;
             self.clients[client].phase = Phase::Claims;
@@ -221,7 +221,7 @@ impl Nodes {
     }
 }
 
-impl World for Nodes {
+impl ModelState for Nodes {
     type Step = Step;
 
     fn image(&self, image: &mut Vec<u64>) {
@@ -247,7 +247,7 @@ impl World for Nodes {
             }
             // What is over hears replies and does nothing about them.
             if matches!(client.phase, Phase::Asking) {
-                client.ballot.image(image);
+                client.acquisition.image(image);
             }
         }
         for node in &self.nodes {
@@ -260,15 +260,15 @@ impl World for Nodes {
         } else {
             0
         };
-        let wrong = u64::from(self.complaint.is_some());
-        image.extend([self.used, granted, u64::from(self.restarts), wrong]);
+        let violated = u64::from(self.violation.is_some());
+        image.extend([self.used, granted, u64::from(self.restarts), violated]);
     }
 
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (id, client) in self.clients.iter().enumerate() {
             match client.phase {
-                Phase::Idle if self.setup.wrong == Some(Wrong::BareCounter) => {
+                Phase::Idle if self.setup.mutant == Some(Mutant::BareCounter) => {
                     steps.push(Step::Starts(id, 0));
                 }
                 Phase::Idle if self.setup.restarts > 0 => {
@@ -334,8 +334,8 @@ impl World for Nodes {
         }
     }
 
-    fn complaint(&self) -> Option<String> {
-        self.complaint.map(str::to_owned)
+    fn violation(&self) -> Option<String> {
+        self.violation.map(str::to_owned)
     }
 }
 
@@ -343,9 +343,9 @@ impl World for Nodes {
 const LEFT: [[u64; NODES]; 4] = [[0, 0, 0], [0, 0, 6], [0, 3, 6], [0, 6, 6]];
 
 fn search(what: &str, setup: Setup) -> Option<String> {
-    let Outcome { states, complaint } = explore(Nodes::new(setup), 4_000_000);
+    let Outcome { states, violation } = explore(Nodes::new(setup), 4_000_000);
     println!("{what}, {:?}: {states} states", setup.tokens);
-    complaint
+    violation
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn tokens_grow_and_claims_never_overlap() {
             clients: 2,
             tokens,
             restarts: 0,
-            wrong: None,
+            mutant: None,
         };
         assert_eq!(search("two clients", setup), None);
     }
@@ -367,32 +367,32 @@ fn tokens_grow_over_nodes_that_forget() {
         clients: 2,
         tokens: [0, 0, 6],
         restarts: 1,
-        wrong: None,
+        mutant: None,
     };
     assert_eq!(search("a restart", setup), None);
 }
 
-fn breaks(wrong: Wrong, restarts: u8, expected: &str) {
+fn breaks(mutant: Mutant, restarts: u8, expected: &str) {
     let found = LEFT.into_iter().find_map(|tokens| {
         let setup = Setup {
             clients: 2,
             tokens,
             restarts,
-            wrong: Some(wrong),
+            mutant: Some(mutant),
         };
-        search(&format!("{wrong:?}"), setup)
+        search(&format!("{mutant:?}"), setup)
     });
-    let found = found.unwrap_or_else(|| panic!("{wrong:?} was not found"));
+    let found = found.unwrap_or_else(|| panic!("{mutant:?} was not found"));
     println!("{found}");
-    assert!(found.starts_with(expected), "{wrong:?}: {found}");
+    assert!(found.starts_with(expected), "{mutant:?}: {found}");
 }
 
 #[test]
-fn planted_mistakes_are_found() {
-    breaks(Wrong::NoRaise, 0, "a token");
-    breaks(Wrong::RaiseNotAwaited, 0, "a token");
-    breaks(Wrong::OwnProposal, 0, "a token");
-    breaks(Wrong::Minority, 0, "two claim");
-    breaks(Wrong::BareCounter, 1, "a token");
-    breaks(Wrong::NoGuard, 1, "two claim");
+fn mutants_are_found() {
+    breaks(Mutant::NoRaise, 0, "a token");
+    breaks(Mutant::RaiseNotAwaited, 0, "a token");
+    breaks(Mutant::OwnProposal, 0, "a token");
+    breaks(Mutant::Minority, 0, "two claim");
+    breaks(Mutant::BareCounter, 1, "a token");
+    breaks(Mutant::NoGuard, 1, "two claim");
 }

@@ -1,4 +1,4 @@
-//! What clients do while their requests are counted.
+//! Scenarios: operations of clients whose requests are counted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,41 +10,40 @@ use crate::common::{connect, soon, start_acquire, take, until_renewed};
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::proxy::Proxy;
 
-/// No renewal is due within a story.
+/// A ttl with which no renewal is due within a scenario.
 const LONG: Duration = Duration::from_secs(30 * 60);
 
-/// Renewed after a third of it.
+/// A ttl for the scenario with a renewal, which is due after a third of it.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// A store, by way of its proxy and past it.
-pub(crate) struct Site {
+/// A store, with a URL through its proxy and a direct URL.
+pub(crate) struct TracedStore {
     traced_url: String,
     direct_url: String,
     proxy: Proxy,
     counted: Counted,
-    tells_who_waits: bool,
+    shows_waiters: bool,
 }
 
-/// Of which stories the numbers are certain; of the others the kinds are.
+/// The scenarios whose numbers of requests are always the same. Of the others only the kinds are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
     All,
-    /// A waiter also asks again after a while, without having been woken.
+    /// A waiter also sends requests after some time, without a wake-up.
     AllButWaits,
 }
 
-/// These come when time has passed: notes about a hold for others to read, looks at the server's clock, at its
-/// sessions, at the queue.
-const BY_TIME: [&str; 3] = ["board", "look", "peek"];
+/// Requests that depend on time: the row of a holder, and reading the server's clock, its sessions, and the queue.
+const TIMED_KINDS: [&str; 3] = ["board", "look", "peek"];
 
-impl Site {
+impl TracedStore {
     pub(crate) fn new(traced_url: String, direct_url: String, proxy: Proxy) -> Self {
         Self {
             traced_url,
             direct_url,
             proxy,
             counted: Counted::All,
-            tells_who_waits: true,
+            shows_waiters: true,
         }
     }
 
@@ -52,15 +51,15 @@ impl Site {
         Self { counted, ..self }
     }
 
-    /// The store does not tell when a wait has begun, so there is no story about one.
+    /// The store does not show when a wait has begun, so there is no scenario with a waiter.
     pub(crate) fn without_waits(self) -> Self {
         Self {
-            tells_who_waits: false,
+            shows_waiters: false,
             ..self
         }
     }
 
-    /// Makes the tables, where there are some.
+    /// Creates the tables of a table store.
     pub(crate) async fn init(&self) {
         let client = self.direct().await;
         client.init().await.unwrap();
@@ -75,11 +74,11 @@ impl Site {
         connect(&self.direct_url).await
     }
 
-    /// The kinds of requests since the last call, with how many there were of each.
+    /// The number of requests of each kind since the last call.
     fn counts(&self) -> BTreeMap<String, usize> {
         let mut counts = BTreeMap::new();
         for kind in self.proxy.take_seen() {
-            if !BY_TIME.contains(&kind.as_str()) {
+            if !TIMED_KINDS.contains(&kind.as_str()) {
                 *counts.entry(kind).or_default() += 1;
             }
         }
@@ -87,10 +86,10 @@ impl Site {
     }
 }
 
-/// What every story cost, a line each.
-pub(crate) async fn tell_all(site: &Site) -> String {
+/// Runs all scenarios. Returns a line with the requests of each.
+pub(crate) async fn run_all(store: &TracedStore) -> String {
     let mut text = String::new();
-    let mut note = |what: &str, counts: BTreeMap<String, usize>, is_exact: bool| {
+    let mut add_line = |what: &str, counts: BTreeMap<String, usize>, is_exact: bool| {
         let kinds: Vec<_> = counts
             .into_iter()
             .map(|(kind, count)| match is_exact {
@@ -104,31 +103,31 @@ pub(crate) async fn tell_all(site: &Site) -> String {
         };
         writeln!(text, "{what}: {}", kinds.join(", ")).unwrap();
     };
-    // The first client of a server teaches it the scripts and makes directories.
-    take_and_release(site, 1).await;
-    site.counts();
-    site.traced().await.close().await;
-    note("connect", site.counts(), true);
+    // The first client of a server loads the scripts and creates directories.
+    take_and_release(store, 1).await;
+    store.counts();
+    store.traced().await.close().await;
+    add_line("connect", store.counts(), true);
     for times in 1..=3 {
-        take_and_release(site, times).await;
+        take_and_release(store, times).await;
         let what = format!("take a free lock, {times} times");
-        note(&what, site.counts(), true);
+        add_line(&what, store.counts(), true);
     }
-    try_a_taken_lock(site).await;
-    note("try a taken lock", site.counts(), true);
-    if site.tells_who_waits {
-        let is_exact = site.counted == Counted::All;
-        wait(site).await;
-        note("wait and get the lock", site.counts(), is_exact);
+    try_a_taken_lock(store).await;
+    add_line("try a taken lock", store.counts(), true);
+    if store.shows_waiters {
+        let is_exact = store.counted == Counted::All;
+        wait(store).await;
+        add_line("wait and get the lock", store.counts(), is_exact);
     }
-    renew(site).await;
-    // How many renewals there are depends on the machine.
-    note("renew", site.counts(), false);
+    renew(store).await;
+    // The number of renewals depends on the speed of the machine.
+    add_line("renew", store.counts(), false);
     text
 }
 
-async fn take_and_release(site: &Site, times: u32) {
-    let client = site.traced().await;
+async fn take_and_release(store: &TracedStore, times: u32) {
+    let client = store.traced().await;
     for _ in 0..times {
         let guard = take(&client, &format!("take-{times}"), LONG).await;
         soon(guard.release()).await.unwrap();
@@ -136,8 +135,8 @@ async fn take_and_release(site: &Site, times: u32) {
     client.close().await;
 }
 
-async fn try_a_taken_lock(site: &Site) {
-    let (holder, client) = (site.direct().await, site.traced().await);
+async fn try_a_taken_lock(store: &TracedStore) {
+    let (holder, client) = (store.direct().await, store.traced().await);
     let guard = take(&holder, "taken", LONG).await;
     let tried = soon(client.lock("taken").ttl(LONG).try_acquire()).await;
     assert!(tried.unwrap().is_none(), "two hold it");
@@ -146,9 +145,9 @@ async fn try_a_taken_lock(site: &Site) {
     holder.close().await;
 }
 
-/// Another client, which is not counted, holds it first.
-async fn wait(site: &Site) {
-    let (holder, client) = (site.direct().await, site.traced().await);
+/// Another client, whose requests are not counted, holds the lock first.
+async fn wait(store: &TracedStore) {
+    let (holder, client) = (store.direct().await, store.traced().await);
     let guard = take(&holder, "wait", LONG).await;
     let waiting = start_acquire(client.lock("wait").ttl(LONG));
     until_waiting(&holder, "wait").await;
@@ -163,7 +162,7 @@ async fn until_waiting(client: &Client, name: &str) {
     let start = std::time::Instant::now();
     loop {
         let status = soon(client.inspect(name)).await.unwrap();
-        let queue = status.queue.expect("the store tells who waits");
+        let queue = status.queue.expect("the store shows waiters");
         if !queue.is_empty() {
             return;
         }
@@ -172,8 +171,8 @@ async fn until_waiting(client: &Client, name: &str) {
     }
 }
 
-async fn renew(site: &Site) {
-    let client = site.traced().await;
+async fn renew(store: &TracedStore) {
+    let client = store.traced().await;
     let guard = take(&client, "renew", SHORT).await;
     until_renewed(&guard).await;
     soon(guard.release()).await.unwrap();

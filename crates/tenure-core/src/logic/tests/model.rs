@@ -1,4 +1,4 @@
-//! The world that is searched: clients, messages on their way, a store, a protected resource.
+//! The model that is searched: clients, messages on their way, a store, a protected resource.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::time::Time;
 /// One step of time: the least margin. So a lease of 3 steps is renewed after one and over after two.
 pub(super) const STEP: Duration = MIN_MARGIN;
 
-/// What can happen in a world, and how often.
+/// What can happen in the model, and how often.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) modes: &'static [Mode],
@@ -32,9 +32,9 @@ pub(super) struct Setup {
     pub(super) max_hold: Option<Duration>,
     pub(super) lock_delay: Duration,
     pub(super) waiter_ttl: Option<Duration>,
-    /// Whether it is already wrong when the store has no hold for a believer.
+    /// Whether a client that believes to hold while the store has no such hold is a violation already.
     pub(super) strict: bool,
-    pub(super) wrong: Option<Wrong>,
+    pub(super) mutant: Option<Mutant>,
 }
 
 impl Setup {
@@ -44,7 +44,7 @@ impl Setup {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wrong {
+pub(super) enum Mutant {
     /// The client counts its deadline from the reply.
     DeadlineFromReply,
     /// The client counts a renewed lease from the yes, and takes it even when the hold is lost.
@@ -202,7 +202,7 @@ impl Claims {
         let door = self.door.clone();
         match message {
             Message::Ask { who, sent } => {
-                if self.setup.wrong == Some(Wrong::RepeatedAskKeepsLease)
+                if self.setup.mutant == Some(Mutant::RepeatedAskKeepsLease)
                     && let Some(view) = self.table.view(&door)
                     && let Some(hold) = view.holds.iter().find(|hold| hold.owner == owner(who))
                 {
@@ -228,7 +228,7 @@ impl Claims {
             }
             Message::Renew { who, sent } => {
                 let mut yes = self.table.renew(&door, owner(who), Some(ttl), now);
-                if !yes && self.setup.wrong == Some(Wrong::RenewalResurrects) {
+                if !yes && self.setup.mutant == Some(Mutant::RenewalResurrects) {
                     self.table.expire(&door, now);
                     let ask = Ask {
                         wait: false,
@@ -245,7 +245,7 @@ impl Claims {
             }
             Message::Release { who, unclean } => {
                 let mut whose = owner(who);
-                if self.setup.wrong == Some(Wrong::ReleaseIgnoresOwner)
+                if self.setup.mutant == Some(Mutant::ReleaseIgnoresOwner)
                     && let Some(view) = self.table.view(&door)
                     && let Some(hold) = view.holds.first()
                 {
@@ -254,7 +254,7 @@ impl Claims {
                 self.table.release(&door, whose, unclean, now);
             }
             Message::Write { token, .. } => {
-                let fenced = self.setup.wrong != Some(Wrong::ResourceWithoutFence);
+                let fenced = self.setup.mutant != Some(Mutant::ResourceWithoutFence);
                 if !fenced || token >= self.seen {
                     if token < self.seen {
                         self.problem = Some("a stale write was accepted");
@@ -276,11 +276,11 @@ impl Claims {
             renew: Renew::Automatic,
             max_hold: self.setup.max_hold,
         };
-        let wrong = self.setup.wrong;
+        let mutant = self.setup.mutant;
         let client = &mut self.clients[usize::from(reply.who())];
         match (reply, client.phase) {
             (Message::Granted { sent, token, .. }, Phase::Asking) => {
-                let sent = if wrong == Some(Wrong::DeadlineFromReply) {
+                let sent = if mutant == Some(Mutant::DeadlineFromReply) {
                     now
                 } else {
                     sent
@@ -290,7 +290,7 @@ impl Claims {
                 client.lease = Some(Lease::granted(terms, sent, Some(ttl)));
             }
             (Message::Woken { token, .. }, Phase::Asking)
-                if token > client.place.1 || wrong == Some(Wrong::StaleWakeUp) =>
+                if token > client.place.1 || mutant == Some(Mutant::StaleWakeUp) =>
             {
                 client.phase = Phase::Holding;
                 client.token = token;
@@ -304,7 +304,7 @@ impl Claims {
             }
             (Message::Renewed { sent, .. }, Phase::Holding) => {
                 let lease = client.lease.as_mut().unwrap();
-                if wrong == Some(Wrong::LateYesResurrects) {
+                if mutant == Some(Mutant::LateYesResurrects) {
                     *lease = Lease::granted(terms, now, Some(ttl));
                 }
                 lease.renewed(sent, Some(ttl), now);
@@ -320,7 +320,7 @@ impl Claims {
         }
     }
 
-    /// Forgets what cannot matter any more, so that worlds that differ in nothing else are one.
+    /// Forgets what no later step depends on, so that states that differ in nothing else are the same state.
     pub(super) fn tidy(&mut self) {
         for (who, client) in (0..).zip(&mut self.clients) {
             if client.phase != Phase::Asking && client.phase != Phase::New {
@@ -348,15 +348,17 @@ impl Claims {
                 .iter()
                 .any(|message| message.who() == who && matches!(message, Message::Ask { .. }));
             let absent = !known && !asks && client.phase == Phase::Ended;
-            let wrong = self.setup.wrong;
+            let mutant = self.setup.mutant;
             self.network.retain(|message| {
                 message.who() != who
                     || match message {
                         Message::Ask { .. } | Message::Write { .. } => true,
                         Message::Touch { .. } => client.phase == Phase::Asking,
-                        Message::Renew { .. } => !absent || wrong == Some(Wrong::RenewalResurrects),
+                        Message::Renew { .. } => {
+                            !absent || mutant == Some(Mutant::RenewalResurrects)
+                        }
                         Message::Release { .. } => {
-                            !absent || wrong == Some(Wrong::ReleaseIgnoresOwner)
+                            !absent || mutant == Some(Mutant::ReleaseIgnoresOwner)
                         }
                         Message::Queued { sent, token, .. } => {
                             client.phase == Phase::Asking && (*sent, *token) > client.place
@@ -364,13 +366,13 @@ impl Claims {
                         Message::Granted { .. } => client.phase == Phase::Asking,
                         Message::Woken { token, .. } => {
                             client.phase == Phase::Asking
-                                && (*token > client.place.1 || wrong == Some(Wrong::StaleWakeUp))
+                                && (*token > client.place.1 || mutant == Some(Mutant::StaleWakeUp))
                         }
                         Message::Busy { .. } => client.phase == Phase::Asking && client.asks == 0,
                         Message::Refused { .. } => !lost,
                         Message::Renewed { sent, .. } => {
                             client.phase == Phase::Holding
-                                && (wrong == Some(Wrong::LateYesResurrects)
+                                && (mutant == Some(Mutant::LateYesResurrects)
                                     || !lost && lease.is_some_and(|lease| lease.sent <= *sent))
                         }
                     }

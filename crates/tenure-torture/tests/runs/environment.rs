@@ -1,4 +1,4 @@
-//! What is around the workers of a run: real servers, who leads them, and wall clocks; and the fault with them.
+//! The environment of the workers of a run: real servers, their leader, wall clocks, and the faults of these.
 
 use std::ffi::OsString;
 use std::sync::Mutex;
@@ -55,17 +55,17 @@ node!(Postgres, launch);
 pub(crate) trait Store: Send + Sync {
     fn nodes(&self) -> Vec<&dyn Node>;
 
-    /// How many of them are hit when the store is.
+    /// The number of nodes that a fault of the server hits.
     fn victims(&self) -> usize {
         self.nodes().len()
     }
 
-    /// Which of them leads; waits until one does.
+    /// The node that leads; waits until one leads.
     fn leader(&self) -> Option<usize> {
         None
     }
 
-    /// Returns when all is as it was before somebody was hit.
+    /// Waits until all nodes work together again after a fault.
     fn settle(&self) {}
 }
 
@@ -119,10 +119,10 @@ impl Store for Etcd {
     }
 }
 
-/// The masters of a Redlock, of which a minority is hit.
-pub(crate) struct Masters(pub(crate) Vec<Redis>);
+/// The servers of a Redlock, of which a fault hits a minority.
+pub(crate) struct RedlockServers(pub(crate) Vec<Redis>);
 
-impl Store for Masters {
+impl Store for RedlockServers {
     fn nodes(&self) -> Vec<&dyn Node> {
         self.0.iter().map(|it| it as _).collect()
     }
@@ -132,7 +132,7 @@ impl Store for Masters {
     }
 }
 
-/// Whether it is up and says so of its replication.
+/// Whether the server is up and reports `value` for `field` of its replication.
 fn shows(server: &Redis, field: &str, value: &str) -> bool {
     let said = || server.try_info("replication", field);
     server.is_up() && said().is_ok_and(|said| said == value)
@@ -172,7 +172,7 @@ impl Store for Cluster {
         self.nodes.iter().map(|it| it as _).collect()
     }
 
-    /// The one that has the first name of a run.
+    /// The node that has the first name of a run.
     fn leader(&self) -> Option<usize> {
         let mut found = None;
         until("somebody has the slot", || {
@@ -198,15 +198,15 @@ impl Store for Cluster {
 }
 
 /// A store and the clocks that can be moved.
-pub(crate) struct Around {
+pub(crate) struct TestEnvironment {
     store: Option<Box<dyn Store>>,
     server_clock: Option<(Clock, Mutex<i64>)>,
     worker_clock: Clock,
-    /// Those that were hit and are still down, and how often that was done.
+    /// The nodes that a fault hit and that are still down, and how often servers were hit.
     hit: Mutex<(Vec<usize>, usize)>,
 }
 
-impl Around {
+impl TestEnvironment {
     pub(crate) fn new(store: Option<Box<dyn Store>>, server_clock: Option<Clock>) -> Self {
         Self {
             store,
@@ -216,7 +216,8 @@ impl Around {
         }
     }
 
-    /// What gives workers the clock that is moved. Where there is no server, the clock of the store is theirs.
+    /// The variables that give workers the clock that a fault moves. Where there is no server, that clock is the clock
+    /// of the store.
     pub(crate) fn environment(&self) -> Vec<(OsString, OsString)> {
         self.clock_of_workers().environment()
     }
@@ -236,7 +237,7 @@ impl Around {
         let nodes = self.store().nodes();
         let mut hit = self.hit.lock().unwrap();
         let count = self.store().victims();
-        // Others each time, where not all are hit.
+        // Where a fault does not hit all nodes, it hits other nodes each time.
         hit.0 = (0..count)
             .map(|at| (at + hit.1 * count) % nodes.len())
             .collect();
@@ -260,7 +261,7 @@ impl Around {
         self.store().settle();
     }
 
-    /// In whole seconds, and at least by so much.
+    /// Moves the server's clock by whole seconds, and at least by `by`.
     fn jump(&self, by: Duration, sign: i64) {
         let (clock, offset) = self.server_clock.as_ref().unwrap();
         let mut offset = offset.lock().unwrap();
@@ -273,7 +274,7 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs()).unwrap() + 1
 }
 
-impl Environment for Around {
+impl Environment for TestEnvironment {
     fn kinds(&self) -> Vec<FaultKind> {
         let mut kinds = vec![FaultKind::Suspend];
         if self.store.is_some() || self.server_clock.is_none() {
@@ -310,7 +311,7 @@ impl Environment for Around {
             FaultKind::ServerPause => self.heal(|it| it.resume()),
             FaultKind::ServerKill => self.heal(|it| it.start()),
             FaultKind::LeaderPause | FaultKind::LeaderKill => {
-                // Another one leads before it is back, or nothing has failed over.
+                // Another node must lead before this node is back; otherwise there was no failover.
                 let new = self.store().leader();
                 assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
                 match kind {

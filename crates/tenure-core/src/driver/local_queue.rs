@@ -1,4 +1,5 @@
-//! One contender per name: tasks of one client queue here, first come, first served.
+//! The tasks of one client that want the same name wait in this queue, first come, first served: only the first of them
+//! sends a request to the store.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -8,21 +9,21 @@ use tokio::sync::oneshot;
 use crate::name::LockName;
 use crate::rt::lock;
 
-/// The names that somebody of this client contends for, each with the tasks that are next.
+/// The names that tasks of this client acquire at the moment, each with the tasks that come next.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct LocalQueue {
     contended: Mutex<HashMap<LockName, VecDeque<oneshot::Sender<Turn>>>>,
 }
 
-/// The right to contend for a name; passes on to the next task when dropped, wherever that happens.
+/// The right to request a name from the store. Dropping the turn passes it on to the next task.
 #[derive(Debug)]
 pub(super) struct Turn {
-    turns: Arc<Turns>,
+    queue: Arc<LocalQueue>,
     name: LockName,
 }
 
-impl Turns {
-    /// The turn, if nobody has it or waits for it.
+impl LocalQueue {
+    /// The turn, if no task has it or waits for it.
     pub(super) fn try_take(self: &Arc<Self>, name: &LockName) -> Option<Turn> {
         let mut contended = lock(&self.contended);
         if contended.contains_key(name) {
@@ -30,18 +31,18 @@ impl Turns {
         }
         contended.insert(name.clone(), VecDeque::new());
         Some(Turn {
-            turns: self.clone(),
+            queue: self.clone(),
             name: name.clone(),
         })
     }
 
-    /// Whether somebody of this client contends for the name.
+    /// Whether a task of this client has the turn for the name or waits for it.
     pub(super) fn is_contended(&self, name: &LockName) -> bool {
         let contended = lock(&self.contended);
         !contended.is_empty() && contended.contains_key(name)
     }
 
-    /// Waits for the turn. Cancel safe: a dropped waiter is passed over.
+    /// Waits for the turn. Cancel safe: a dropped waiter is skipped.
     pub(super) async fn take(self: &Arc<Self>, name: &LockName) -> Turn {
         let receiver = {
             let mut contended = lock(&self.contended);
@@ -52,12 +53,12 @@ impl Turns {
             } else {
                 contended.insert(name.clone(), VecDeque::new());
                 return Turn {
-                    turns: self.clone(),
+                    queue: self.clone(),
                     name: name.clone(),
                 };
             }
         };
-        // The sender lies in the queue until it is used: an entry goes away only when it is empty.
+        // The sender stays in the queue until it is used: an entry is removed only when it is empty.
         receiver
             .await
             .expect("a queue of waiting tasks is emptied by passing the turn on")
@@ -66,7 +67,7 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut contended = lock(&self.turns.contended);
+        let mut contended = lock(&self.queue.contended);
         while let Some(queue) = contended.get_mut(&self.name) {
             let Some(next) = queue.pop_front() else {
                 contended.remove(&self.name);
@@ -76,10 +77,10 @@ impl Drop for Turn {
                 continue;
             }
             drop(contended);
-            // When the receiver goes away at this very moment, the turn comes back as the error
-            // (or is dropped with the channel) and passes on from there.
+            // If the receiver is dropped at this very moment, the turn comes back as the error (or is dropped with the
+            // channel), and its drop passes it on.
             drop(next.send(Turn {
-                turns: self.turns.clone(),
+                queue: self.queue.clone(),
                 name: self.name.clone(),
             }));
             return;
@@ -99,33 +100,33 @@ mod tests {
     }
 
     #[test]
-    fn turns_go_round_in_order_and_skip_the_dropped() {
-        let turns = Arc::new(Turns::default());
+    fn turns_pass_in_order_and_skip_dropped_waiters() {
+        let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
-        let first = turns.try_take(&name).unwrap();
-        assert!(turns.try_take(&name).is_none());
-        let a = pending(poll_now(Box::pin(turns.take(&name))));
-        let b = pending(poll_now(Box::pin(turns.take(&name))));
-        let c = pending(poll_now(Box::pin(turns.take(&name))));
+        let first = queue.try_take(&name).unwrap();
+        assert!(queue.try_take(&name).is_none());
+        let a = pending(poll_now(Box::pin(queue.take(&name))));
+        let b = pending(poll_now(Box::pin(queue.take(&name))));
+        let c = pending(poll_now(Box::pin(queue.take(&name))));
         drop(a);
         drop(first);
-        assert!(turns.try_take(&name).is_none());
+        assert!(queue.try_take(&name).is_none());
         let c = pending(poll_now(c));
         drop(poll_now(b).ok().unwrap());
         drop(poll_now(c).ok().unwrap());
-        assert!(lock(&turns.contended).is_empty());
+        assert!(lock(&queue.contended).is_empty());
     }
 
     #[test]
-    fn a_turn_that_nobody_picked_up_passes_on() {
-        let turns = Arc::new(Turns::default());
+    fn a_turn_that_was_not_picked_up_passes_on() {
+        let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
-        let first = turns.try_take(&name).unwrap();
-        let a = pending(poll_now(Box::pin(turns.take(&name))));
-        let b = pending(poll_now(Box::pin(turns.take(&name))));
-        drop(first); // `a` has it now, unseen
+        let first = queue.try_take(&name).unwrap();
+        let a = pending(poll_now(Box::pin(queue.take(&name))));
+        let b = pending(poll_now(Box::pin(queue.take(&name))));
+        drop(first); // `a` has the turn now and has not noticed
         drop(a);
         drop(poll_now(b).ok().unwrap());
-        assert!(lock(&turns.contended).is_empty());
+        assert!(lock(&queue.contended).is_empty());
     }
 }
