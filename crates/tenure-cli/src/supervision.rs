@@ -55,6 +55,13 @@ enum Ending {
     GuardianGone,
 }
 
+impl Ending {
+    /// Whether the command ended, or failed to start, before the limits were reached.
+    fn is_within_limits(&self) -> bool {
+        !matches!(self, Self::ByGuardian | Self::TooLate)
+    }
+}
+
 impl<'a> Supervision<'a> {
     pub(crate) fn new(
         args: &'a Run,
@@ -183,20 +190,14 @@ impl<'a> Supervision<'a> {
     /// Ends the guardian, releases the lock and reports how the command ended.
     async fn conclude(self, ending: Ending) -> Exit {
         let (args, console) = (self.args, self.console);
+        match ending {
+            // The processes that the guardian left are descendants of this process now.
+            Ending::GuardianGone => self.guardian.kill_tree(self.command),
+            _ => self.guardian.shut_down(),
+        }
         let ending = match ending {
-            Ending::GuardianGone => {
-                // The processes that the guardian left are descendants of this process now.
-                self.guardian.kill_tree(self.command);
-                if clock::now() >= self.sent.term_at {
-                    Ending::ByGuardian
-                } else {
-                    ending
-                }
-            }
-            _ => {
-                self.guardian.shut_down();
-                ending
-            }
+            Ending::GuardianGone if clock::now() >= self.sent.term_at => Ending::ByGuardian,
+            ending => ending,
         };
         let max_hold_is_over = clock::now() >= self.limits.own.term_at;
         let mut lost_at_release = None;
@@ -204,13 +205,11 @@ impl<'a> Supervision<'a> {
             Err(error) if error.is_lost() => lost_at_release = Some(error),
             // The command held its lock to the end. If the store cannot be reached, the lease ends the hold.
             Err(error) => console.notice(error),
-            Ok(())
-                if self.lost.is_some()
-                    || matches!(ending, Ending::ByGuardian | Ending::TooLate) => {}
-            Ok(()) => {
+            Ok(()) if self.lost.is_none() && ending.is_within_limits() => {
                 console.event("released", json!({}));
                 console.detail("released");
             }
+            Ok(()) => {}
         }
         let (reason, message) = match (ending, lost_at_release) {
             (Ending::NotStarted(errno), _) => {

@@ -67,7 +67,10 @@ async fn between_tasks(client: &Client, name: &str, rounds: u32) -> Result<Vec<D
 /// The mutex of tokio is fair, too.
 async fn between_tasks_with_mutex(mutex: &Mutex<()>, rounds: u32) -> Result<Vec<Duration>, Error> {
     let acquire = async || Ok(mutex.lock().await);
-    let release = async |guard| Ok::<_, Error>(drop(guard));
+    let release = async |guard| {
+        drop(guard);
+        Ok::<_, Error>(())
+    };
     let (first, second) = tokio::try_join!(
         contend(rounds, acquire, yield_now, release),
         contend(rounds, acquire, yield_now, release)
