@@ -30,6 +30,8 @@ enum Reply {
     Failed(ErrorKind),
 }
 
+type Wait = Pin<Box<dyn Future<Output = Result<Answer, Error>>>>;
+
 /// The requests that were sent, each with the ms since the begin of the test.
 type Log = Vec<(u64, &'static str)>;
 
@@ -130,7 +132,7 @@ struct Case {
     has_push: Arc<AtomicBool>,
     /// How often the subscription was told of a failure.
     failures: Arc<AtomicUsize>,
-    answer: Option<Pin<Box<dyn Future<Output = Result<Answer, Error>>>>>,
+    answer: Option<Wait>,
 }
 
 impl Case {
@@ -187,9 +189,7 @@ impl Case {
             let now = self.store.clock.now();
             let next = self.time.next_wake().filter(|at| *at <= end);
             self.time.advance(next.unwrap_or(end).since(now));
-            if next.is_none() {
-                return None;
-            }
+            next?;
         }
     }
 
