@@ -1,4 +1,4 @@
-//! Who believes to hold what, what was written meanwhile, and what must not be.
+//! The names that each client believes to hold, the writes to the resource, and the checks of both.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tenure::{Guard, LostReason, Mode, OwnerId};
 use crate::history::Event;
 use crate::state::{NAMES, Simulation};
 
-/// What is known of a name.
+/// The state of a name.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Name {
-    /// The newest grant as the store has it.
+    /// The newest grant in the store.
     pub(crate) holder: Option<(u64, OwnerId)>,
-    /// The greatest token that somebody was given, and how many times one was.
+    /// The greatest token that a client got, and the number of grants that clients got.
     greatest: u64,
     turn: u64,
     fenced: Register,
@@ -27,39 +27,40 @@ pub(crate) struct Register {
     turn: u64,
 }
 
-/// From the return of an acquisition to the call of its release; in between it ends when the guard says so.
+/// A claim lasts from the return of an acquisition to the call of its release, or to the loss that the guard reports.
 pub(crate) struct Claim {
     client: usize,
     mode: Mode,
     guard: Arc<Guard>,
     lost: Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>,
-    parts: Vec<Part>,
+    parts: Vec<ClaimedName>,
 }
 
 /// One name of a claim.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct ClaimedName {
     pub(crate) name: usize,
     pub(crate) token: u64,
     owner: OwnerId,
-    /// Its number among the claims on the name.
+    /// The number of this claim among the claims on the name.
     turn: u64,
 }
 
 impl Simulation {
-    /// The greatest tokens so far: what is asked for from now on gets greater ones.
+    /// The greatest tokens so far. Requests from now on must get greater tokens.
     pub(crate) fn floors(&self) -> [u64; NAMES.len()] {
         self.state().names.map(|name| name.greatest)
     }
 
-    /// An acquisition returned. `floors`: from before it was asked for; `None` for an entrance into a hold.
+    /// Begins a claim when an acquisition returns. `floors`: the greatest tokens from before its request; `None` for an
+    /// entry into a hold.
     pub(crate) fn claim(
         &self,
         client: usize,
         guard: Guard,
         mode: Mode,
         floors: Option<&[u64; NAMES.len()]>,
-    ) -> (u64, Arc<Guard>, Vec<Part>) {
+    ) -> (u64, Arc<Guard>, Vec<ClaimedName>) {
         let guard = Arc::new(guard);
         let mut state = self.state();
         let mut parts = Vec::new();
@@ -81,7 +82,7 @@ impl Simulation {
             let record = &mut state.names[name];
             record.greatest = record.greatest.max(token);
             let turn = record.turn;
-            parts.push(Part {
+            parts.push(ClaimedName {
                 name,
                 token,
                 owner,
@@ -99,17 +100,17 @@ impl Simulation {
         if floors.is_some() {
             state.counts.acquired += 1;
         }
-        // A claim that has ended does not begin again, so claims begin to overlap here or never.
+        // A claim that has ended does not begin again, so an overlap of claims always begins here.
         if guard.is_held() {
             let mut is_together = false;
-            let is_excused = |part: &Part| state.broken.contains(&(part.name, part.token));
+            let is_excused = |part: &ClaimedName| state.broken.contains(&(part.name, part.token));
             let clash = parts
                 .iter()
                 .filter(|mine| !is_excused(mine))
                 .find_map(|mine| {
                     let mut permits = Vec::new();
                     state.claims.values().find_map(|other| {
-                        let is_other = |theirs: &&Part| {
+                        let is_other = |theirs: &&ClaimedName| {
                             theirs.name == mine.name
                                 && theirs.owner != mine.owner
                                 && !is_excused(theirs)
@@ -122,7 +123,7 @@ impl Simulation {
                         let is_too_much = match (mode, other.mode) {
                             (Mode::Exclusive, _) | (_, Mode::Exclusive) => true,
                             (Mode::Permits { limit }, Mode::Permits { .. }) => {
-                                // Whoever entered again claims twice, and has one.
+                                // An owner that entered again has two claims and one permit.
                                 if !permits.contains(&theirs.owner) {
                                     permits.push(theirs.owner);
                                 }
@@ -156,14 +157,14 @@ impl Simulation {
         (id, guard, parts)
     }
 
-    /// The claim ends here, and its guard is ours again.
-    pub(crate) fn unclaim(&self, id: u64, guard: Arc<Guard>) -> Guard {
+    /// Ends the claim and returns its guard.
+    pub(crate) fn end_claim(&self, id: u64, guard: Arc<Guard>) -> Guard {
         drop(self.state().claims.remove(&id));
         Arc::try_unwrap(guard).expect("a guard has one worker")
     }
 
-    /// A client was killed, and its claims with it.
-    pub(crate) fn forget(&self, client: usize) {
+    /// Removes the claims of a client that was killed.
+    pub(crate) fn remove(&self, client: usize) {
         let gone: std::collections::BTreeMap<_, _> = {
             let claims = &mut self.state().claims;
             let (gone, kept) = std::mem::take(claims)
@@ -172,11 +173,11 @@ impl Simulation {
             *claims = kept;
             gone
         };
-        // Not under the lock: a guard that is dropped tries to release.
+        // The guards are dropped after the mutex is unlocked, because dropping a guard releases its lock.
         drop(gone);
     }
 
-    /// Whoever is awake and does not hold any more has been told so.
+    /// Checks that each client that runs and has lost a lock was told of the loss.
     pub(crate) fn check_losses(&self, is_frozen: impl Fn(usize) -> bool) {
         let mut state = self.state();
         let mut silent = None;
@@ -189,7 +190,7 @@ impl Simulation {
                 .as_mut()
                 .poll(&mut Context::from_waker(Waker::noop()));
             match told {
-                // Polled once more it would panic; what it said stays.
+                // The result is kept, because polling the future again would panic.
                 Poll::Ready(reason) => claim.lost = Box::pin(std::future::ready(reason)),
                 Poll::Pending => silent = Some((claim.client, claim.parts[0].name)),
             }
@@ -200,8 +201,8 @@ impl Simulation {
         }
     }
 
-    /// A write arrives at the resource, on its plain and on its fenced side.
-    pub(crate) fn write(&self, part: Part) {
+    /// A write that arrives at both sides of the resource, the plain side and the fenced side.
+    pub(crate) fn write(&self, part: ClaimedName) {
         let mut state = self.state();
         if state.broken.contains(&(part.name, part.token)) {
             return;

@@ -1,4 +1,4 @@
-//! What all tasks of one history share: the store, the state of clients and names, and the first violation.
+//! The state that all tasks of one history share: the store, clients and names, and the first violation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,16 +16,16 @@ use crate::random::Random;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A mistake that is put in on purpose and that the checks must find.
+/// A deliberate mistake, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Deadlines count from the reply.
     DeadlineFromReply,
-    /// A renewal without an answer counts as one.
+    /// A renewal without an answer counts as a success.
     RenewalAlwaysYes,
     /// A release frees the name without comparing the owner.
     ReleaseByName,
-    /// After a restart tokens begin anew.
+    /// After a restart tokens begin again.
     TokenRepeats,
     /// A waiter that gives up stays in the queue, and a grant to it is not given back.
     CancelSwallowsGrant,
@@ -33,7 +33,7 @@ pub(crate) enum Mutant {
     NoRestartGuard,
     /// The store's clock is faster than ours by more than the margin.
     FastStore,
-    /// The store gives out one permit more than there are.
+    /// The store grants one permit too many.
     PermitTooMany,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct State {
 /// The connection of one client to the store.
 pub(crate) struct Link {
     pub(crate) is_cut: bool,
-    /// How long a second of the client's clock is, in ms of the store's clock.
+    /// The length of a second of the client's clock, in ms of the store's clock.
     pub(crate) second: u32,
     /// Raised when the client's process is killed.
     pub(crate) is_dead: Arc<Flag>,
@@ -104,7 +104,7 @@ impl Link {
     }
 }
 
-/// When the workers work.
+/// The times at which the workers work.
 #[derive(Default)]
 struct Work {
     is_on: bool,
