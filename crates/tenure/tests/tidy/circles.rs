@@ -1,7 +1,7 @@
-//! Circles of imports between files: no file of a circle can be read alone.
+//! Circles of imports between files: no file of a circle can be understood alone.
 //!
-//! An import leads from a file to the file of the module that a path names, in the same crate. A parent that declares
-//! a child module (`mod x;`) does not import it.
+//! An import leads from a file to the file of the module that a path names, in the same crate. Declaring a child module
+//! (`mod x;`) is no import.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ pub(crate) fn circles(tree: &Tree) -> Vec<Violation> {
             found.push((source.path.clone(), 1, what));
         }
     }
-    // A small tree of a test has none of them.
+    // The small trees of the tests do not have these files.
     if tree.sources.len() > LEFT.len() * 4 {
         for path in left {
             let what = "[circle] this file begins no circle any more; take it out of the list";
