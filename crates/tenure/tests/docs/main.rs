@@ -185,15 +185,22 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
         let _ = writeln!(page, "- `{}`: {}.", fault.as_str(), fault.description());
     }
     for guarantees in all {
-        let yes_no = |can| if can { "yes" } else { "no" };
-        let order = match guarantees.order {
-            Order::Fair => "first come, first served",
-            Order::Unordered(what) => what,
-            _ => "?",
-        };
-        let _ = write!(
-            page,
-            "
+        write_section(&mut page, guarantees);
+    }
+    page
+}
+
+/// The section about one configuration: its properties, and a row for each fault.
+fn write_section(page: &mut String, guarantees: &Guarantees) {
+    let yes_no = |can| if can { "yes" } else { "no" };
+    let order = match guarantees.order {
+        Order::Fair => "first come, first served",
+        Order::Unordered(what) => what,
+        _ => "?",
+    };
+    let _ = write!(
+        page,
+        "
 ## {}
 
 | | |
@@ -211,30 +218,28 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
 | Fault | Promise | Why | Shown by |
 | --- | --- | --- | --- |
 ",
-            title(guarantees),
-            guarantees.fit,
-            guarantees.liveness,
-            guarantees.clock,
-            guarantees.token,
-            guarantees.waiting,
-            guarantees.loss,
-            shown_by(evidence_of_loss(guarantees)),
-            yes_no(guarantees.shared),
-            yes_no(guarantees.permits),
-            yes_no(guarantees.min_hold),
-            yes_no(guarantees.lock_delay),
-        );
-        for cell in &guarantees.faults {
-            let (fault, note) = (cell.fault.as_str(), cell.note);
-            let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
-                (Promise::NotApplicable, _) => "-".to_owned(),
-                (_, Evidence::NotShown(why)) => format!("no test: {why}"),
-                (_, Evidence::Shown(tests)) => places(tests),
-            };
-            let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
-        }
+        title(guarantees),
+        guarantees.fit,
+        guarantees.liveness,
+        guarantees.clock,
+        guarantees.token,
+        guarantees.waiting,
+        guarantees.loss,
+        shown_by(evidence_of_loss(guarantees)),
+        yes_no(guarantees.shared),
+        yes_no(guarantees.permits),
+        yes_no(guarantees.min_hold),
+        yes_no(guarantees.lock_delay),
+    );
+    for cell in &guarantees.faults {
+        let (fault, note) = (cell.fault.as_str(), cell.note);
+        let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
+            (Promise::NotApplicable, _) => "-".to_owned(),
+            (_, Evidence::NotShown(why)) => format!("no test: {why}"),
+            (_, Evidence::Shown(tests)) => places(tests),
+        };
+        let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
     }
-    page
 }
 
 /// The names of these tests in the pages.

@@ -177,7 +177,7 @@ impl Director {
     fn round(&mut self) -> Result<(), String> {
         let resting = |simulation: &Simulation| simulation.resting() == CLIENTS * WORKERS;
         self.simulation.begin_work();
-        self.simulation.state().fault_level = FaultLevel::Everything;
+        self.simulation.state().faults.level = FaultLevel::Everything;
         self.schedule(Duration::ZERO, Action::Fault);
         self.pass(FAULT_PHASE, |_| false)?;
         self.end_faults();
@@ -204,7 +204,7 @@ impl Director {
 
     /// A short phase of work, after which all names must be free long before a lease ends.
     fn short_phase(&mut self, fault_level: FaultLevel, bound: Duration) -> Result<(), String> {
-        self.simulation.state().fault_level = fault_level;
+        self.simulation.state().faults.level = fault_level;
         self.simulation.begin_work();
         self.pass(SHORT_PHASE, |_| false)?;
         self.simulation.end_work();
@@ -216,7 +216,7 @@ impl Director {
         if !self.pass(bound, Simulation::is_free)? {
             return Err(format!("something is left to its lease: {fault_level:?}"));
         }
-        self.simulation.state().fault_level = FaultLevel::NoNew;
+        self.simulation.state().faults.level = FaultLevel::NoNew;
         Ok(())
     }
 
@@ -229,8 +229,8 @@ impl Director {
             self.notices(client, false);
         }
         let mut state = self.simulation.state();
-        state.fault_level = FaultLevel::NoNew;
-        state.is_down = false;
+        state.faults.level = FaultLevel::NoNew;
+        state.faults.is_down = false;
     }
 
     fn schedule(&mut self, pause: Duration, perform: Action) {
@@ -288,7 +288,7 @@ impl Director {
             }
             Action::Up => {
                 self.note(0, "the store is back");
-                self.simulation.state().is_down = false;
+                self.simulation.state().faults.is_down = false;
             }
             Action::ClientNotices(client) => self.notices(client, true),
             Action::StoreNotices(client) => self.notices(client, false),
@@ -337,7 +337,7 @@ impl Director {
             }
             7 => self.kill(client),
             8 => {
-                let is_down = std::mem::replace(&mut self.simulation.state().is_down, true);
+                let is_down = std::mem::replace(&mut self.simulation.state().faults.is_down, true);
                 if !is_down {
                     self.note(0, "the store is down");
                     self.schedule(lasts / 3, Action::Up);

@@ -1,6 +1,6 @@
 //! The state that all tasks of one history share: the store, clients and names, and the first violation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tenure::{LockName, OwnerId};
 use tenure_core::rt::{Clock, Flag};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::claims::{Claim, Name};
+use crate::claims::{Claims, Name};
 use crate::history::{Event, History};
 use crate::random::Random;
 
@@ -59,18 +59,24 @@ pub(crate) struct Simulation {
 
 pub(crate) struct State {
     pub(crate) random: Random,
-    pub(crate) fault_level: FaultLevel,
-    pub(crate) is_down: bool,
+    pub(crate) faults: Faults,
     pub(crate) links: Vec<Link>,
     pub(crate) counts: Counts,
     /// Holds that were ended by `break_lock`. Their holders claim them until they are told, as documented.
     pub(crate) broken: BTreeSet<(usize, u64)>,
     pub(crate) names: [Name; NAMES.len()],
     work: Work,
-    pub(crate) claims: BTreeMap<u64, Claim>,
-    pub(crate) next_claim: u64,
+    pub(crate) claims: Claims,
     pub(crate) history: History,
     pub(crate) violation: Option<String>,
+}
+
+/// The faults that may happen, and the state of the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) level: FaultLevel,
+    /// Whether the store answers no request.
+    pub(crate) is_down: bool,
 }
 
 /// The connection of one client to the store.
@@ -144,15 +150,16 @@ impl Simulation {
             mutant,
             state: Mutex::new(State {
                 random,
-                fault_level: FaultLevel::NoNew,
-                is_down: false,
+                faults: Faults {
+                    level: FaultLevel::NoNew,
+                    is_down: false,
+                },
                 links,
                 counts: Counts::default(),
                 broken: BTreeSet::new(),
                 names: Default::default(),
                 work: Work::default(),
-                claims: BTreeMap::new(),
-                next_claim: 0,
+                claims: Claims::default(),
                 history: History {
                     keeps_all,
                     ..History::default()

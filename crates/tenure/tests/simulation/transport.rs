@@ -34,7 +34,7 @@ pub(crate) struct Delivery {
 impl Transport {
     pub(crate) fn delivery(&self) -> Delivery {
         let mut state = self.simulation.state();
-        let (any_fault, few_losses) = match state.fault_level {
+        let (any_fault, few_losses) = match state.faults.level {
             FaultLevel::Everything => (true, false),
             FaultLevel::FewLosses => (false, true),
             FaultLevel::NoNew | FaultLevel::Nothing => (false, false),
@@ -70,7 +70,7 @@ impl Transport {
 
     pub(crate) fn passes(&self) -> bool {
         let state = self.simulation.state();
-        !state.is_down && !state.links[self.client].is_cut
+        !state.faults.is_down && !state.links[self.client].is_cut
     }
 
     /// Whether the message arrives.

@@ -259,11 +259,11 @@ impl Worker {
     }
 
     fn has_every_fault(&self) -> bool {
-        self.simulation.state().fault_level == FaultLevel::Everything
+        self.simulation.state().faults.level == FaultLevel::Everything
     }
 
     fn is_without_faults(&self) -> bool {
-        self.simulation.state().fault_level == FaultLevel::Nothing
+        self.simulation.state().faults.level == FaultLevel::Nothing
     }
 
     fn check(&self, err: &Error, ends_by_itself: bool) {
