@@ -163,6 +163,43 @@ async fn eight_processes_count_to_four_thousand() {
     assert_eq!(record.tokens.len(), 4_000);
 }
 
+/// Asserts that the counter has every reported increment. Each of the `killed` processes may have died between its
+/// write and its report.
+fn assert_no_report_is_lost(record: &Record, count: u64, killed: u64) {
+    let reported = record.counts.len() as u64;
+    let highest = record
+        .counts
+        .last_key_value()
+        .map_or(0, |(value, _)| *value);
+    assert!(
+        count >= highest,
+        "{highest} was reported, and {count} is left"
+    );
+    assert!(
+        reported + killed >= count,
+        "{count}, of which {reported} reported"
+    );
+}
+
+/// The options of a process. Every third process waits for ever when it holds for the second time, so the kill
+/// certainly hits a holder.
+fn options_of(who: usize) -> Vec<&'static str> {
+    let stick: &[&str] = if who.is_multiple_of(3) {
+        &["--stick-at", "2"]
+    } else {
+        &[]
+    };
+    [&["--sleep", "300us"], stick].concat()
+}
+
+/// Kills a process. Lines that it printed before were printed under the lock, and count.
+async fn kill(holder: &mut LockHolder, who: usize, record: &mut Record) {
+    holder.kill().unwrap();
+    while let Some(line) = holder.line().await {
+        record.add(who, &line);
+    }
+}
+
 #[tokio::test]
 async fn killed_holders_lose_nothing_that_was_reported() {
     const PROCESSES: usize = 8;
@@ -173,14 +210,7 @@ async fn killed_holders_lose_nothing_that_was_reported() {
     let mut holders = Vec::new();
     let mut born = 0;
     let mut start = |holders: &mut Vec<LockHolder>, names: &mut Vec<usize>| {
-        // Every third process waits for ever when it holds for the second time, so the kill certainly hits a holder.
-        let stick: &[&str] = if born % 3 == 0 {
-            &["--stick-at", "2"]
-        } else {
-            &[]
-        };
-        let options = [&["--sleep", "300us"], stick].concat();
-        holders.push(directory.counting(1_000_000, &options));
+        holders.push(directory.counting(1_000_000, &options_of(born)));
         names.push(born);
         born += 1;
     };
@@ -211,11 +241,7 @@ async fn killed_holders_lose_nothing_that_was_reported() {
             _ => at,
         };
         let (mut killed, who) = (holders.swap_remove(at), names.swap_remove(at));
-        killed.kill().unwrap();
-        // Lines that the process printed before it was killed were printed under the lock, and count.
-        while let Some(line) = killed.line().await {
-            record.add(who, &line);
-        }
+        kill(&mut killed, who, &mut record).await;
         holders_killed += usize::from(record.holds.get(&who) == Some(&true));
         kills += 1;
         since_kill = 0;
@@ -223,30 +249,15 @@ async fn killed_holders_lose_nothing_that_was_reported() {
         start(&mut holders, &mut names);
     }
     for (holder, who) in holders.iter_mut().zip(&names) {
-        holder.kill().unwrap();
-        while let Some(line) = holder.line().await {
-            record.add(*who, &line);
-        }
+        kill(holder, *who, &mut record).await;
     }
     record.assert_consistent();
-    let (count, reported) = (directory.count(), record.counts.len() as u64);
-    let highest = record
-        .counts
-        .last_key_value()
-        .map_or(0, |(value, _)| *value);
-    // A process may die between its write and its report.
-    assert!(
-        count >= highest,
-        "{highest} was reported, and {count} is left"
-    );
-    assert!(
-        reported + (KILLS + PROCESSES) as u64 >= count,
-        "{count}, of which {reported} reported"
-    );
+    assert_no_report_is_lost(&record, directory.count(), (KILLS + PROCESSES) as u64);
     assert!(
         holders_killed >= KILLS / 6,
         "only {holders_killed} of {KILLS} killed held the lock"
     );
+    let reported = record.counts.len();
     println!("{kills} kills, {holders_killed} of them of holders; {reported} increments reported");
 }
 
