@@ -1,115 +1,40 @@
-//! Acquiring for `run` and `hold`: waiting for a turn, and what is said meanwhile.
+//! Acquires the locks of `run` and `hold`, and reports the wait.
 
-use std::ffi::OsString;
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{
-    Client, Error, ErrorKind, Guard, Lock, LockName, Mode, Options, OwnerId, Renew, Status,
-};
+use tenure::{Client, Error, Guard, LockName, OwnerId, Status};
 
-use crate::args;
+use crate::console::Console;
 use crate::duration::rounded;
 use crate::exit::Exit;
-use crate::output::{self, Talk};
+use crate::json;
+use crate::plan::Plan;
 use crate::signals::Signals;
+use crate::text;
 
-/// A wait that is over sooner than this is not worth a word.
-const WORTH_A_WORD: Duration = Duration::from_millis(100);
-/// Between two looks at who holds what we wait for.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The same where the holder is not printed: only a server that was started lately is worth a line there.
-const LOOK_SELDOM: Duration = Duration::from_secs(10);
-/// How long the question "who holds it?" may take when the answer is for an error message.
-const ASK_LIMIT: Duration = Duration::from_millis(500);
+/// A wait that is shorter than this is not reported.
+const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
+/// Time between two inspections of the locks that are waited for.
+const INSPECT_INTERVAL: Duration = Duration::from_secs(1);
+/// The same where the holder is not printed, and only a server that was started lately is reported.
+const QUIET_INSPECT_INTERVAL: Duration = Duration::from_secs(10);
+/// How long the inspection may take when its result is for an error message.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What to acquire and how, checked as far as that goes without a store.
-pub(crate) struct Plan {
-    pub(crate) names: Vec<LockName>,
-    /// One of the names instead of all.
-    pub(crate) any: bool,
-    pub(crate) options: Options,
-    pub(crate) busy_code: u8,
-}
-
-impl Plan {
-    /// # Errors
-    /// `Invalid`, naming the input and its cure.
-    pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names = names.iter().map(lock_name).collect::<Result<_, _>>()?;
-        let mut options = Options::default();
-        options.mode = match how.permits {
-            Some(limit) => Mode::Permits { limit },
-            None if how.shared => Mode::Shared,
-            None => Mode::Exclusive,
-        };
-        options.wait = if how.try_once {
-            Some(Duration::ZERO)
-        } else {
-            how.wait
-        };
-        options.ttl = how.ttl;
-        options.drift = how.drift.unwrap_or_default();
-        // The limits of the command follow from the lease: it must be the whole one from the start.
-        options.min_lease = how.ttl;
-        options.max_hold = how.max_hold;
-        options.lock_delay = how.lock_delay.unwrap_or_default();
-        if how.renew == args::Renewal::Never {
-            options.renew = Renew::Never;
-            if how.max_hold.is_some_and(|max_hold| max_hold > how.ttl) {
-                let message = "`--max-hold` is longer than `--ttl`, and with `--renew never` the hold ends with its lease; raise `--ttl`, or leave `--renew never` out";
-                return Err(Error::new(ErrorKind::Invalid, message));
-            }
-        }
-        options.fair = how.fair.then_some(true);
-        options.min_hold = how.every.max(how.min_hold).unwrap_or_default();
-        options.label = how.label.clone();
-        options.validate()?;
-        Ok(Self {
-            names,
-            any: how.any,
-            options,
-            busy_code: how.busy_exit_code,
-        })
-    }
-
-    fn lock(&self, client: &Client) -> Lock {
-        let lock = match self.names.as_slice() {
-            [name] => client.lock(name),
-            names if self.any => client.lock_any(names),
-            names => client.lock_all(names),
-        };
-        lock.options(self.options.clone())
-    }
-}
-
-/// Checks a name that came from the command line.
+/// Acquires everything in `plan`. On failure it prints the reason, and returns how `tenure` ends.
 ///
-/// # Errors
-/// `Invalid`, naming what is wrong with it.
-pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
-    let Some(name) = name.to_str() else {
-        let message = format!(
-            "the lock name {name:?} is not UTF-8; encode its bytes, in hexadecimal for example"
-        );
-        return Err(Error::new(ErrorKind::Invalid, message));
-    };
-    LockName::new(name)
-}
-
-/// Acquires everything in `plan`, or says why not and how `tenure` is to end.
-///
-/// A signal ends the wait at once. In every case the caller has to close the client: that waits for what is given up
-/// in the background. `meanwhile` is called when the lock does not come at once:
-/// the place for work that can go on in parallel.
+/// A signal ends the wait at once. The caller has to close the client in every case, because closing waits for requests
+/// that were given up. `meanwhile` is called when the lock is not granted at once, for work that can be done in
+/// parallel.
 pub(crate) async fn acquire(
     client: &Client,
     plan: &Plan,
     signals: &mut Signals,
-    talk: &Talk,
+    console: &Console,
     meanwhile: impl FnOnce(),
 ) -> Result<Guard, Exit> {
     let began = Instant::now();
@@ -122,53 +47,53 @@ pub(crate) async fn acquire(
             tokio::select! {
                 biased;
                 signal = signals.next() => {
-                    // The place in the queue is given up, and a grant that comes nevertheless is given back.
+                    // Dropping the request leaves the queue. A grant that arrives nevertheless is released.
                     drop(grant);
-                    talk.erase();
+                    console.erase_progress();
                     return Err(Exit::Signal(signal));
                 }
                 outcome = &mut grant => outcome,
-                never = tell_of_waiting(client, plan, talk, began) => never,
+                never = report_waiting(client, plan, console, began) => never,
             }
         }
     };
-    talk.erase();
+    console.erase_progress();
     match outcome {
         Ok(guard) => {
-            acquired(&guard, talk, began.elapsed());
+            report_grant(&guard, console, began.elapsed());
             Ok(guard)
         }
         Err(error) => {
             let exit = Exit::of(error.kind(), plan.busy_code);
             match exit {
-                Exit::Busy(_) => say_busy(client, plan, talk, &error).await,
-                _ => say_error(talk, &error, plan.options.ttl),
+                Exit::Busy(_) => report_busy(client, plan, console, &error).await,
+                _ => report_failure(console, &error, plan.options.ttl),
             }
             Err(exit)
         }
     }
 }
 
-/// Why it cannot be acquired, whatever was asked for.
-fn say_error(talk: &Talk, error: &Error, ttl: Duration) {
-    let message = output::error_text(error);
-    if talk.json {
-        let guard = output::restart_guard_json(error.restart_guard(), ttl);
-        talk.event(
+/// Prints any error but that the lock is busy.
+fn report_failure(console: &Console, error: &Error, ttl: Duration) {
+    let message = error.to_string();
+    if console.json {
+        let guard = json::restart_guard_json(error.restart_guard(), ttl);
+        console.event(
             "error",
             json!({ "message": message, "restart_guard": guard }),
         );
     } else {
-        talk.error(message);
+        console.error(message);
     }
 }
 
-fn acquired(guard: &Guard, talk: &Talk, waited: Duration) {
-    if talk.json {
-        talk.event("acquired", acquired_json(guard, waited));
-    } else if talk.verbose {
+fn report_grant(guard: &Guard, console: &Console, waited: Duration) {
+    if console.json {
+        console.event("acquired", acquired_json(guard, waited));
+    } else if console.verbose {
         for (name, token) in guard.tokens() {
-            talk.detail(format!(
+            console.detail(format!(
                 "acquired {name}, token {token}, after {}",
                 rounded(waited)
             ));
@@ -176,7 +101,7 @@ fn acquired(guard: &Guard, talk: &Talk, waited: Duration) {
     }
 }
 
-/// What there is to know about a grant.
+/// The fields of a grant, for JSON.
 pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Value {
     let (names, tokens): (Vec<_>, Vec<_>) = guard
         .tokens()
@@ -188,66 +113,77 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
         "tokens": tokens,
         "owner": guard.owner_id().to_hex(),
         "owners": owners,
-        "waited_ms": output::millis(waited),
+        "waited_ms": json::millis(waited),
     })
 }
 
-/// Says who is in the way, again and again, to those who want to know; and once, to all but those who asked for quiet,
-/// that the server was started too lately to grant anything. Never resolves.
-async fn tell_of_waiting<T>(client: &Client, plan: &Plan, talk: &Talk, began: Instant) -> T {
-    let tells = talk.tells_of_waiting();
-    if !tells && talk.quiet {
+/// Inspects the locks again and again while they are waited for. The holder is printed if the user wants to see the wait.
+/// That the server was started too lately to grant anything is printed once, unless the user wants `--quiet`. Never
+/// resolves.
+async fn report_waiting<T>(client: &Client, plan: &Plan, console: &Console, began: Instant) -> T {
+    let shows_wait = console.reports_waiting();
+    if !shows_wait && console.quiet {
         return pending().await;
     }
-    // A shorter wait ends with an error that says it.
-    tokio::time::sleep(if tells { WORTH_A_WORD } else { LOOK_EVERY }).await;
+    // A shorter wait ends with an error that explains it.
+    tokio::time::sleep(if shows_wait {
+        FIRST_REPORT_AFTER
+    } else {
+        INSPECT_INTERVAL
+    })
+    .await;
     let (mut is_first, mut is_explained, mut is_in_event) = (true, false, false);
     loop {
         let obstacle = obstacle(client, plan).await;
         let obstacle = obstacle.as_ref();
         let waited = began.elapsed();
         let ttl = plan.options.ttl;
-        let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
-        if let Some(guard) = guard.filter(|_| !is_explained && waited >= LOOK_EVERY) {
-            talk.notice(guard.describe(ttl));
+        let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
+        if let Some(guard) = guard.filter(|_| !is_explained && waited >= INSPECT_INTERVAL) {
+            console.notice(guard.describe(ttl));
             is_explained = true;
         }
-        if talk.draws() {
-            let reason = obstacle.map(|status| output::busy(status, ttl));
-            let reason = reason.unwrap_or_else(|| format!("for {}", output::quoted(&plan.names)));
-            talk.draw(&format!("waiting {}: {reason}", rounded(waited)));
-        } else if tells && (is_first || guard.is_some() && !is_in_event) {
+        if console.has_progress_line() {
+            let reason = obstacle.map(|status| text::busy(status, ttl));
+            let reason = reason.unwrap_or_else(|| format!("for {}", text::quoted(&plan.names)));
+            console.draw_progress(&format!("waiting {}: {reason}", rounded(waited)));
+        } else if shows_wait && (is_first || guard.is_some() && !is_in_event) {
             is_in_event = guard.is_some();
-            say_waiting(plan, talk, obstacle, waited);
+            print_waiting(plan, console, obstacle, waited);
         }
         is_first = false;
-        tokio::time::sleep(if tells { LOOK_EVERY } else { LOOK_SELDOM }).await;
+        tokio::time::sleep(if shows_wait {
+            INSPECT_INTERVAL
+        } else {
+            QUIET_INSPECT_INTERVAL
+        })
+        .await;
     }
 }
 
-/// One event, or one line for those who asked for more.
-fn say_waiting(plan: &Plan, talk: &Talk, obstacle: Option<&Status>, waited: Duration) {
+/// Prints one event for JSON, or one line for `--verbose`.
+fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited: Duration) {
     let ttl = plan.options.ttl;
     let holder = obstacle.and_then(|status| status.holds.first());
-    let guard = obstacle.and_then(|status| output::restart_guard(status, ttl));
+    let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
     let names: Vec<_> = plan.names.iter().map(LockName::as_str).collect();
-    talk.event(
+    console.event(
         "waiting",
         json!({
             "names": names,
             "busy": obstacle.map(|status| status.name.as_str()),
-            "holder": holder.map(|hold| output::holder_json(&hold.holder)),
-            "restart_guard": output::restart_guard_json(guard, ttl),
-            "waited_ms": output::millis(waited),
+            "holder": holder.map(|hold| json::holder_json(&hold.holder)),
+            "restart_guard": json::restart_guard_json(guard, ttl),
+            "waited_ms": json::millis(waited),
         }),
     );
-    talk.detail(match obstacle {
-        Some(status) => format!("waiting: {}", output::busy(status, ttl)),
+    console.detail(match obstacle {
+        Some(status) => format!("waiting: {}", text::busy(status, ttl)),
         None => "waiting".into(),
     });
 }
 
-/// The first of the names that cannot be had now.
+/// The first of the names that cannot be acquired now.
 async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
     let ttl = plan.options.ttl;
     for name in &plan.names {
@@ -255,22 +191,22 @@ async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
             Ok(status)
                 if status.is_held()
                     || status.reserved.is_some()
-                    || output::restart_guard(&status, ttl).is_some() =>
+                    || text::restart_guard(&status, ttl).is_some() =>
             {
                 return Some(status);
             }
-            // A look that fails is no news: acquire itself will tell.
+            // An inspection that fails is not reported: the acquisition reports its own error.
             _ => {}
         }
     }
     None
 }
 
-/// One line that names the holder.
-async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
+/// Prints one line that names the holder.
+async fn report_busy(client: &Client, plan: &Plan, console: &Console, error: &Error) {
     let ttl = plan.options.ttl;
-    let asked = tokio::time::timeout(ASK_LIMIT, obstacle(client, plan)).await;
-    let status = asked.ok().flatten();
+    let inspected = tokio::time::timeout(INSPECT_TIMEOUT, obstacle(client, plan)).await;
+    let status = inspected.ok().flatten();
     let holder = status
         .as_ref()
         .and_then(|status| Some(&status.holds.first()?.holder));
@@ -281,33 +217,33 @@ async fn say_busy(client: &Client, plan: &Plan, talk: &Talk, error: &Error) {
         .or(error.name())
         .unwrap_or(&plan.names[0]);
     let guard = status.as_ref();
-    let guard = guard.and_then(|status| output::restart_guard(status, ttl));
-    talk.event(
+    let guard = guard.and_then(|status| text::restart_guard(status, ttl));
+    console.event(
         "busy",
         json!({
             "name": name.as_str(),
-            "holder": holder.map(output::holder_json),
-            "restart_guard": output::restart_guard_json(guard, ttl),
+            "holder": holder.map(json::holder_json),
+            "restart_guard": json::restart_guard_json(guard, ttl),
         }),
     );
     let mut reason = match (guard, &status, holder) {
         (Some(guard), ..) => guard.describe(ttl),
-        (None, Some(status), _) => output::busy(status, ttl),
-        (None, None, Some(holder)) => format!("{name} is held by {}", output::holder(holder)),
+        (None, Some(status), _) => text::busy(status, ttl),
+        (None, None, Some(holder)) => format!("{name} is held by {}", text::holder(holder)),
         (None, None, None) => format!("{name} is busy"),
     };
     if let (true, [_, _, ..]) = (plan.any, &plan.names[..]) {
-        reason = format!("none of {} is free: {reason}", output::quoted(&plan.names));
+        reason = format!("none of {} is free: {reason}", text::quoted(&plan.names));
     }
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {
-            talk.notice(format!("gave up after {}: {reason}", rounded(wait)));
+            console.notice(format!("gave up after {}: {reason}", rounded(wait)));
         }
-        _ => talk.notice(reason),
+        _ => console.notice(reason),
     }
 }
 
-/// The outcome, if it is there at the first look.
+/// Polls a future once, and returns its output if it is ready.
 async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| {
         Poll::Ready(match future.as_mut().poll(cx) {
@@ -316,50 +252,4 @@ async fn poll_once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Out
         })
     })
     .await
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-    use crate::args::{Action, Cli};
-
-    #[test]
-    fn every_flag_becomes_an_option_of_the_lock() {
-        let plan = |line: &str| {
-            let arguments = format!("tenure hold {line} x y");
-            match Cli::try_parse_from(arguments.split_whitespace())
-                .unwrap()
-                .action
-            {
-                Action::Hold(args) => Plan::new(&args.names, &args.acquire).unwrap(),
-                other => panic!("{other:?}"),
-            }
-        };
-        let seconds = Duration::from_secs;
-        let plain = plan("");
-        assert!(!plain.any);
-        let mut options = Options::default();
-        options.min_lease = options.ttl;
-        assert_eq!(plain.options, options);
-        assert_eq!(plan("--renew automatic").options, options);
-        let full = plan(
-            "--any -w 1s --ttl 20s --drift 2s --renew never --max-hold 3s --shared --fair \
-             --every 4s --lock-delay 5s --label why",
-        );
-        assert!(full.any);
-        options.mode = Mode::Shared;
-        options.wait = Some(seconds(1));
-        options.ttl = seconds(20);
-        options.min_lease = seconds(20);
-        options.drift = seconds(2);
-        options.renew = Renew::Never;
-        options.max_hold = Some(seconds(3));
-        options.fair = Some(true);
-        options.min_hold = seconds(4);
-        options.lock_delay = seconds(5);
-        options.label = "why".into();
-        assert_eq!(full.options, options);
-    }
 }

@@ -1,4 +1,4 @@
-//! Every flag once, with its help. No behaviour.
+//! The definition of all flags, with their help.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -72,7 +72,7 @@ Examples:
     export TENURE_URL=redis://:password@db.example/0
     tenure run nightly -- ./report.sh";
 
-/// What every action understands.
+/// The flags of every action.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     /// URL of the store that keeps the locks, for example redis://host, etcd://a,b,c or file:/dir
@@ -160,7 +160,7 @@ pub(crate) struct Hold {
     pub(crate) names: Vec<OsString>,
 }
 
-/// How to acquire.
+/// How the locks are acquired.
 #[derive(Debug, Args)]
 pub(crate) struct Acquire {
     /// Stop waiting after this time [default: wait forever]
@@ -169,6 +169,38 @@ pub(crate) struct Acquire {
     /// Try once and do not wait; the same as --wait 0
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     pub(crate) try_once: bool,
+    #[command(flatten)]
+    pub(crate) lease: Lease,
+    /// Hold one of the names, the first one that is free, instead of all
+    #[arg(long)]
+    pub(crate) any: bool,
+    /// Hold the lock together with others that use --shared
+    #[arg(long, conflicts_with = "permits")]
+    pub(crate) shared: bool,
+    /// Take one of N permits, so that at most N hold at the same time
+    #[arg(long, value_name = "N")]
+    pub(crate) permits: Option<NonZeroU32>,
+    /// Serve waiters in the order in which they came; an error if the store cannot do that
+    #[arg(long)]
+    pub(crate) fair: bool,
+    #[command(flatten)]
+    pub(crate) reservation: Reservation,
+    /// Exit code when somebody else holds the lock
+    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
+    pub(crate) busy_exit_code: u8,
+    /// Text that is shown to others who look at the lock, for example why it is held
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) label: String,
+}
+
+/// How long a hold lasts.
+#[derive(Debug, Args)]
+pub(crate) struct Lease {
     /// Time to live: how long the store keeps the lock after the holder's last sign of life
     ///
     /// The lock is renewed for as long as it is held, so a command may take longer than this.
@@ -186,18 +218,11 @@ pub(crate) struct Acquire {
     /// Hold for at most this time, then end the command and release
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) max_hold: Option<Duration>,
-    /// Hold one of the names, the first one that is free, instead of all
-    #[arg(long)]
-    pub(crate) any: bool,
-    /// Hold the lock together with others that use --shared
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-    /// Take one of N permits, so that at most N hold at the same time
-    #[arg(long, value_name = "N")]
-    pub(crate) permits: Option<NonZeroU32>,
-    /// Serve waiters in the order in which they came; an error if the store cannot do that
-    #[arg(long)]
-    pub(crate) fair: bool,
+}
+
+/// Until when the lock stays taken, also when its hold has ended.
+#[derive(Debug, Args)]
+pub(crate) struct Reservation {
     /// Run at most once per interval: the lock stays taken until this time after it was acquired
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) every: Option<Duration>,
@@ -209,17 +234,6 @@ pub(crate) struct Acquire {
     /// A release reserves nothing, nor does the end of --max-hold.
     #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) lock_delay: Option<Duration>,
-    /// Exit code when somebody else holds the lock
-    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
-    pub(crate) busy_exit_code: u8,
-    /// Text that is shown to others who look at the lock, for example why it is held
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) label: String,
 }
 
 /// Whether the lease is renewed.
@@ -320,15 +334,14 @@ pub(crate) struct Completions {
     pub(crate) shell: Shell,
 }
 
-/// Reads the command line. When there is nothing to be done any more (help, version, a mistake),
-/// it has been said and the exit comes back.
+/// Reads the command line. For help, the version, and wrong usage, the text is printed and the exit code returned.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
     Cli::try_parse_from(arguments).map_err(|error| {
         if matches!(
             error.kind(),
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
         ) {
-            // Whoever does not read the help to its end had enough of it.
+            // A reader may close the pipe before the end of the help.
             let _ = error.print();
             return Exit::Done;
         }
@@ -341,11 +354,11 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
     })
 }
 
-/// What clap says in a page, on one line: the mistake, its tip, and where to read more.
+/// Puts the page that clap prints for wrong usage on one line: the mistake, its tip, and where to read more.
 fn one_line(page: &str) -> String {
     let mut paragraphs = page.split("\n\n");
     let mistake = paragraphs.next().unwrap_or_default();
-    // A URL in the wrong place is repeated by nobody: it may have a password in it.
+    // A URL in the wrong place is not printed: it may have a password in it.
     let is_secret = |word: &str| word.contains("://") && word.contains('@');
     let words: Vec<_> = mistake
         .split_whitespace()
@@ -355,7 +368,7 @@ fn one_line(page: &str) -> String {
     if let Some(rest) = line.strip_prefix("error: ") {
         line = rest.to_string();
     }
-    // What clap says of `--` misleads where `--` stands in front of a command.
+    // The tip of clap about `--` is misleading, because `--` stands in front of a command.
     let tips = page
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "));

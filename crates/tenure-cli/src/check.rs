@@ -1,4 +1,4 @@
-//! `tenure check`: what a store, with these settings, promises and what not.
+//! `tenure check`: prints what a store, with its settings, guarantees.
 
 use serde_json::{Value, json};
 use tenure::backend::{Finding, Severity};
@@ -6,38 +6,40 @@ use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure::{Client, Error};
 
 use crate::args::{self, Common};
+use crate::console::Console;
 use crate::exit::Exit;
-use crate::look::answer;
-use crate::output::{self, Talk};
+use crate::results::print_results;
 use crate::store;
+use crate::text;
 
-/// Prints the guarantees and what was found; fails when a required one is missing.
-pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> Exit {
-    answer(talk, async {
+/// Prints the guarantees and the findings. The exit code tells whether a required guarantee is missing.
+pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console) -> Exit {
+    print_results(console, async {
         let required: Vec<Fault> = args
             .require
             .iter()
             .map(|name| name.trim().parse())
             .collect::<Result<_, Error>>()?;
-        let look = async |client: &Client| {
+        let inspect = async |client: &Client| {
             let mut findings = Vec::new();
             if args.init {
-                let made = client.init().await?.into_iter();
-                let made = made.map(|what| Finding::new(Severity::Good, format!("made {what}")));
-                findings.extend(made);
+                let created = client.init().await?.into_iter();
+                findings.extend(
+                    created.map(|what| Finding::new(Severity::Good, format!("made {what}"))),
+                );
             }
             findings.extend(client.check().await?);
             Ok((findings, client.guarantees().clone()))
         };
-        let (findings, guarantees) = store::with_client(common, look).await?;
+        let (findings, guarantees) = store::with_client(common, inspect).await?;
         let guarantees = &guarantees;
-        // A finding that voids a promise voids what the table says of it.
-        let void = findings
+        // A bad finding takes away the guarantees of the table.
+        let is_void = findings
             .iter()
             .any(|finding| finding.severity == Severity::Bad);
         let missing: Vec<_> = required
             .into_iter()
-            .filter(|fault| void || !guarantees.survives(*fault))
+            .filter(|fault| is_void || !guarantees.survives(*fault))
             .collect();
         let exit = if missing.is_empty() {
             Exit::Done
@@ -45,7 +47,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
             Exit::No
         };
         let url = tenure::redacted_url(store::url(common));
-        if talk.json {
+        if console.json {
             return Ok((
                 vec![as_json(&url, guarantees, &findings, &missing).to_string()],
                 exit,
@@ -57,7 +59,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, talk: &Talk) -> E
                 Some(_) => "a problem that is marked \"bad\" takes it away",
                 None => "it is not known for this store",
             };
-            talk.error(format!(
+            console.error(format!(
                 "required, but not guaranteed: {} ({}): {reason}",
                 fault.as_str(),
                 fault.description()
@@ -98,7 +100,7 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<Stri
             ]
         })
         .collect();
-    lines.push(output::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
+    lines.push(text::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
     lines.push(String::new());
     lines.push(
         "exclusion       no two clients believe at the same time that they hold the lock".into(),
@@ -179,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_of_check_is_known_byte_for_byte() {
+    fn the_json_of_check_stays_the_same() {
         let cells = vec![
             Cell::new(Fault::HolderKilled, Promise::Effects, "why").late(),
             Cell::new(Fault::Failover, Promise::NotApplicable, "alone"),

@@ -1,10 +1,11 @@
-//! The clock that limits are measured on: it does not jump and goes on while the machine is suspended.
+//! The clock for limits: it does not jump, and it runs while the machine is suspended.
 
 use std::time::Duration;
 
-use crate::wire::NEVER;
+/// An instant that never comes.
+pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Nanoseconds since boot. The same in every process of this machine.
+/// Nanoseconds since boot, the same in every process of this machine.
 pub(crate) fn now() -> u64 {
     tenure_core::rt::Clock::system().now().as_nanos()
 }
@@ -14,7 +15,7 @@ pub(crate) fn after(at: u64, later: Duration) -> u64 {
     u64::try_from(later.as_nanos()).map_or(NEVER, |later| at.saturating_add(later))
 }
 
-/// The instant `earlier` before `at`; [`NEVER`] stays what it is.
+/// The instant `earlier` before `at`; [`NEVER`] stays [`NEVER`].
 pub(crate) fn before(at: u64, earlier: Duration) -> u64 {
     let earlier = u64::try_from(earlier.as_nanos()).unwrap_or(NEVER);
     if at == NEVER {
@@ -24,7 +25,7 @@ pub(crate) fn before(at: u64, earlier: Duration) -> u64 {
     }
 }
 
-/// Time until `at`, zero when it is over.
+/// Time until `at`; zero for an instant in the past.
 pub(crate) fn until(at: u64) -> Duration {
     Duration::from_nanos(at.saturating_sub(now()))
 }

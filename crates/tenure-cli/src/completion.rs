@@ -1,26 +1,26 @@
-//! `tenure completions` and `tenure man`, both made from the definition of the arguments.
+//! `tenure completions` and `tenure man`, which are generated from the definition of the arguments.
 
 use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 
 use crate::args::{Cli, Completions};
+use crate::console::Console;
 use crate::exit::Exit;
-use crate::output::Talk;
 
-/// A script for the shell, on standard output.
-pub(crate) fn completions(args: &Completions, talk: &Talk) -> Exit {
+/// Prints a script for the shell.
+pub(crate) fn completions(args: &Completions, console: &Console) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tenure", &mut script);
-    write(&script, talk)
+    write(&script, console)
 }
 
-/// The manual page, all actions on one page.
-pub(crate) fn man(talk: &Talk) -> Exit {
+/// Prints the manual page, with all actions on one page.
+pub(crate) fn man(console: &Console) -> Exit {
     match manual() {
-        Ok(page) => write(&page, talk),
+        Ok(page) => write(&page, console),
         Err(error) => {
-            talk.error(format!("cannot make the manual page: {error}"));
+            console.error(format!("cannot make the manual page: {error}"));
             Exit::Failed
         }
     }
@@ -42,7 +42,7 @@ fn manual() -> io::Result<Vec<u8>> {
     {
         writeln!(page, ".SH \"TENURE {}\"", action.get_name().to_uppercase())?;
         let part = clap_mangen::Man::new(action.clone());
-        // Each action is one section; what clap makes sections of becomes its parts.
+        // Each action is one section of the page, so the sections of clap become subsections.
         let mut sections = Vec::new();
         part.render_synopsis_section(&mut sections)?;
         part.render_description_section(&mut sections)?;
@@ -52,14 +52,14 @@ fn manual() -> io::Result<Vec<u8>> {
         }
         for line in String::from_utf8_lossy(&sections).lines() {
             match line.strip_prefix(".SH ") {
-                // The first line of the text says it once more.
+                // The text itself begins with the line "Examples:", which is left out.
                 Some("EXTRA") => writeln!(page, ".SS EXAMPLES\n.nf")?,
                 None if line == "Examples:" => {}
                 Some(head) => writeln!(page, ".SS {head}")?,
                 None => writeln!(page, "{line}")?,
             }
         }
-        // Ends the examples, whose lines are not to be filled.
+        // Ends the examples, whose lines must not be filled.
         writeln!(page, ".fi")?;
     }
     whole.render_extra_section(&mut page)?;
@@ -67,10 +67,10 @@ fn manual() -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-fn write(bytes: &[u8], talk: &Talk) -> Exit {
+fn write(bytes: &[u8], console: &Console) -> Exit {
     match io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            talk.error(format!("cannot write to standard output: {error}"));
+            console.error(format!("cannot write to standard output: {error}"));
             Exit::Failed
         }
         _ => Exit::Done,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure::Options;
 use tenure::time::{DurationError, parse_duration};
 
-/// Reads a duration. The error does not repeat `text`: clap names it.
+/// Reads a duration. The error does not repeat `text`, because clap prints it.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|why| match why {
         DurationError::NoUnit if text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -15,7 +15,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Reads a lease, within the bounds of the library.
+/// Reads the length of a lease, within the bounds of the library.
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     let days = Options::MAX_TTL.as_secs() / 86_400;
     match parse_duration(text) {

@@ -1,15 +1,15 @@
-//! Every way in which `tenure` ends, as a number.
+//! The exit codes.
 //!
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done; for `run`: the command's own code, whatever it is |
-//! | 1 | `break`: there is no such hold; `check`: a required promise is not kept; `torture`: a promise was broken |
-//! | 2 | wrong usage; nothing was touched |
-//! | 69 | the store is unreachable |
-//! | 70 | the store said something unexpected, or the system refused us something; `torture`: not enough happened |
-//! | 75 (`-E N`) | busy: somebody else holds the lock |
-//! | 76 | the lock was lost while the command ran; it was ended |
-//! | 77 | the store denied us access |
+//! | 1 | `break`: there is no such hold; `check`: a required guarantee is missing; `torture`: a guarantee was broken |
+//! | 2 | wrong usage; nothing was changed |
+//! | 69 | the store cannot be reached |
+//! | 70 | the store gave an unexpected answer, or the system refused something; `torture`: too little happened |
+//! | 75 (`-E N`) | busy: another client holds the lock |
+//! | 76 | the lock was lost while the command ran, and the command was ended |
+//! | 77 | the store denied access |
 //! | 126, 127 | the command cannot be run, or was not found |
 //! | 128 + n | signal n ended the command, or ended the wait for the lock |
 
@@ -21,25 +21,25 @@ use tenure::ErrorKind;
 /// How `tenure` ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All is well.
+    /// The action succeeded.
     Done,
-    /// The answer is no.
+    /// The answer is no: see the table.
     No,
     /// Wrong usage.
     Usage,
     /// The store cannot be reached.
     Unreachable,
-    /// Something else went wrong.
+    /// Another error.
     Failed,
-    /// Somebody else holds the lock. The code can be chosen.
+    /// Another client holds the lock. The user can choose the code.
     Busy(u8),
     /// The lock was lost while it was in use.
     Lost,
-    /// The store refused us.
+    /// The store denied access.
     Denied,
-    /// The command is no program that we may run.
+    /// The command is no program, or this user may not run it.
     NotExecutable,
-    /// There is no such command.
+    /// The command does not exist.
     NotFound,
     /// The command ended with this status, as a shell gives it.
     Command(u8),
@@ -48,10 +48,9 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// Code for "busy" when none was chosen: EX_TEMPFAIL of sysexits.h, try again later.
+    /// Code for "busy" if the user chose none: EX_TEMPFAIL of sysexits.h, try again later.
     pub(crate) const BUSY: u8 = 75;
 
-    /// The number.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -68,7 +67,7 @@ impl Exit {
         }
     }
 
-    /// The end that an error of the library leads to; `busy` is the code for a wait that was in vain.
+    /// How `tenure` ends after an error of the library; `busy` is the code for a lock that another client holds.
     pub(crate) fn of(kind: ErrorKind, busy: u8) -> Self {
         match kind {
             ErrorKind::WaitElapsed => Self::Busy(busy),
@@ -92,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_what_scripts_rely_on() {
+    fn every_kind_of_error_has_its_code() {
         for (kind, code) in [
             (ErrorKind::WaitElapsed, 9),
             (ErrorKind::Lost, 76),

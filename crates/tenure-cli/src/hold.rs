@@ -1,133 +1,150 @@
-//! `tenure hold`: hold in the foreground, a line per change, until end of input or a signal.
+//! `tenure hold`: holds locks in the foreground, with a line for each change, until standard input ends or a signal comes.
 
+use std::fmt::Display;
 use std::io::{self, Read as _};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure::{Error, Guard, State};
+use tenure::{Client, Guard, State};
 use tokio::sync::oneshot;
 
-use crate::acquire::{self, Plan};
+use crate::acquire;
 use crate::args::{Common, Hold};
+use crate::console::{self, Console};
+use crate::duration::rounded;
 use crate::exit::Exit;
-use crate::output::{self, Talk};
+use crate::json;
+use crate::plan::Plan;
+use crate::results::report_error;
 use crate::signals::Signals;
 use crate::store;
+use crate::text;
 
-/// Holds until told to end.
-pub(crate) async fn hold(common: &Common, args: &Hold, talk: &Talk) -> Exit {
-    let fail = |error: Error| {
-        talk.error(output::error_text(&error));
-        Exit::of(error.kind(), args.acquire.busy_exit_code)
-    };
+pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exit {
     let plan = match Plan::new(&args.names, &args.acquire) {
         Ok(plan) => plan,
-        Err(error) => return fail(error),
+        Err(error) => return report_error(console, &error, args.acquire.busy_exit_code),
     };
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => {
-            talk.error(format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
+    let work = async |client: &Client, signals: &mut Signals| {
+        let began = Instant::now();
+        let guard = match acquire::acquire(client, &plan, signals, console, || ()).await {
+            Ok(guard) => guard,
+            Err(exit) => return exit,
+        };
+        let lines = Lines {
+            console,
+            names: text::quoted(guard.tokens().map(|(name, _)| name)),
+        };
+        if lines.acquired(&guard, began.elapsed())
+            && keep(&guard, plan.options.ttl, signals, &lines).await == End::Lost
+        {
+            let _ = guard.release().await;
+            return Exit::Lost;
         }
+        release(guard, &lines).await
     };
-    let client = match store::connect_unless_ended(common, &mut signals).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(signal)) => return Exit::Signal(signal),
-        Err(error) => return fail(error),
-    };
-    let began = Instant::now();
-    let exit = match acquire::acquire(&client, &plan, &mut signals, talk, || ()).await {
-        Ok(guard) => keep(guard, plan.options.ttl, began.elapsed(), &mut signals, talk).await,
-        Err(exit) => exit,
-    };
-    store::close(&client).await;
-    exit
+    store::with_client_and_signals(common, work)
+        .await
+        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
 }
 
-async fn keep(
-    guard: Guard,
-    ttl: Duration,
-    waited: Duration,
-    signals: &mut Signals,
-    talk: &Talk,
-) -> Exit {
-    let names = output::quoted(guard.tokens().map(|(name, _)| name));
-    let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
-    let fields = acquire::acquired_json(&guard, waited);
-    let mut open = tell(
-        talk,
-        "acquired",
-        fields,
-        &format!("acquired {names}, token {}", tokens.join(", ")),
-    );
+/// Why a hold ends.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// A signal came, standard input ended, or the reader of standard output is gone.
+    Requested,
+    Lost,
+}
+
+/// Prints the changes of the hold until one of them ends it.
+async fn keep(guard: &Guard, ttl: Duration, signals: &mut Signals, lines: &Lines<'_>) -> End {
     let mut lost = pin!(guard.lost());
-    let mut ended = pin!(end_of_input());
-    // A renewal that is overdue shows at the next look; nothing is decided by it.
-    let mut look = tokio::time::interval((ttl / 10).max(Duration::from_millis(1)));
+    let mut input_end = pin!(end_of_input());
+    // No decision depends on how soon an overdue renewal is printed.
+    let mut state_check = tokio::time::interval((ttl / 10).max(Duration::from_millis(1)));
     let mut state = State::Held;
-    while open {
+    loop {
         tokio::select! {
             biased;
             reason = &mut lost => {
-                let fields = json!({ "reason": reason.to_string() });
-                tell(talk, "lost", fields, &format!("lost {names}: {reason}"));
-                let _ = guard.release().await;
-                return Exit::Lost;
+                lines.lost(reason);
+                return End::Lost;
             }
-            _ = signals.next() => open = false,
-            () = &mut ended => open = false,
-            _ = look.tick() => {
+            _ = signals.next() => return End::Requested,
+            () = &mut input_end => return End::Requested,
+            _ = state_check.tick() => {
                 let now = guard.state();
-                if now != state {
-                    let left = guard.remaining();
-                    let fields = json!({ "remaining_ms": output::millis(left) });
-                    open = match now {
-                        State::AtRisk => tell(talk, "at_risk", fields, &format!("at risk {names}: a renewal is overdue, {} left", crate::duration::rounded(left))),
-                        State::Held => tell(talk, "held", fields, &format!("held {names} again")),
-                        // The loss has its own line.
-                        _ => true,
-                    };
-                    state = now;
+                if now != state && !lines.state(now, guard.remaining()) {
+                    return End::Requested;
                 }
+                state = now;
             }
         }
     }
+}
+
+async fn release(guard: Guard, lines: &Lines<'_>) -> Exit {
     match guard.release().await {
         Ok(()) => {
-            tell(talk, "released", json!({}), &format!("released {names}"));
+            lines.print("released", json!({}), &format!("released {}", lines.names));
             Exit::Done
         }
         Err(error) if error.is_lost() => {
-            tell(
-                talk,
-                "lost",
-                json!({ "reason": error.to_string() }),
-                &format!("lost {names}: {error}"),
-            );
+            lines.lost(error);
             Exit::Lost
         }
-        Err(error) => {
-            talk.error(output::error_text(&error));
-            Exit::of(error.kind(), Exit::BUSY)
-        }
+        Err(error) => report_error(lines.console, &error, Exit::BUSY),
     }
 }
 
-/// One line of result; `false` when nobody reads it any more.
-fn tell(talk: &Talk, event: &str, fields: Value, line: &str) -> bool {
-    let result = match talk.json {
-        true => output::result(output::event_line(event, fields)),
-        false => output::result(line),
-    };
-    result.is_ok()
+/// The lines of results. Each function returns `false` when the reader is gone.
+struct Lines<'a> {
+    console: &'a Console,
+    /// The names that are held, in quotes.
+    names: String,
 }
 
-/// Resolves when standard input is at its end. What is read is thrown away.
+impl Lines<'_> {
+    fn acquired(&self, guard: &Guard, waited: Duration) -> bool {
+        let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
+        let line = format!("acquired {}, token {}", self.names, tokens.join(", "));
+        self.print("acquired", acquire::acquired_json(guard, waited), &line)
+    }
+
+    fn state(&self, state: State, left: Duration) -> bool {
+        let names = &self.names;
+        let fields = json!({ "remaining_ms": json::millis(left) });
+        match state {
+            State::AtRisk => {
+                let left = rounded(left);
+                let line = format!("at risk {names}: a renewal is overdue, {left} left");
+                self.print("at_risk", fields, &line)
+            }
+            State::Held => self.print("held", fields, &format!("held {names} again")),
+            // `lost` prints the loss.
+            _ => true,
+        }
+    }
+
+    fn lost(&self, reason: impl Display) {
+        let fields = json!({ "reason": reason.to_string() });
+        self.print("lost", fields, &format!("lost {}: {reason}", self.names));
+    }
+
+    fn print(&self, event: &str, fields: Value, line: &str) -> bool {
+        let result = match self.console.json {
+            true => console::print_result(json::event_line(event, fields)),
+            false => console::print_result(line),
+        };
+        result.is_ok()
+    }
+}
+
+/// Resolves when standard input ends. What is read is thrown away.
 async fn end_of_input() {
     let (ended, end) = oneshot::channel();
-    // A thread of its own: a read of a terminal cannot be cancelled, and must not keep us from ending.
+    // A read of a terminal cannot be cancelled, so it has a thread that does not keep the process from ending.
     let reader = std::thread::Builder::new().spawn(move || {
         let mut buffer = [0; 512];
         let mut stdin = io::stdin().lock();

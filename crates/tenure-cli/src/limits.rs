@@ -1,58 +1,64 @@
-//! Until when the command may run: from what is left of the hold to the guardian's orders.
+//! Until when the command may run: the guardian's limits follow from the time that is left of the hold.
 
 use std::time::Duration;
 
 use crate::args::Run;
 use crate::clock;
-use crate::wire::{Limits, NEVER};
+use crate::clock::NEVER;
+use crate::guardian::protocol::Limits;
 
-/// How much earlier than the deadline the last signal goes out: time for the guardian to wake up and to look through
-/// the tree, and for the tree to end, on a machine that has more to do than it can. One twentieth of the lease, within
-/// these bounds: a hundredth was too little for a lease of two seconds, now and then. More where TERM was late.
+/// Bounds of the margin between SIGKILL and the deadline. In this time, on an overloaded machine, the guardian wakes up
+/// and walks through the tree, and the tree ends. The margin is a twentieth of the lease: a hundredth was sometimes too
+/// little for a lease of two seconds. It is larger when SIGTERM was late.
 const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(500));
 
-/// A timer of the runtime is no finer.
-const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// The resolution of the runtime's timers.
+const MIN_UPDATE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How limits for the command follow from what is left of the hold.
 pub(crate) struct LimitRule {
-    /// Between TERM and KILL at the end of a lease.
+    /// Time between SIGTERM and SIGKILL at the end of a lease.
     grace: Duration,
+    /// Time between SIGKILL and the deadline.
     pub(crate) margin: Duration,
     /// From `--max-hold`.
     pub(crate) own: Limits,
-    /// How often to look for an extension; `None` where no lease runs.
-    pub(crate) look_every: Option<Duration>,
+    /// How often the limits are updated, because a renewal extends them; `None` for a hold without a lease.
+    pub(crate) update_interval: Option<Duration>,
 }
 
 impl LimitRule {
-    /// `remaining` of the hold at the instant `now`, which is that of the grant.
+    /// `remaining` is the time that is left of the hold at the instant `now`, directly after the grant.
     pub(crate) fn new(args: &Run, remaining: Duration, now: u64) -> Self {
-        let ttl = args.acquire.ttl;
-        let drift = args.acquire.drift.unwrap_or_default();
+        let ttl = args.acquire.lease.ttl;
+        let drift = args.acquire.lease.drift.unwrap_or_default();
         let margin = (ttl / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1);
-        // A healthy lease is renewed when a third of it has passed. So what lies behind that is never reached unless
-        // something is wrong. Of it the command may use two thirds to end, and a look comes in time to pass the
-        // renewal on; without a drift these are the last third of the lease and a look per twelfth.
+        // A healthy lease is renewed when a third of it has passed, so the time after that third is only reached when
+        // renewals fail. The command may use two thirds of this time to end, and the updates are frequent enough to send
+        // the renewed limits before that. Without a drift, these are the last third and a twelfth of the lease.
         let early = tenure_core::logic::lease::margin(ttl, drift).saturating_add(margin);
-        let behind = ttl.saturating_sub(ttl / 3).saturating_sub(early);
-        let own = args.acquire.max_hold.map_or(Limits::NONE, |max_hold| {
-            let term_at = clock::after(now, max_hold);
-            Limits {
-                term_at,
-                kill_at: clock::after(term_at, args.grace),
-            }
-        });
+        let after_renewal = ttl.saturating_sub(ttl / 3).saturating_sub(early);
+        let own = args
+            .acquire
+            .lease
+            .max_hold
+            .map_or(Limits::NONE, |max_hold| {
+                let term_at = clock::after(now, max_hold);
+                Limits {
+                    term_at,
+                    kill_at: clock::after(term_at, args.grace),
+                }
+            });
         Self {
-            grace: args.grace.min(ttl / 3).min(behind * 2 / 3),
+            grace: args.grace.min(ttl / 3).min(after_renewal * 2 / 3),
             margin,
             own,
-            look_every: (remaining != Duration::MAX)
-                .then_some((ttl / 12).min(behind / 6).max(SHORTEST_LOOK)),
+            update_interval: (remaining != Duration::MAX)
+                .then_some((ttl / 12).min(after_renewal / 6).max(MIN_UPDATE_INTERVAL)),
         }
     }
 
-    /// The limits when `remaining` is left of the hold at the instant `now`.
+    /// The limits if `remaining` is left of the hold at the instant `now`.
     pub(crate) fn at(&self, now: u64, remaining: Duration) -> Limits {
         let deadline = if remaining == Duration::MAX {
             NEVER
@@ -114,18 +120,18 @@ mod tests {
             let options = ["--ttl", ttl, "--drift", drift, "--grace", "1h"];
             let rule = rule(&options, left);
             let limits = rule.at(NOW, left);
-            // The renewal comes at a third, and is passed on with the next look.
-            let passed_on = clock::after(NOW, ttl_left / 3 + rule.look_every.unwrap());
+            // The renewal comes at a third, and the guardian gets it with the next update.
+            let passed_on = clock::after(NOW, ttl_left / 3 + rule.update_interval.unwrap());
             assert!(passed_on < limits.term_at, "{ttl}, {drift}");
             assert!(limits.kill_at < clock::after(NOW, left), "{ttl}, {drift}");
         }
     }
 
     #[test]
-    fn where_no_lease_runs_there_is_no_limit_but_our_own() {
+    fn without_a_lease_the_only_limit_is_max_hold() {
         let none = rule(&[], Duration::MAX);
         assert_eq!(none.at(NOW, Duration::MAX), Limits::NONE);
-        assert_eq!(none.look_every, None);
+        assert_eq!(none.update_interval, None);
         let own = rule(&["--max-hold", "1m", "--grace", "2s"], Duration::MAX);
         let limits = own.at(NOW + 50 * SECOND, Duration::MAX);
         assert_eq!(

@@ -1,66 +1,89 @@
-//! `tenure`: hold a distributed lock while a command runs.
+//! `tenure`: holds a distributed lock while a command runs.
+//!
+//! In this order the files can be read:
+//!
+//! 1. `args.rs` defines the flags, and `exit.rs` the exit codes.
+//! 2. Each action has a file. `list.rs`, `status.rs`, `break_hold.rs` and `check.rs` ask the store once.
+//! 3. `hold.rs`, `run.rs` and `watch.rs` go on until a signal comes. `plan.rs` and `acquire.rs` acquire the locks.
+//! 4. `supervision.rs` is what `run` does while the command runs: `limits.rs` computes until when the command may run, and
+//!    the second process in `guardian/` ends the command at these limits.
+//! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
+//! 6. `store.rs` connects, `console.rs` and `results.rs` print; `text.rs` and `json.rs` are the two forms of the output.
+//! 7. `bench/` and `torture.rs` test a store.
 
-mod acquire;
 mod args;
-#[cfg(feature = "bench")]
-mod bench;
+mod exit;
+
+mod break_hold;
 mod check;
 mod completion;
+mod list;
+mod status;
+
+mod acquire;
 mod hold;
-mod look;
+mod plan;
 mod run;
-mod torture;
 mod watch;
 
 mod guardian;
 mod limits;
-mod link;
+mod supervision;
+
+mod platform;
+mod process_tree;
 mod signals;
-mod system;
-mod tree;
-mod wire;
 
 mod clock;
+mod console;
 mod duration;
-mod exit;
-mod output;
+mod holds_table;
+mod json;
+mod lock_name;
+mod results;
 mod store;
+mod text;
+
+#[cfg(feature = "bench")]
+mod bench;
+mod torture;
 
 use std::process::ExitCode;
 
 use args::Action;
+use console::Console;
 use exit::Exit;
-use output::Talk;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    // Before anything else: the guardian's start is on the way to every command's start.
+    // The other processes that `tenure` starts are this program, too. They come first, because every command waits for the
+    // start of its guardian.
     match arguments.get(1).and_then(|first| first.to_str()) {
         Some(guardian::ARGUMENT) => return guardian::main(&arguments[2..]),
         #[cfg(feature = "bench")]
-        Some(bench::ARGUMENT) => return bench::worker(&arguments[2..]),
+        Some(bench::ARGUMENT) => return bench::contender(&arguments[2..]),
         Some(torture::ARGUMENT) => return torture::worker(),
         _ => {}
     }
     args::parse(arguments).map_or_else(ExitCode::from, |cli| {
-        let talk = Talk::new(&cli.common);
-        store::block_on(&talk, act(&cli, &talk)).into()
+        let console = Console::new(&cli.common);
+        store::block_on(&console, perform(&cli, &console)).into()
     })
 }
 
-async fn act(args::Cli { common, action }: &args::Cli, talk: &Talk) -> Exit {
+async fn perform(args::Cli { common, action }: &args::Cli, console: &Console) -> Exit {
     match action {
-        Action::Run(args) => run::run(common, args, talk).await,
-        Action::Hold(args) => hold::hold(common, args, talk).await,
-        Action::List(args) => look::list(common, args, talk).await,
-        Action::Status(args) => look::status(common, args, talk).await,
-        Action::Break(args) => look::break_hold(common, args, talk).await,
-        Action::Check(args) => check::check(common, args, talk).await,
-        Action::Watch(args) => watch::watch(common, args, talk).await,
+        Action::Run(args) => run::run(common, args, console).await,
+        Action::Hold(args) => hold::hold(common, args, console).await,
+        Action::List(args) => list::list(common, args, console).await,
+        Action::Status(args) => status::status(common, args, console).await,
+        Action::Break(args) => break_hold::break_hold(common, args, console).await,
+        Action::Check(args) => check::check(common, args, console).await,
+        Action::Watch(args) => watch::watch(common, args, console).await,
         #[cfg(feature = "bench")]
-        Action::Bench(args) => bench::bench(common, args, talk).await,
-        Action::Torture(args) => torture::torture(common, args, talk).await,
-        Action::Completions(args) => completion::completions(args, talk),
-        Action::Man => completion::man(talk),
+        Action::Bench(args) => bench::bench(common, args, console).await,
+        Action::Torture(args) => torture::torture(common, args, console).await,
+        Action::Completions(args) => completion::completions(args, console),
+        Action::Man => completion::man(console),
     }
 }

@@ -1,46 +1,32 @@
-//! `tenure run`: hold while a command runs, and no longer; the command, and no longer than we hold.
+//! `tenure run`: acquires locks, starts the command, and holds the locks until the command has ended.
 
-use std::io;
-use std::pin::pin;
-use std::time::Duration;
-
-use rustix::io::Errno;
 use serde_json::json;
-use tenure::{Client, Error, ErrorKind, Guard, LostReason, OwnerId};
+use tenure::{Client, Error, ErrorKind};
 
-use crate::acquire::{self, Plan};
-use crate::args::{Common, Renewal, Run};
-use crate::clock;
+use crate::acquire;
+use crate::args::{Common, Run};
+use crate::console::Console;
 use crate::exit::Exit;
-use crate::limits::LimitRule;
-use crate::link::Link;
-use crate::output::{self, Talk};
+use crate::guardian::handle::GuardianHandle;
+use crate::plan::Plan;
+use crate::results::report_error;
 use crate::signals::{self, Signals};
 use crate::store;
-use crate::wire::{Limits, NEVER, Report};
+use crate::supervision::Supervision;
+use crate::text;
 
-/// How late the guardian may be before we do its work.
-const GUARDIAN_PATIENCE: Duration = Duration::from_millis(50);
-
-/// Runs the command under the lock.
-pub(crate) async fn run(common: &Common, args: &Run, talk: &Talk) -> Exit {
-    let exit = match prepare(args, talk) {
-        Ok(plan) => run_plan(common, args, talk, &plan).await,
+pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
+    let exit = match prepare(args, console) {
+        Ok(plan) => run_plan(common, args, console, &plan).await,
         Err(exit) => exit,
     };
-    talk.event("exit", json!({ "code": exit.code() }));
+    console.event("exit", json!({ "code": exit.code() }));
     exit
 }
 
-/// Says why nothing can be run, and how `tenure` is to end.
-fn failed(args: &Run, talk: &Talk, error: &Error) -> Exit {
-    talk.error(output::error_text(error));
-    Exit::of(error.kind(), args.acquire.busy_exit_code)
-}
-
-/// What to acquire, if the arguments are right.
-fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
-    let fail = |error: Error| failed(args, talk, &error);
+/// Checks the arguments, and returns what to acquire.
+fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
+    let fail = |error: Error| report_error(console, &error, args.acquire.busy_exit_code);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
         return Err(usage(
@@ -50,8 +36,8 @@ fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
     if let ([name, command, ..], []) = (&args.names[..], &args.command[..]) {
         return Err(usage(&format!(
             "no command: write `--` in front of it, as in `tenure run {} -- {}`",
-            shown(name),
-            shown(command)
+            text::escaped(name),
+            text::escaped(command)
         )));
     }
     if args.command.is_empty() {
@@ -60,352 +46,49 @@ fn prepare(args: &Run, talk: &Talk) -> Result<Plan, Exit> {
         ));
     }
     let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
-    // We end the command at the limit and hold on while it ends. The library's limit lies a lease behind that.
-    let behind = args.grace.saturating_add(args.acquire.ttl);
-    plan.options.max_hold = args
-        .acquire
-        .max_hold
-        .map(|limit| limit.saturating_add(behind));
+    // `tenure` ends the command at this limit and holds the lock while the command ends. So the limit of the library
+    // comes later: by the grace time, and by a lease for what may delay the end.
+    let delay = args.grace.saturating_add(args.acquire.lease.ttl);
+    let max_hold = args.acquire.lease.max_hold;
+    plan.options.max_hold = max_hold.map(|limit| limit.saturating_add(delay));
     Ok(plan)
 }
 
-async fn run_plan(common: &Common, args: &Run, talk: &Talk, plan: &Plan) -> Exit {
-    let mut signals = match Signals::listen() {
-        Ok(signals) => signals,
-        Err(error) => {
-            talk.error(format!("cannot listen for signals: {error}"));
-            return Exit::Failed;
-        }
+async fn run_plan(common: &Common, args: &Run, console: &Console, plan: &Plan) -> Exit {
+    let work = async |client: &Client, signals: &mut Signals| {
+        acquire_and_run(client, args, console, plan, signals).await
     };
-    let client = match store::connect_unless_ended(common, &mut signals).await {
-        Ok(Ok(client)) => client,
-        Ok(Err(signal)) => return Exit::Signal(signal),
-        Err(error) => return failed(args, talk, &error),
-    };
-    let exit = run_with(&client, args, talk, plan, &mut signals).await;
-    store::close(&client).await;
-    exit.unwrap_or_else(|exit| exit)
+    store::with_client_and_signals(common, work)
+        .await
+        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
 }
 
-/// Acquires, and runs the command. `Err`: it was never started.
-async fn run_with(
+async fn acquire_and_run(
     client: &Client,
     args: &Run,
-    talk: &Talk,
+    console: &Console,
     plan: &Plan,
     signals: &mut Signals,
-) -> Result<Exit, Exit> {
-    let terminal = signals::at_terminal();
-    let mut link = None;
-    // A guardian starts while the store works, but the command only on our word.
-    let early = || link = Some(Link::open(&args.command, terminal));
-    let guard = acquire::acquire(client, plan, signals, talk, early).await?;
-    let link = match link.unwrap_or_else(|| Link::open(&args.command, terminal)) {
-        Ok(link) => link,
-        Err(error) => {
-            talk.error(format!(
-                "cannot start the guardian of the command: {error}; nothing was run"
-            ));
-            let _ = guard.release().await;
-            return Err(Exit::Failed);
-        }
+) -> Exit {
+    let shares_terminal = signals::shares_terminal();
+    let mut guardian = None;
+    // The guardian starts while the store answers, and starts the command only when it is instructed to.
+    let spawn_early = || guardian = Some(GuardianHandle::spawn(&args.command, shares_terminal));
+    let guard = match acquire::acquire(client, plan, signals, console, spawn_early).await {
+        Ok(guard) => guard,
+        Err(exit) => return exit,
     };
-    let limits = LimitRule::new(args, guard.remaining(), clock::now());
-    let supervision = Supervision {
-        args,
-        talk,
-        guard,
-        link,
-        limits,
-        terminal,
-        lost: None,
-        sent: Limits::NONE,
-        command: None,
-    };
-    Ok(supervision.run(client, signals).await)
-}
-
-struct Supervision<'a> {
-    args: &'a Run,
-    talk: &'a Talk,
-    guard: Guard,
-    link: Link,
-    limits: LimitRule,
-    /// The command lives in our process group, and keys reach it without us.
-    terminal: bool,
-    lost: Option<LostReason>,
-    /// What the guardian was told last.
-    sent: Limits,
-    /// The command's process, once it runs.
-    command: Option<u32>,
-}
-
-/// How the command ended.
-enum Ending {
-    /// By itself, or by a signal of somebody else.
-    Itself(u8),
-    /// We ended it, because of the limits.
-    ByUs,
-    /// It never began.
-    NotStarted(Errno),
-    /// The limits were over before it could begin.
-    TooLate,
-    /// The guardian is gone; we ended what it left.
-    GuardianGone,
-}
-
-impl Supervision<'_> {
-    async fn run(mut self, client: &Client, signals: &mut Signals) -> Exit {
-        if client.guarantees().backend == "file" {
-            self.share_descriptors();
-        }
-        self.sent = self.limits.at(clock::now(), self.guard.remaining());
-        // Never on a lease that was lost meanwhile. The guardian looks at the clock once more.
-        if !self.guard.is_held() {
-            return self.never_began().await;
-        }
-        if let Err(error) = self.link.start(self.sent, self.environment()) {
-            self.talk.error(format!(
-                "cannot reach the guardian of the command: {error}; nothing was run"
-            ));
-            let _ = self.guard.release().await;
-            return Exit::Failed;
-        }
-        let ending = self.supervise(signals).await;
-        self.conclude(ending).await
-    }
-
-    /// What the command finds in its environment; of several names, one line each.
-    fn environment(&self) -> [String; 3] {
-        let (names, tokens): (Vec<_>, Vec<_>) = self
-            .guard
-            .tokens()
-            .map(|(name, token)| (name.as_str().to_owned(), token.to_string()))
-            .unzip();
-        let owners: Vec<_> = self.guard.owner_ids().map(OwnerId::to_hex).collect();
-        [names.join("\n"), tokens.join("\n"), owners.join("\n")]
-    }
-
-    /// Lets the guardian keep the kernel's locks: when we are killed, the next holder comes
-    /// only when the command's tree is gone.
-    fn share_descriptors(&self) {
-        let kept = crate::system::held_flocks().and_then(|held| self.link.keep(&held));
-        if let Err(error) = kept {
-            self.talk.detail(format!(
-                "if tenure is killed, the lock may be free before the command has ended: {error}"
-            ));
-        }
-    }
-
-    async fn supervise(&mut self, signals: &mut Signals) -> Ending {
-        let mut lost = pin!(self.guard.lost());
-        let mut look = self.limits.look_every.map(|every| {
-            let mut look = tokio::time::interval(every);
-            // After a stop there is one look to be made up for, not many.
-            look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            look
-        });
-        loop {
-            let give_up_at =
-                clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_PATIENCE);
-            tokio::select! {
-                biased;
-                report = self.link.report() => match report {
-                    Ok(Some(Report::Started(pid))) => {
-                        self.command = Some(pid);
-                        self.talk.event("started", json!({ "pid": pid }));
-                        self.talk.detail(format!("started process {pid}"));
-                    }
-                    Ok(Some(Report::NotStarted(errno))) => {
-                        return Ending::NotStarted(Errno::from_raw_os_error(errno));
-                    }
-                    Ok(Some(Report::TooLate)) => return Ending::TooLate,
-                    Ok(Some(Report::Ended { status, by_us, survivors })) => {
-                        if survivors > 0 {
-                            self.talk.error(format!(
-                                "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
-                            ));
-                        }
-                        return if by_us { Ending::ByUs } else { Ending::Itself(status) };
-                    }
-                    Ok(None) | Err(_) => return Ending::GuardianGone,
-                },
-                signal = signals.next() => {
-                    if !(self.terminal && signals::comes_from_keys(signal)) {
-                        self.link.forward(signal);
-                    }
-                }
-                reason = &mut lost, if self.lost.is_none() => {
-                    self.lost = Some(reason);
-                    self.say_lost();
-                    let now = clock::now();
-                    let kill_at = clock::after(now, self.args.grace).min(self.sent.kill_at);
-                    self.limit(Limits { term_at: now, kill_at });
-                }
-                () = tick(&mut look), if self.lost.is_none() => {
-                    self.limit(self.limits.at(clock::now(), self.guard.remaining()));
-                }
-                () = until(give_up_at) => return Ending::GuardianGone,
-            }
-        }
-    }
-
-    fn limit(&mut self, limits: Limits) {
-        if limits != self.sent {
-            self.sent = limits;
-            self.link.limit(limits);
-        }
-    }
-
-    async fn conclude(self, ending: Ending) -> Exit {
-        let Self {
-            args,
-            talk,
-            guard,
-            link,
-            lost,
-            limits,
-            sent,
-            command,
-            ..
-        } = self;
-        let ending = match ending {
-            Ending::GuardianGone => {
-                // Whatever it left hangs below us now.
-                link.kill_tree(command);
-                if clock::now() >= sent.term_at {
-                    Ending::ByUs
-                } else {
-                    ending
-                }
-            }
-            _ => {
-                link.close();
-                ending
+    let guardian =
+        match guardian.unwrap_or_else(|| GuardianHandle::spawn(&args.command, shares_terminal)) {
+            Ok(guardian) => guardian,
+            Err(error) => {
+                console.error(format!(
+                    "cannot start the guardian of the command: {error}; nothing was run"
+                ));
+                let _ = guard.release().await;
+                return Exit::Failed;
             }
         };
-        let over = clock::now() >= limits.own.term_at;
-        let released = guard.release().await;
-        let lost_now = matches!(&released, Err(error) if error.is_lost());
-        if let Err(error) = &released
-            && !lost_now
-        {
-            // The command had its lock to the end. When the store cannot be told, the lease ends the hold.
-            talk.notice(output::error_text(error));
-        }
-        if released.is_ok() && lost.is_none() && !matches!(ending, Ending::ByUs | Ending::TooLate) {
-            talk.event("released", json!({}));
-            talk.detail("released");
-        }
-        match ending {
-            Ending::NotStarted(errno) => not_started(&args.command[0], errno, talk),
-            _ if lost.is_some() => Exit::Lost,
-            Ending::ByUs if over => {
-                talk.event("lost", json!({ "reason": LostReason::MaxHold.to_string() }));
-                talk.error("the time of --max-hold is over; the command was ended");
-                Exit::Lost
-            }
-            Ending::ByUs => {
-                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                talk.error(match args.acquire.renew {
-                    Renewal::Automatic => {
-                        "the lease was not renewed in time; the command was ended"
-                    }
-                    Renewal::Never => {
-                        "the lease is over (--ttl, --renew never); the command was ended"
-                    }
-                });
-                Exit::Lost
-            }
-            Ending::TooLate => {
-                talk.event("lost", json!({ "reason": LostReason::Expired.to_string() }));
-                talk.error("the lock was lost before the command could start; nothing was run");
-                Exit::Lost
-            }
-            Ending::GuardianGone => {
-                talk.error("the guardian of the command ended unexpectedly; the command was ended");
-                Exit::Failed
-            }
-            Ending::Itself(_) if lost_now => {
-                if let Err(error) = released {
-                    talk.event("lost", json!({ "reason": error.to_string() }));
-                    talk.error(output::error_text(&error));
-                }
-                Exit::Lost
-            }
-            Ending::Itself(status) => Exit::Command(status),
-        }
-    }
-
-    async fn never_began(self) -> Exit {
-        self.conclude(Ending::TooLate).await
-    }
-
-    fn say_lost(&self) {
-        if let Some(reason) = self.lost {
-            let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
-            let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
-            self.talk.event(
-                "lost",
-                json!({ "names": strings, "reason": reason.to_string() }),
-            );
-            if !self.talk.json {
-                let names = output::quoted(names);
-                self.talk.error(format!(
-                    "lost {names}: {reason}; the command is being ended"
-                ));
-            }
-        }
-    }
-}
-
-fn shown(argument: &std::ffi::OsStr) -> String {
-    tenure::name::Escaped(&argument.to_string_lossy()).to_string()
-}
-
-/// The shell's answer to a command that cannot be started.
-fn not_started(command: &std::ffi::OsStr, errno: Errno, talk: &Talk) -> Exit {
-    let shown = shown(command);
-    let reason = io::Error::from(errno);
-    let (exit, message) = match errno {
-        Errno::NOENT if crate::guardian::find(command).is_some_and(|file| file.exists()) => (
-            Exit::NotExecutable,
-            format!("cannot run \"{shown}\": the program named in its first line does not exist"),
-        ),
-        Errno::NOENT | Errno::NOTDIR => (
-            Exit::NotFound,
-            format!("command not found: \"{shown}\"; look at its spelling and at PATH"),
-        ),
-        Errno::ACCESS => (
-            Exit::NotExecutable,
-            format!(
-                "cannot run \"{shown}\": it is not an executable file, or this user may not run it (chmod +x)"
-            ),
-        ),
-        _ => (
-            Exit::NotExecutable,
-            format!("cannot run \"{shown}\": {reason}"),
-        ),
-    };
-    talk.error(message);
-    exit
-}
-
-async fn tick(look: &mut Option<tokio::time::Interval>) {
-    match look {
-        Some(look) => {
-            look.tick().await;
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// The runtime's timers stand still while the machine is suspended, hence a look at the boot clock now and then.
-async fn until(at: u64) {
-    if at == NEVER {
-        return std::future::pending().await;
-    }
-    while clock::now() < at {
-        tokio::time::sleep(clock::until(at).min(Duration::from_secs(1))).await;
-    }
+    let supervision = Supervision::new(args, console, guard, guardian, shares_terminal);
+    supervision.run(client, signals).await
 }

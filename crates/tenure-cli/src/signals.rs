@@ -1,7 +1,7 @@
 //! Signals to `tenure` itself.
 //!
-//! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) is left alone:
-//! we do not look at it, and the command inherits the choice.
+//! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) stays ignored, and the command
+//! inherits the choice.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,15 +26,15 @@ pub(crate) const FORWARDED: [Signal; 6] = [
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
-    /// Takes over the signals that are not ignored. Needs a runtime.
+    /// Starts to receive the signals that are not ignored. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
-        wanted()
+        not_ignored()
             .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
             .collect::<io::Result<_>>()
             .map(Self)
     }
 
-    /// The next one. Cancel safe.
+    /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             let came = self.0.iter_mut().find_map(|(signal, stream)| {
@@ -46,21 +46,21 @@ impl Signals {
     }
 }
 
-/// A pipe that wakes a reader whenever a child ends or a signal of [`FORWARDED`] comes, which does
-/// nothing else then. For the guardian, which has no runtime.
-pub(crate) fn pipe() -> io::Result<UnixStream> {
+/// A pipe that becomes readable when a child ends or a signal of [`FORWARDED`] comes. The signal has no other effect. For
+/// the guardian, which has no runtime.
+pub(crate) fn self_pipe() -> io::Result<UnixStream> {
     let (reader, writer) = UnixStream::pair()?;
     reader.set_nonblocking(true)?;
-    for signal in wanted().chain([Signal::CHILD]) {
+    for signal in not_ignored().chain([Signal::CHILD]) {
         signal_hook::low_level::pipe::register(signal.as_raw(), writer.try_clone()?)?;
     }
     Ok(reader)
 }
 
-/// Whether keys such as Ctrl-C reach the command by themselves, because it lives in our process group.
-/// So it must be where it reads from the terminal, or where we are in the terminal's foreground:
-/// elsewhere the terminal would stop it as soon as it reads.
-pub(crate) fn at_terminal() -> bool {
+/// Whether the command must be in the process group of `tenure`, so that the terminal sends the signals of keys such as
+/// Ctrl-C to both. The command must be there if it may read from the terminal, or if `tenure` is in the terminal's
+/// foreground: the terminal stops a process of another group as soon as it reads.
+pub(crate) fn shares_terminal() -> bool {
     if rustix::termios::isatty(io::stdin().as_fd()) {
         return true;
     }
@@ -70,15 +70,15 @@ pub(crate) fn at_terminal() -> bool {
         .is_some_and(|foreground| foreground == getpgrp())
 }
 
-/// Whether the terminal itself sends this signal to everyone in its foreground.
-pub(crate) fn comes_from_keys(signal: Signal) -> bool {
+/// Whether a key makes the terminal send this signal to all processes in its foreground.
+pub(crate) fn is_sent_by_terminal(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }
 
 /// The signals among [`FORWARDED`] that were not ignored when this process started.
-fn wanted() -> impl Iterator<Item = Signal> {
-    let ignored = crate::system::ignored_signals();
+fn not_ignored() -> impl Iterator<Item = Signal> {
+    let ignored = crate::platform::ignored_signals(&FORWARDED);
     FORWARDED
         .into_iter()
-        .filter(move |signal| ignored >> (signal.as_raw() - 1) & 1 == 0)
+        .filter(move |signal| !ignored.contains(signal))
 }

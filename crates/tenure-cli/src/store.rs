@@ -1,5 +1,6 @@
-//! Which store.
+//! The store of `--url`: it is opened and closed here, for all actions.
 
+use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -7,14 +8,15 @@ use rustix::process::Signal;
 use tenure::{Client, Error};
 
 use crate::args::Common;
+use crate::console::Console;
 use crate::exit::Exit;
-use crate::output::Talk;
+use crate::results::report_error;
 use crate::signals::Signals;
 
-/// How long the clean-up of a wait that was given up, and of the link itself, may take.
-const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+/// How long closing may take, including the clean-up of a wait that was given up.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The store that was asked for; without a word, the directory of this user.
+/// The URL of the store. Without `--url` it is the lock directory of this user.
 pub(crate) fn url(common: &Common) -> &str {
     common
         .url
@@ -23,34 +25,30 @@ pub(crate) fn url(common: &Common) -> &str {
         .unwrap_or("file:")
 }
 
-/// Runs `action` to its end, on this thread.
-pub(crate) fn block_on(talk: &Talk, action: impl Future<Output = Exit>) -> Exit {
+/// Runs `action` on this thread, with a runtime.
+pub(crate) fn block_on(console: &Console, action: impl Future<Output = Exit>) -> Exit {
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
         Err(error) => {
-            talk.error(format!("cannot start the runtime: {error}"));
+            console.error(format!("cannot start the runtime: {error}"));
             return Exit::Failed;
         }
     };
     let exit = runtime.block_on(action);
-    // What is left in the background is not worth waiting for: leases run out.
+    // Background tasks that are left are not waited for: the leases of their locks expire.
     runtime.shutdown_background();
     exit
 }
 
-/// Opens it.
-///
-/// # Errors
-/// Those of [`tenure::connect`].
 async fn connect(common: &Common) -> Result<Client, Error> {
     tenure::connect(url(common)).await
 }
 
-/// Opens it, does `work` with it and closes it, whatever came of the work: a session that is not closed lives on in the
-/// store after this process has ended.
+/// Connects, does `work` with the client, and closes the client, also after an error: a session that is not closed stays
+/// in the store after this process has ended.
 ///
 /// # Errors
 /// Those of [`tenure::connect`] and of `work`.
@@ -64,24 +62,60 @@ pub(crate) async fn with_client<T>(
     outcome
 }
 
-/// Opens it, unless a signal comes first: `Ok(Err(signal))`. What has been opened by then is closed, unless another
-/// signal comes.
+/// Why there is no client.
+pub(crate) enum NotConnected {
+    /// A signal came before the connection was open.
+    Interrupted(Signal),
+    /// The operating system refused a signal handler.
+    NoSignals(io::Error),
+    /// One of the errors of [`tenure::connect`].
+    Store(Error),
+}
+
+impl NotConnected {
+    /// Prints the error, if there is one, and returns how `tenure` ends; `busy` is the exit code for a lock that another
+    /// client holds.
+    pub(crate) fn report(self, console: &Console, busy: u8) -> Exit {
+        match self {
+            Self::Interrupted(signal) => Exit::Signal(signal),
+            Self::NoSignals(error) => {
+                console.error(format!("cannot listen for signals: {error}"));
+                Exit::Failed
+            }
+            Self::Store(error) => report_error(console, &error, busy),
+        }
+    }
+}
+
+/// Starts to receive signals, connects, does `work`, and closes the client. `run`, `hold` and `watch` begin with this.
 ///
 /// # Errors
-/// Those of [`tenure::connect`].
-pub(crate) async fn connect_unless_ended(
+/// A signal came before the connection was open, or signals or connection failed.
+pub(crate) async fn with_client_and_signals(
+    common: &Common,
+    work: impl AsyncFnOnce(&Client, &mut Signals) -> Exit,
+) -> Result<Exit, NotConnected> {
+    let mut signals = Signals::listen().map_err(NotConnected::NoSignals)?;
+    let client = connect_unless_ended(common, &mut signals).await?;
+    let exit = work(&client, &mut signals).await;
+    close(&client).await;
+    Ok(exit)
+}
+
+/// Connects, unless a signal comes first. Then an open connection is closed, unless another signal comes.
+async fn connect_unless_ended(
     common: &Common,
     signals: &mut Signals,
-) -> Result<Result<Client, Signal>, Error> {
+) -> Result<Client, NotConnected> {
     let mut connecting = pin!(connect(common));
     let signal = tokio::select! {
         biased;
         signal = signals.next() => signal,
-        client = &mut connecting => return client.map(Ok),
+        client = &mut connecting => return client.map_err(NotConnected::Store),
     };
     let finish = async {
-        // The server may have opened a session that we do not know of yet.
-        if let Ok(Ok(client)) = tokio::time::timeout(CLOSE_LIMIT, connecting).await {
+        // The server may have opened a session whose answer has not arrived yet.
+        if let Ok(Ok(client)) = tokio::time::timeout(CLOSE_TIMEOUT, connecting).await {
             close(&client).await;
         }
     };
@@ -90,11 +124,11 @@ pub(crate) async fn connect_unless_ended(
         _ = signals.next() => {}
         () = finish => {}
     }
-    Ok(Err(signal))
+    Err(NotConnected::Interrupted(signal))
 }
 
-/// Ends the link, so that nothing of this process stays behind in the store.
-pub(crate) async fn close(client: &Client) {
-    // When the store does not answer, leases do the rest.
-    let _ = tokio::time::timeout(CLOSE_LIMIT, client.close()).await;
+/// Closes the client, so that nothing of this process stays in the store.
+async fn close(client: &Client) {
+    // If the store does not answer, the leases expire.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, client.close()).await;
 }

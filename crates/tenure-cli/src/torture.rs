@@ -1,4 +1,4 @@
-//! `tenure torture`: tries to break the lock on this store. What it does is in `tenure-torture`.
+//! `tenure torture`: tries to break the locks of this store. The crate `tenure-torture` does the work.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup, Workload};
 
 use crate::args::{self, Common};
+use crate::console::Console;
 use crate::exit::Exit;
-use crate::look::answer;
-use crate::output::Talk;
+use crate::results::print_results;
 use crate::signals::Signals;
 use crate::store;
 
-/// First argument of a worker. Nobody types it.
+/// First argument of a worker's process. Users do not type it.
 pub(crate) const ARGUMENT: &str = "__torture";
 
-/// A shorter lease measures how busy this machine is, and not the lock.
-const SHORTEST_TTL: Duration = Duration::from_millis(200);
-/// Ends well before clocks in nanoseconds do.
-const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+/// With a shorter lease, a run tests how busy this machine is, and not the lock.
+const MIN_TTL: Duration = Duration::from_millis(200);
+/// Far less than what a clock in nanoseconds can represent.
+const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A worker process, from begin to end. It is silent but for its own mistakes, which go to a file.
+/// Runs as a worker's process. It prints only its own errors, which are redirected to a file.
 pub(crate) fn worker() -> ExitCode {
     match tenure_torture::worker::main() {
         Ok(()) => Exit::Done.into(),
@@ -37,21 +37,21 @@ pub(crate) fn worker() -> ExitCode {
     }
 }
 
-/// One run and its verdict.
-pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) -> Exit {
-    answer(talk, async {
+/// Runs the torture and prints its verdict.
+pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Console) -> Exit {
+    print_results(console, async {
         let setup = setup(common, args)?;
         let shown = tenure::redacted_url(store::url(common));
-        talk.notice(format!("seed {}, store {shown}", setup.seed));
-        talk.event("torture", json!({ "seed": setup.seed, "store": shown }));
+        console.notice(format!("seed {}, store {shown}", setup.seed));
+        console.event("torture", json!({ "seed": setup.seed, "store": shown }));
         let (_, left_out) = runner::possible(&setup.url, None);
         if let Some(what) = left_out.filter(|_| args.faults.is_empty()) {
-            talk.notice(format!("left out: {what}"));
+            console.notice(format!("left out: {what}"));
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let (faults, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (faults, mut injected) = tokio::sync::mpsc::unbounded_channel();
         let run = tenure_torture::torture(setup, shown, stop.clone(), move |fault| {
-            // Nobody listens when all is over.
+            // The receiver is gone after the end of the run.
             let _ = faults.send(fault.to_owned());
         });
         let mut run = std::pin::pin!(run);
@@ -60,12 +60,12 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
         let report = loop {
             tokio::select! {
                 report = &mut run => break report?,
-                Some(fault) = told.recv() => {
-                    talk.detail(&fault);
-                    talk.event("fault", json!({ "fault": fault }));
+                Some(fault) = injected.recv() => {
+                    console.detail(&fault);
+                    console.event("fault", json!({ "fault": fault }));
                 }
                 _ = signals.next() => {
-                    talk.notice("interrupted: ending the run early");
+                    console.notice("interrupted: ending the run early");
                     stop.store(true, Ordering::SeqCst);
                 }
             }
@@ -75,7 +75,7 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
             Verdict::Violation => Exit::No,
             Verdict::NotEnough => Exit::Failed,
         };
-        Ok(match talk.json {
+        Ok(match console.json {
             true => (vec![report.json().to_string()], exit),
             false => (report.lines().to_vec(), exit),
         })
@@ -83,19 +83,19 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, talk: &Talk) 
     .await
 }
 
-/// What was asked for, as far as it makes sense. Nothing is touched before that.
+/// Checks the arguments before the store is changed.
 fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
-    let wrong = |what: String| Err(Error::new(ErrorKind::Invalid, what));
+    let usage = |what: String| Err(Error::new(ErrorKind::Invalid, what));
     let url = store::url(common).to_owned();
     tenure_torture::check(&url)?;
-    if args.ttl < SHORTEST_TTL {
-        return wrong(format!(
-            "--ttl {:?} is too short: the run would test how busy this machine is; the shortest is {SHORTEST_TTL:?}",
+    if args.ttl < MIN_TTL {
+        return usage(format!(
+            "--ttl {:?} is too short: the run would test how busy this machine is; the shortest is {MIN_TTL:?}",
             args.ttl
         ));
     }
-    if args.lasts < args.ttl * 3 || args.lasts > LONGEST {
-        return wrong(format!(
+    if args.lasts < args.ttl * 3 || args.lasts > MAX_DURATION {
+        return usage(format!(
             "--for {:?} is out of range: it must be at least three times --ttl and at most 30 days",
             args.lasts
         ));
@@ -111,16 +111,16 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             }
             false => left_out.as_deref().unwrap_or("this store has no network"),
         };
-        return wrong(format!("--faults {kind} is not possible here: {why}"));
+        return usage(format!("--faults {kind} is not possible here: {why}"));
     }
     if faults.is_empty() {
         faults = possible;
     }
-    let seed = args.seed.unwrap_or_else(random);
+    let seed = args.seed.unwrap_or_else(random_seed);
     let out = args.out.clone().unwrap_or_else(|| {
-        // A number of its own: a seed may be run twice.
-        let mark = &OwnerId::random().to_hex()[..8];
-        std::env::temp_dir().join(format!("tenure-torture-{seed}-{mark}"))
+        // A seed may be run twice, so the name has a random part.
+        let suffix = &OwnerId::random().to_hex()[..8];
+        std::env::temp_dir().join(format!("tenure-torture-{seed}-{suffix}"))
     });
     Ok(Setup {
         url,
@@ -135,7 +135,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
         faults,
         out,
         program: Program {
-            path: crate::system::program().unwrap_or_else(|_| "tenure".into()),
+            path: crate::platform::current_program().unwrap_or_else(|_| "tenure".into()),
             arguments: vec![ARGUMENT.into()],
             environment: Vec::new(),
         },
@@ -143,8 +143,8 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     })
 }
 
-/// Short enough to be typed again.
-fn random() -> u64 {
+/// A seed that is short enough to be typed again.
+fn random_seed() -> u64 {
     u64::from_str_radix(&OwnerId::random().to_hex()[..8], 16).unwrap_or(1)
 }
 

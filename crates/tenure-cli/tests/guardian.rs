@@ -1,14 +1,17 @@
-//! The guardian, driven over its socket as `tenure` does it, with real commands.
+//! The guardian with real commands. These tests send it instructions over its socket, as `tenure` does.
 //!
-//! Every process of a command's tree holds the write end of one pipe, its standard output:
-//! end of file on that pipe means that all of them are gone, wherever they went.
+//! Every process of a command's tree holds the write end of one pipe, its standard output. End of file on that pipe means
+//! that all of them are gone.
 
 #![allow(clippy::unwrap_used)]
 
-mod support;
 #[allow(dead_code)]
-#[path = "../src/wire.rs"]
-mod wire;
+#[path = "../src/clock.rs"]
+mod clock;
+#[allow(dead_code)]
+#[path = "../src/guardian/protocol.rs"]
+mod protocol;
+mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, IoSlice, Read, Write};
@@ -16,6 +19,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use clock::NEVER;
+use protocol::{Instruction, Limits, Report};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recv, sendmsg, socketpair,
@@ -23,7 +28,6 @@ use rustix::net::{
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use support::{STUBBORN, wait_until_stopped};
-use wire::{Limits, NEVER, Order, Report};
 
 const MILLI: u64 = 1_000_000;
 
@@ -59,14 +63,14 @@ impl Guarded {
         }
     }
 
-    fn order(&self, order: &Order, descriptors: &[&OwnedFd]) {
+    fn send(&self, instruction: &Instruction, descriptors: &[&OwnedFd]) {
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !borrowed.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(&borrowed)));
         }
-        let packet = order.encode();
+        let packet = instruction.encode();
         let socket = self.socket.as_ref().unwrap();
         sendmsg(
             socket,
@@ -77,11 +81,11 @@ impl Guarded {
         .unwrap();
     }
 
-    /// Orders the start, with `stdin` for the command.
+    /// Instructs the guardian to start the command with `stdin`.
     fn start_with(&self, limits: Limits, stdin: OwnedFd) {
         let environment = ["n1\nn2".into(), "7\n8".into(), "me".into()];
-        self.order(
-            &Order::Start {
+        self.send(
+            &Instruction::Start {
                 limits,
                 environment,
             },
@@ -110,12 +114,12 @@ impl Guarded {
         (len > 0).then(|| Report::decode(&packet[..len]).unwrap())
     }
 
-    /// The command has ended so, and no process of its tree is left.
+    /// The guardian reports that the command ended like this, and that no process of its tree is left.
     #[track_caller]
-    fn ends(&self, status: u8, by_us: bool) {
+    fn ends(&self, status: u8, by_guardian: bool) {
         let ended = Report::Ended {
             status,
-            by_us,
+            by_guardian,
             survivors: 0,
         };
         assert_eq!(self.report(), Some(ended));
@@ -134,7 +138,7 @@ impl Guarded {
         line.trim_end().into()
     }
 
-    /// Everything the tree still prints; returns when nothing of the tree is left.
+    /// The rest of the tree's output. Returns when no process of the tree is left.
     fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.output.read_to_string(&mut rest).unwrap();
@@ -153,7 +157,7 @@ impl Drop for Guarded {
     }
 }
 
-/// The tree gets a TERM at once, and has as long as it wants.
+/// The tree gets SIGTERM at once, and no SIGKILL.
 const TERM_NOW: Limits = Limits {
     term_at: 0,
     kill_at: NEVER,
@@ -272,7 +276,7 @@ fn a_stopped_tree_dies_too() {
 
 #[test]
 fn limits_pass_without_an_extension_first_term_then_kill() {
-    // The test plays a `tenure` that is stopped: it says nothing after the start.
+    // The test acts like a `tenure` that is stopped: it sends nothing after the start.
     let mut guarded = Guarded::new(&format!(
         "trap 'echo asked' TERM\n(trap '' TERM; echo deaf; while :; do sleep 1000; done)&\n{}",
         "echo up; while :; do wait; done"
@@ -293,19 +297,19 @@ fn limits_pass_without_an_extension_first_term_then_kill() {
     let half = (limits.kill_at - limits.term_at) / 2;
     assert!(
         now() >= limits.term_at + half,
-        "the grace time is the command's"
+        "the command has at least half of its grace time"
     );
     guarded.ends(137, true);
 }
 
 #[test]
 fn a_tree_that_obeys_term_is_not_waited_for_until_the_end_of_the_grace_time() {
-    // The child says it: until it is past its fork, a signal is taken by its parent's trap and lost.
+    // The child prints `up`: before its `exec`, the trap of its parent would take the signal.
     let script = "trap 'echo bye; exit 5' TERM; (echo up; exec sleep 1000) & wait";
     let mut guarded = Guarded::new(script);
     guarded.run();
     assert_eq!(guarded.line(), "up");
-    guarded.order(&Order::Limits(TERM_NOW), &[]);
+    guarded.send(&Instruction::Limits(TERM_NOW), &[]);
     guarded.ends(5, true);
     assert_eq!(guarded.rest(), "bye\n");
 }
@@ -316,7 +320,7 @@ fn term_reaches_a_process_that_is_stopped() {
     let command = guarded.run();
     assert_eq!(guarded.line(), "up");
     wait_until_stopped(command);
-    guarded.order(&Order::Limits(TERM_NOW), &[]);
+    guarded.send(&Instruction::Limits(TERM_NOW), &[]);
     guarded.ends(5, true);
 }
 
@@ -330,7 +334,7 @@ fn an_extension_in_time_lets_the_command_go_on() {
     };
     guarded.start_with(old, stdin.into());
     guarded.started();
-    guarded.order(&Order::Limits(Limits::NONE), &[]);
+    guarded.send(&Instruction::Limits(Limits::NONE), &[]);
     while now() <= old.kill_at {
         std::thread::sleep(std::time::Duration::from_nanos(old.kill_at - now() + 1));
     }
@@ -346,7 +350,7 @@ fn signals_for_the_command_reach_its_group() {
     );
     guarded.run();
     assert_eq!((guarded.line(), guarded.line()), ("up".into(), "up".into()));
-    guarded.order(&Order::Signal(10), &[]);
+    guarded.send(&Instruction::Signal(10), &[]);
     guarded.ends(9, false);
     let rest = guarded.rest();
     let mut lines: Vec<_> = rest.lines().collect();
@@ -361,7 +365,7 @@ fn what_was_kept_is_closed_when_the_tree_is_gone_and_not_before() {
     file.lock().unwrap();
     let other = File::open(dir.path().join("lock")).unwrap();
     let mut guarded = Guarded::new(STUBBORN);
-    guarded.order(&Order::Keep, &[&OwnedFd::from(file)]);
+    guarded.send(&Instruction::HoldDescriptors, &[&OwnedFd::from(file)]);
     guarded.run();
     three_up(&mut guarded);
     assert!(matches!(
@@ -370,7 +374,7 @@ fn what_was_kept_is_closed_when_the_tree_is_gone_and_not_before() {
     ));
     guarded.tenure_dies();
     other.lock().unwrap();
-    // The pipe is at its end: whoever gets the lock finds nobody left.
+    // The pipe is at its end: when the next holder gets the lock, no process of the tree is left.
     rustix::fs::fcntl_setfl(guarded.output.get_ref(), rustix::fs::OFlags::NONBLOCK).unwrap();
     let mut byte = [0];
     let end = guarded.output.get_mut().read(&mut byte);
@@ -396,7 +400,7 @@ fn what_runs_on_in_the_background_is_left_alone_and_keeps_nothing() {
     let background = Pid::from_raw(guarded.line().parse().unwrap()).unwrap();
     guarded.ends(0, false);
     assert_eq!(guarded.report(), None, "the socket is closed");
-    kill_process(background, Signal::KILL).expect("it runs on");
+    kill_process(background, Signal::KILL).expect("the background process runs on");
     assert_eq!(guarded.rest(), "");
 }
 

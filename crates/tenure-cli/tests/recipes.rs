@@ -1,4 +1,4 @@
-//! The recipes of docs/recipes.md that need no more than this command.
+//! The recipes of docs/recipes.md that need only this command.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use tempfile::TempDir;
 
-/// A directory with `tenure` and `write-report` in `bin`, for PATH, and a store of its own.
+/// A directory with `tenure` and `write-report` in `bin`, which is in PATH, and a store.
 struct Machine(TempDir);
 
 impl Machine {
@@ -55,13 +55,13 @@ fn recipe(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// Whether `program` is here; else says that `what` is skipped.
-fn has(program: &str, what: &str) -> bool {
+/// Whether `program` is installed. If not, it prints that `what` is skipped.
+fn is_installed_or_skip(program: &str, what: &str) -> bool {
     let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .any(|directory| directory.join(program).is_file());
     if !found {
         let line = format!("\nSKIP recipes {what}: there is no {program} here\n");
-        // Past the capture of a test's output.
+        // This is not captured with the output of the test.
         std::io::stderr().write_all(line.as_bytes()).unwrap();
     }
     found
@@ -79,7 +79,7 @@ fn holds_and_is_alone(output: &Output) {
 
 #[test]
 fn python_holds_a_lock() {
-    if has("python3", "python") {
+    if is_installed_or_skip("python3", "python") {
         let machine = Machine::new();
         let script = recipe("python/report.py");
         holds_and_is_alone(&machine.run("python3", &[script.to_str().unwrap()]));
@@ -88,7 +88,7 @@ fn python_holds_a_lock() {
 
 #[test]
 fn node_holds_a_lock() {
-    if has("node", "node") {
+    if is_installed_or_skip("node", "node") {
         let machine = Machine::new();
         let script = recipe("node/report.js");
         holds_and_is_alone(&machine.run("node", &[script.to_str().unwrap()]));
@@ -108,7 +108,7 @@ fn the_line_of_cron_runs_the_report_once() {
         first.stdout.starts_with(b"report ") && first.stderr.is_empty(),
         "{first:?}"
     );
-    // As if on another machine, whose clock is late: no mail.
+    // As on another machine whose clock is late: there is no output, so cron sends no mail.
     let second = machine.run("sh", &["-c", command]);
     assert!(second.status.success(), "{second:?}");
     assert!(
@@ -141,7 +141,7 @@ fn the_service_of_systemd_runs_the_report_once() {
 
 #[test]
 fn systemd_understands_the_units() {
-    if !has("systemd-analyze", "systemd") {
+    if !is_installed_or_skip("systemd-analyze", "systemd") {
         return;
     }
     let machine = Machine::new();
@@ -160,9 +160,9 @@ fn systemd_understands_the_units() {
         &["verify", "--man=no", &units[0], &units[1]],
     );
     assert!(output.status.success(), "{output:?}");
-    // Other units of the machine may have something wrong with them.
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!said.contains("tenure-report"), "{said}");
+    // Other units of the machine may have errors.
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!message.contains("tenure-report"), "{message}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `tenure run`: what the command gets, how it ends, and who holds the name meanwhile.
+//! `tenure run`: the environment of the command, how it ends, and who holds the lock meanwhile.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,18 +28,14 @@ fn the_status_of_the_command_passes_through() {
             code,
             "{script}"
         );
-        assert_eq!(
-            store.code(&["run", "-n", "x", "--", "true"]),
-            0,
-            "free after: {script}"
-        );
+        assert_eq!(store.try_run("x"), 0, "free after: {script}");
     }
 }
 
 #[test]
 fn a_command_that_is_nowhere_is_not_found_though_a_directory_of_path_is_closed_to_us() {
     let store = Store::new();
-    // For root no mode is an obstacle: there this shows only that the ordinary search goes on working.
+    // Root may read every directory, so for root this test shows only that the usual search works.
     let closed = store.path("closed");
     std::fs::create_dir(&closed).unwrap();
     use std::os::unix::fs::PermissionsExt;
@@ -69,11 +65,7 @@ fn a_command_that_cannot_run_exits_as_in_a_shell_and_frees_the_name() {
         assert_eq!(output.status.code(), Some(code), "{command}: {message}");
         assert_eq!(message.lines().count(), 1, "{message}");
         assert!(message.contains(command), "{message}");
-        assert_eq!(
-            store.code(&["run", "-n", "x", "--", "true"]),
-            0,
-            "{command}"
-        );
+        assert_eq!(store.try_run("x"), 0, "{command}");
     }
 }
 
@@ -98,10 +90,7 @@ fn the_environment_names_the_lock_and_wins_over_what_was_inherited() {
     assert_eq!(first[2].len(), 32);
     let second = run(&["über/x"]);
     assert!(second[1].parse::<u64>().unwrap() > first[1].parse::<u64>().unwrap());
-    assert_ne!(
-        second[2], first[2],
-        "each acquisition has an owner of its own"
-    );
+    assert_ne!(second[2], first[2], "each acquisition has another owner");
     let both = run(&["b", "a"]);
     assert_eq!(both[0].lines().count(), 2);
     assert_eq!(both[1].lines().count(), 2);
@@ -182,54 +171,55 @@ fn signals_reach_the_command_and_its_children() {
         (Signal::USR1, "USR1", 138),
         (Signal::USR2, "USR2", 140),
     ] {
-        // The child gets it, too: it is in the command's group. The shell takes its trap when the child has ended.
+        // The child gets the signal, too, because it is in the command's group. The shell runs its trap after the child has
+        // ended.
         let script = format!(
             "trap 'echo parent; exit 9' {name}\n
              sh -c 'trap \"echo child; exit\" {name}; echo up; while :; do sleep 0.01; done'; exit 1"
         );
-        let mut talk = store.start_run(&[], "x", &script);
-        talk.lines_are(&["up"]);
-        talk.signal(signal);
-        talk.lines_are(&["child", "parent"]);
-        assert_eq!(talk.code(), 9, "{name}");
-        let mut talk = store.start_run(&[], "x", "echo up; exec sleep 1000");
-        talk.lines_are(&["up"]);
-        talk.signal(signal);
-        assert_eq!(talk.code(), code, "{name}");
-        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+        let mut process = store.start_run(&[], "x", &script);
+        process.lines_are(&["up"]);
+        process.signal(signal);
+        process.lines_are(&["child", "parent"]);
+        assert_eq!(process.code(), 9, "{name}");
+        let mut process = store.start_run(&[], "x", "echo up; exec sleep 1000");
+        process.lines_are(&["up"]);
+        process.signal(signal);
+        assert_eq!(process.code(), code, "{name}");
+        assert_eq!(store.try_run("x"), 0);
     }
 }
 
 #[test]
 fn a_command_that_ends_in_its_own_time_after_term_keeps_the_lock_until_then() {
     let store = Store::new();
-    let mut talk = store.start_run(
+    let mut process = store.start_run(
         &["--grace", "0"],
         "x",
         "trap 'echo asked; read line; exit 4' TERM; echo up; while :; do sleep 0.01; done",
     );
-    talk.lines_are(&["up"]);
-    talk.signal(Signal::TERM);
-    talk.lines_are(&["asked"]);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
-    talk.say("go");
-    assert_eq!(talk.code(), 4);
+    process.lines_are(&["up"]);
+    process.signal(Signal::TERM);
+    process.lines_are(&["asked"]);
+    assert_eq!(store.try_run("x"), 75);
+    process.write_line("go");
+    assert_eq!(process.code(), 4);
 }
 
 #[test]
 fn kill_9_ends_the_whole_tree() {
     let store = Store::new();
-    let mut talk = store.start_run(&[], "x", STUBBORN);
-    talk.lines_are(&["up", "up", "up"]);
-    talk.signal(Signal::KILL);
-    assert_eq!(talk.rest(), "");
+    let mut process = store.start_run(&[], "x", STUBBORN);
+    process.lines_are(&["up", "up", "up"]);
+    process.signal(Signal::KILL);
+    assert_eq!(process.rest(), "");
 }
 
 #[test]
 fn after_kill_9_the_next_one_goes_on_when_the_tree_is_gone_and_not_before() {
     let store = Store::new();
     let alive = store.path("alive");
-    // All processes of the tree share descriptor 9, and it the lock on the file `alive`.
+    // All processes of the tree share descriptor 9, and with it the lock on the file `alive`.
     let script = format!("exec 9>'{}'; flock 9; {STUBBORN}", alive.display());
     for _ in 0..5 {
         let mut first = store.start_run(&[], "x", &script);
@@ -246,38 +236,38 @@ fn after_kill_9_the_next_one_goes_on_when_the_tree_is_gone_and_not_before() {
 #[test]
 fn a_guardian_that_is_killed_takes_the_tree_with_it() {
     let store = Store::new();
-    let mut talk = store.start_run(&[], "x", STUBBORN);
-    talk.lines_are(&["up", "up", "up"]);
-    let guardian = children(talk.pid())[0];
+    let mut process = store.start_run(&[], "x", STUBBORN);
+    process.lines_are(&["up", "up", "up"]);
+    let guardian = children(process.pid())[0];
     kill_process(guardian, Signal::KILL).unwrap();
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 70);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 70);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
 fn everything_called_tenure_gets_a_term_and_the_command_ends_properly() {
     let store = Store::new();
-    let mut talk = store.start_run(
+    let mut process = store.start_run(
         &[],
         "x",
         "trap 'echo asked; exit 3' TERM; echo up; while :; do sleep 0.01; done",
     );
-    talk.lines_are(&["up"]);
-    kill_process(children(talk.pid())[0], Signal::TERM).unwrap();
-    talk.signal(Signal::TERM);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.code(), 3);
+    process.lines_are(&["up"]);
+    kill_process(children(process.pid())[0], Signal::TERM).unwrap();
+    process.signal(Signal::TERM);
+    process.lines_are(&["asked"]);
+    assert_eq!(process.code(), 3);
 }
 
 #[test]
 fn what_runs_on_in_the_background_does_not_keep_the_lock() {
     let store = Store::new();
-    let mut talk = store.start_run(&[], "x", "setsid sleep 1000 >/dev/null 2>&1 & echo $!");
-    let background = Pid::from_raw(talk.line().parse().unwrap()).unwrap();
-    assert_eq!(talk.code(), 0);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
-    test_kill_process(background).expect("it runs on");
+    let mut process = store.start_run(&[], "x", "setsid sleep 1000 >/dev/null 2>&1 & echo $!");
+    let background = Pid::from_raw(process.line().parse().unwrap()).unwrap();
+    assert_eq!(process.code(), 0);
+    assert_eq!(store.try_run("x"), 0);
+    test_kill_process(background).expect("the background process runs on");
     kill_process(background, Signal::KILL).unwrap();
 }
 
@@ -285,16 +275,16 @@ fn what_runs_on_in_the_background_does_not_keep_the_lock() {
 fn max_hold_ends_the_command_and_is_no_success() {
     let store = Store::new();
     let script = "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut talk = store.start_run(&["--max-hold", "2s"], "x", script);
-    talk.lines_are(&["up", "asked"]);
-    assert_eq!(talk.code(), 76);
-    assert!(talk.err_rest().contains("--max-hold"));
+    let mut process = store.start_run(&["--max-hold", "2s"], "x", script);
+    process.lines_are(&["up", "asked"]);
+    assert_eq!(process.code(), 76);
+    assert!(process.err_rest().contains("--max-hold"));
     let options = ["--max-hold", "2s", "--grace", "100ms"];
-    let mut talk = store.start_run(&options, "x", STUBBORN);
-    talk.lines_are(&["up", "up", "up"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    let mut process = store.start_run(&options, "x", STUBBORN);
+    process.lines_are(&["up", "up", "up"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
@@ -302,52 +292,52 @@ fn tenure_is_stopped_and_its_guardian_keeps_the_time() {
     let store = Store::new();
     let fifo = store.path("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    // Not standard output: `tenure` itself holds that.
+    // The tree does not write to standard output, because `tenure` itself holds that open.
     let script = format!("exec >'{}'; {STUBBORN}", fifo.display());
     let options = ["--json", "--max-hold", "2s", "--grace", "100ms"];
-    let mut talk = store.start_run(&options, "x", &script);
+    let mut process = store.start_run(&options, "x", &script);
     let mut tree = BufReader::new(File::open(&fifo).unwrap());
     for _ in 0..3 {
         let mut line = String::new();
         tree.read_line(&mut line).unwrap();
         assert_eq!(line, "up\n");
     }
-    talk.signal(Signal::STOP);
-    wait_until_stopped(talk.pid());
+    process.signal(Signal::STOP);
+    wait_until_stopped(process.pid());
     let mut rest = String::new();
     tree.read_to_string(&mut rest).unwrap();
     assert_eq!(rest, "", "the tree is gone while tenure is stopped");
-    talk.signal(Signal::CONT);
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("exit")["code"], 76);
+    process.signal(Signal::CONT);
+    assert_eq!(process.code(), 76);
+    assert_eq!(process.event("exit")["code"], 76);
 }
 
 #[test]
 fn a_guardian_that_is_stopped_is_not_waited_for() {
     let store = Store::new();
     let options = ["--max-hold", "2s", "--grace", "100ms"];
-    let mut talk = store.start_run(&options, "x", STUBBORN);
-    talk.lines_are(&["up", "up", "up"]);
-    kill_process(children(talk.pid())[0], Signal::STOP).unwrap();
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
+    let mut process = store.start_run(&options, "x", STUBBORN);
+    process.lines_are(&["up", "up", "up"]);
+    kill_process(children(process.pid())[0], Signal::STOP).unwrap();
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
 }
 
 #[test]
 fn a_lock_that_is_broken_ends_the_command() {
     let store = Store::new();
     let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
-    let mut talk = store.start_run(
+    let mut process = store.start_run(
         &["--json", "--ttl", "300ms", "--grace", "100ms"],
         "x",
         script,
     );
-    let token = talk.line();
+    let token = process.line();
     assert_eq!(store.code(&["break", "x", "--token", &token]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("lost")["names"][0], "x");
+    process.lines_are(&["asked"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    assert_eq!(process.event("lost")["names"][0], "x");
 }
 
 #[test]
@@ -363,8 +353,7 @@ fn all_names_are_held_or_none() {
 fn of_any_names_the_command_is_told_the_one_that_is_held() {
     let store = Store::new();
     let script = r#"printf '%s|%s|%s' "$TENURE_NAME" "$TENURE_TOKEN" "$TENURE_OWNER""#;
-    let mut a = store.start(&["hold", "a"]);
-    a.line();
+    let _a = store.start_hold(&["a"]);
     let output = store.output(&[
         "run", "--json", "-n", "--any", "a", "b", "--", "sh", "-c", script,
     ]);
@@ -399,20 +388,20 @@ fn of_any_names_the_first_that_becomes_free_is_held() {
     assert_eq!(acquired["names"], serde_json::json!(["b"]));
     waiter.close_input();
     assert_eq!(waiter.code(), 0);
-    assert_eq!(store.code(&["run", "-n", "b", "--", "true"]), 0);
+    assert_eq!(store.try_run("b"), 0);
 }
 
 #[test]
 fn a_lease_that_is_never_renewed_ends_the_command() {
     let store = Store::new();
     let options = ["--renew", "never", "--ttl", "2s", "--grace", "100ms"];
-    let mut talk = store.start_run(&options, "x", STUBBORN);
-    talk.lines_are(&["up", "up", "up"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    let message = talk.err_rest();
+    let mut process = store.start_run(&options, "x", STUBBORN);
+    process.lines_are(&["up", "up", "up"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    let message = process.err_rest();
     assert!(message.contains("--renew never"), "{message}");
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(store.try_run("x"), 0);
     let mut hold = store.start(&["hold", "--renew", "never", "--ttl", "100ms", "x"]);
     assert!(hold.line().starts_with("acquired"));
     assert!(hold.line().starts_with("lost \"x\""));
@@ -425,8 +414,7 @@ fn after_a_loss_the_name_stays_reserved_and_after_a_release_it_does_not() {
     let run = ["run", "-n", "--lock-delay", "1h", "x", "--", "true"];
     assert_eq!(store.code(&run), 0);
     assert_eq!(store.code(&run), 0);
-    let mut holder = store.start(&["hold", "--lock-delay", "1h", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["--lock-delay", "1h", "x"]);
     holder.signal(Signal::KILL);
     assert_eq!(holder.rest(), "");
     let output = store.output(&run);

@@ -1,4 +1,4 @@
-//! `tenure` on a database file: nothing is set up before, and nothing is believed of a file that is gone.
+//! `tenure` on a database file: the first command creates the file, and a hold in a removed file is lost.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ fn the_first_command_makes_the_file() {
     assert_eq!(text(&output.stdout), "held\n");
     assert_eq!(text(&output.stderr), "");
     assert!(file.exists());
-    // Everything is there already.
+    // All tables exist already.
     let output = store.output(&["check", "--init"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
 }
@@ -30,15 +30,15 @@ fn the_first_command_makes_the_file() {
 fn a_file_that_is_removed_ends_the_command() {
     let (_dir, file, store) = store();
     let script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.01; done";
-    // Renewed every 5 s; the lease itself would last 15 s.
-    let mut talk = store.start_run(&["--json", "--ttl", "15s", "--grace", "100ms"], "x", script);
-    talk.lines_are(&["up"]);
+    // The lease is renewed every 5 s, and would last 15 s.
+    let mut process = store.start_run(&["--json", "--ttl", "15s", "--grace", "100ms"], "x", script);
+    process.lines_are(&["up"]);
     std::fs::remove_file(&file).unwrap();
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    let lost = talk.event("lost");
+    assert_eq!(store.try_run("x"), 0);
+    process.lines_are(&["asked"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    let lost = process.event("lost");
     assert_eq!(lost["names"][0], "x");
     assert_eq!(lost["reason"], "it was taken over");
 }

@@ -1,4 +1,4 @@
-//! `tenure` on a terminal: a pseudo-terminal of its own that controls its session.
+//! `tenure` on a pseudo-terminal that controls its session.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +30,7 @@ fn keys_reach_the_command_once_and_tenure_waits_for_it() {
         terminal.shows("up");
         terminal.press(key);
         terminal.shows("asked");
-        assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75, "held on");
+        assert_eq!(store.try_run("x"), 75, "held on");
         terminal.press("on\non\n");
         let until_end = terminal.shows("<on>");
         assert!(!until_end.contains("asked"), "{until_end:?}");
@@ -69,12 +69,11 @@ fn kill_9_ends_the_tree_on_a_terminal_too() {
 #[test]
 fn a_wait_is_told_on_one_line_that_goes_away() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "--label", "deploy", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["--label", "deploy", "x"]);
     let pid = format!("pid {}", holder.child.id());
     let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     for _ in 0..2 {
-        // Drawn again, in place: no line feed in between.
+        // The line is redrawn in place, without a line feed.
         let line = terminal.shows("\x1b[K");
         for word in [
             "\rwaiting ",
@@ -96,8 +95,7 @@ fn a_wait_is_told_on_one_line_that_goes_away() {
 #[test]
 fn ctrl_c_ends_a_wait_at_once() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     terminal.shows("waiting ");
     terminal.press("\x03");
@@ -112,8 +110,7 @@ fn ctrl_c_ends_a_wait_at_once() {
 #[test]
 fn quiet_draws_nothing() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let arguments = ["run", "-q", "--wait", "1500ms", "x", "--", "true"];
     let mut terminal = Terminal::new(&store, &arguments);
     assert_eq!(terminal.code(), 75);
@@ -126,7 +123,7 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     let script = "echo p\"\"id $$; read line; echo \"<$line>\"";
     let tenure = env!("CARGO_BIN_EXE_tenure");
     let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
-    // What is typed before the shell has set up the terminal for its first prompt may be lost.
+    // Keys that are typed before the shell has set up the terminal for its first prompt may be lost.
     shell.shows("first> ");
     shell.press("stty -echo; PS1='g''o> '\n");
     shell.shows("go> ");
@@ -136,13 +133,13 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     shell.press("\x1a");
     shell.shows("Stopped");
     shell.shows("go> ");
-    // All are stopped at once, and a reader that has not got round to it takes the next key for its own.
+    // A process that has not handled its stop signal yet would read the next key.
     wait_until_stopped(Pid::from_raw(reader).unwrap());
-    // The shell has the terminal again, and the name is still held.
+    // The shell has the terminal again, and the lock is still held.
     shell.press("echo s\"\"hell\n");
     shell.shows("shell\r\n");
     shell.shows("go> ");
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
+    assert_eq!(store.try_run("x"), 75);
     shell.press("fg\n");
     shell.shows("run x");
     shell.press("hello\n");
@@ -155,8 +152,7 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
 #[test]
 fn watch_draws_a_table_and_ends_on_ctrl_c() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     let mut terminal = Terminal::new(&store, &["watch", "--interval", "50ms"]);
     terminal.shows("1 held");
     terminal.shows(&holder.child.id().to_string());

@@ -1,4 +1,4 @@
-//! Mistakes: one line that names the input and the cure, exit 2, and nothing touched.
+//! Wrong usage: one line that names the input and the cure, exit code 2, and no file is created.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use support::{Store, text};
 
-/// `tenure` without any setting but a home of its own, which is empty.
+/// `tenure` with an empty environment, except for an empty home directory.
 fn at_home(store: &Store, arguments: &[&OsStr]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tenure"))
         .args(arguments)

@@ -1,4 +1,4 @@
-//! Waiting for a name, and not getting it.
+//! Waiting for a lock, and giving up.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,8 +14,7 @@ fn host() -> String {
 #[test]
 fn busy_names_the_holder_on_one_line() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
+    let holder = store.start_hold(&["--label", "why\nnot", "x"]);
     let pid = format!("pid {}", holder.child.id());
     for options in [&["-n"][..], &["--wait", "0"], &["--wait", "50ms"]] {
         let arguments = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
@@ -43,10 +42,9 @@ fn busy_names_the_holder_on_one_line() {
 #[test]
 fn nothing_is_said_while_waiting_without_a_terminal() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let _holder = store.start_hold(&["x"]);
     let mut waiter = store.start_run(&["--wait", "2s"], "x", "echo ran");
-    // Two looks at the holder later.
+    // In this time, `tenure` has inspected the lock twice.
     assert_eq!(waiter.code(), 75);
     assert_eq!(waiter.err_rest().lines().count(), 1);
     assert_eq!(waiter.rest(), "");
@@ -55,8 +53,7 @@ fn nothing_is_said_while_waiting_without_a_terminal() {
 #[test]
 fn a_signal_ends_the_wait_and_the_command_never_starts() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     for (signal, code) in [
         (Signal::INT, 130),
         (Signal::TERM, 143),
@@ -77,7 +74,7 @@ fn a_signal_ends_the_wait_and_the_command_never_starts() {
     }
     holder.close_input();
     assert_eq!(holder.code(), 0);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
@@ -87,7 +84,7 @@ fn the_next_one_goes_on_when_the_first_ends() {
     first.line();
     let mut second = store.start_run(&["--json"], "x", "echo second");
     second.event("waiting");
-    first.say("go");
+    first.write_line("go");
     assert_eq!(second.line(), "second");
     assert!(second.event("acquired")["waited_ms"].as_u64().unwrap() > 0);
     assert_eq!((first.code(), second.code()), (0, 0));
@@ -96,32 +93,28 @@ fn the_next_one_goes_on_when_the_first_ends() {
 #[test]
 fn a_waiter_that_is_killed_leaves_nothing() {
     let store = Store::new();
-    let mut holder = store.start(&["hold", "x"]);
-    holder.line();
+    let mut holder = store.start_hold(&["x"]);
     let mut waiter = store.start_run(&["--json"], "x", "echo ran");
     waiter.event("waiting");
     waiter.signal(Signal::KILL);
     assert_eq!(waiter.rest(), "");
     holder.close_input();
     holder.code();
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 0);
+    assert_eq!(store.try_run("x"), 0);
 }
 
 #[test]
 fn shared_holders_and_permits() {
     let store = Store::new();
-    let mut reader = store.start(&["hold", "--shared", "x"]);
-    reader.line();
+    let _reader = store.start_hold(&["--shared", "x"]);
     assert_eq!(store.code(&["run", "-n", "--shared", "x", "--", "true"]), 0);
-    assert_eq!(store.code(&["run", "-n", "x", "--", "true"]), 75);
-    let mut one = store.start(&["hold", "--permits", "2", "p"]);
-    one.line();
+    assert_eq!(store.try_run("x"), 75);
+    let _one = store.start_hold(&["--permits", "2", "p"]);
     assert_eq!(
         store.code(&["run", "-n", "--permits", "2", "p", "--", "true"]),
         0
     );
-    let mut two = store.start(&["hold", "--permits", "2", "p"]);
-    two.line();
+    let _two = store.start_hold(&["--permits", "2", "p"]);
     assert_eq!(
         store.code(&["run", "-n", "--permits", "2", "p", "--", "true"]),
         75

@@ -4,12 +4,14 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::{Backend, Finding};
 use crate::driver::Driver;
+use crate::entry::LockKey;
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::lock::{Lock, Target};
 use crate::lost::Loss;
 use crate::name::LockName;
+use crate::owner::Owner;
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
 /// queue per name.
@@ -30,11 +32,6 @@ impl Client {
         Ok(Self {
             driver: Driver::new(Arc::new(backend))?,
         })
-    }
-
-    /// Tells clients apart within this process; clones are the same.
-    pub(crate) fn id(&self) -> usize {
-        self.driver.id()
     }
 
     /// Calls `callback` for every lock that this client or a clone of it loses: one place for alarms and logs.
@@ -90,7 +87,9 @@ impl Client {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = LockName::new(name)?;
         let driver = &self.driver;
-        let status = driver.carried(driver.backend.inspect(name.clone())).await;
+        let status = driver
+            .detachable(driver.backend.inspect(name.clone()))
+            .await;
         status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -100,9 +99,9 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
         let driver = &self.driver;
-        let list = driver.carried(driver.backend.list(prefix.into())).await;
+        let list = driver.detachable(driver.backend.list(prefix.into())).await;
         list.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }
@@ -122,7 +121,7 @@ impl Client {
         let name = LockName::new(name)?;
         let driver = &self.driver;
         let breaking = driver.backend.break_lock(name.clone(), token.into());
-        let broken = driver.carried(breaking).await;
+        let broken = driver.detachable(breaking).await;
         broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
@@ -137,9 +136,9 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let driver = &self.driver;
-        let findings = driver.carried(driver.backend.check()).await;
+        let findings = driver.detachable(driver.backend.check()).await;
         findings.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }
@@ -152,9 +151,9 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn init(&self) -> Result<Vec<String>, Error> {
         let driver = &self.driver;
-        let made = driver.carried(driver.backend.init()).await;
+        let made = driver.detachable(driver.backend.init()).await;
         made.map_err(|err| {
-            err.with_backend(self.driver.backend_name)
+            err.with_backend(self.driver.backend_name())
                 .with_step(Step::Inspect)
         })
     }
@@ -182,5 +181,38 @@ impl LossCallback {
         if let Some(driver) = self.driver.upgrade() {
             driver.unregister_loss_callback(self.id);
         }
+    }
+}
+
+/// What an owner says about a client. The method stands here because a client returns locks, and a lock has an owner:
+/// `owner.rs` knows neither.
+impl Owner {
+    /// How many times this owner has entered the lock `name` of this client: the number of guards of it that it has
+    /// now. 0: it does not hold the lock, or has lost it.
+    ///
+    /// The count is kept in this process, and no request is sent; so the answer is as exact as
+    /// [`Guard::is_held`](crate::Guard::is_held). Clones of a client are the same client.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let (client, owner) = (tenure::connect("memory:").await?, tenure::Owner::new());
+    /// let lock = client.lock("orders/42").owner(&owner);
+    /// let (outer, inner) = (lock.acquire().await?, lock.acquire().await?);
+    /// assert_eq!(owner.holds(&client, "orders/42"), 2);
+    /// inner.release().await?;
+    /// outer.release().await?;
+    /// assert_eq!(owner.holds(&client, "orders/42"), 0);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn holds(&self, client: &Client, name: impl AsRef<str>) -> u32 {
+        // A text that cannot be a name is not held.
+        let Ok(name) = LockName::new(name) else {
+            return 0;
+        };
+        self.entries(&LockKey {
+            client: client.driver.id(),
+            name,
+        })
     }
 }

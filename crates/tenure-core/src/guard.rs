@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::driver::held::Held;
+use crate::driver::Held;
+use crate::entry::Entry;
 use crate::error::{Error, Step};
 use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::owner::Entrance;
 
 /// A lock that is held: one name, or several that were taken together.
 ///
@@ -29,50 +29,50 @@ use crate::owner::Entrance;
 /// A guard is `Send` and `Sync`, may be moved to other tasks, and keeps the client alive.
 #[must_use = "a guard that is dropped at once releases the lock at once"]
 pub struct Guard {
-    entrances: Entrances,
+    entries: Entries,
     #[cfg(feature = "tokio-util")]
     token: std::sync::OnceLock<tokio_util::sync::CancellationToken>,
 }
 
 /// Most guards hold one name: no list is allocated for them.
-enum Entrances {
-    One(Entrance),
+enum Entries {
+    One(Entry),
     /// In canonical order; at least one.
-    Many(Vec<Entrance>),
+    Many(Vec<Entry>),
 }
 
 impl Guard {
-    pub(crate) fn one(entrance: Entrance) -> Self {
-        Self::new(Entrances::One(entrance))
+    pub(crate) fn one(entry: Entry) -> Self {
+        Self::new(Entries::One(entry))
     }
 
-    pub(crate) fn many(entrances: Vec<Entrance>) -> Self {
-        debug_assert!(!entrances.is_empty(), "BUG: a guard holds something");
-        Self::new(Entrances::Many(entrances))
+    pub(crate) fn many(entries: Vec<Entry>) -> Self {
+        debug_assert!(!entries.is_empty(), "BUG: a guard holds something");
+        Self::new(Entries::Many(entries))
     }
 
-    fn new(entrances: Entrances) -> Self {
+    fn new(entries: Entries) -> Self {
         Self {
-            entrances,
+            entries,
             #[cfg(feature = "tokio-util")]
             token: std::sync::OnceLock::new(),
         }
     }
 
-    fn all(&self) -> &[Entrance] {
-        match &self.entrances {
-            Entrances::One(entrance) => std::slice::from_ref(entrance),
-            Entrances::Many(entrances) => entrances,
+    fn all(&self) -> &[Entry] {
+        match &self.entries {
+            Entries::One(entry) => std::slice::from_ref(entry),
+            Entries::Many(entries) => entries,
         }
     }
 
-    fn first(&self) -> &Entrance {
+    fn first(&self) -> &Entry {
         &self.all()[0]
     }
 
     /// Whether no name was taken from the store for this guard: the owner held all of them already.
     pub(crate) fn is_reentry(&self) -> bool {
-        self.all().iter().all(Entrance::is_reentry)
+        self.all().iter().all(Entry::is_reentry)
     }
 
     /// The name that is held; if there are several, the first one in byte order.
@@ -94,12 +94,9 @@ impl Guard {
 
     /// Every name with its fencing token, in byte order of the names.
     pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
-        self.all().iter().map(|entrance| {
-            (
-                entrance.held().name(),
-                FencingToken::new(entrance.held().token()),
-            )
-        })
+        self.all()
+            .iter()
+            .map(|entry| (entry.held().name(), FencingToken::new(entry.held().token())))
     }
 
     /// The random identity of this hold in the store. With several names: the identity of [`name`](Guard::name).
@@ -110,7 +107,7 @@ impl Guard {
 
     /// The identity of each name's hold, in byte order of the names.
     pub fn owner_ids(&self) -> impl Iterator<Item = OwnerId> {
-        self.all().iter().map(|entrance| entrance.held().owner())
+        self.all().iter().map(|entry| entry.held().owner())
     }
 
     /// Time until the local deadline, after which the lock counts as lost. Zero when the hold is lost,
@@ -121,7 +118,7 @@ impl Guard {
     pub fn remaining(&self) -> Duration {
         self.all()
             .iter()
-            .map(|entrance| entrance.held().remaining())
+            .map(|entry| entry.held().remaining())
             .min()
             .unwrap_or(Duration::ZERO)
     }
@@ -130,8 +127,8 @@ impl Guard {
     /// Reads the clock, so it is right even when the runtime is blocked.
     pub fn state(&self) -> State {
         let mut worst = State::Held;
-        for entrance in self.all() {
-            match entrance.held().state() {
+        for entry in self.all() {
+            match entry.held().state() {
                 lost @ State::Lost(_) => return lost,
                 State::AtRisk => worst = State::AtRisk,
                 State::Held => {}
@@ -213,8 +210,8 @@ impl Guard {
     pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
         let parent = self.token.get_or_init(|| {
             let token = tokio_util::sync::CancellationToken::new();
-            for entrance in self.all() {
-                entrance.held().cancel_when_lost(&token);
+            for entry in self.all() {
+                entry.held().cancel_when_lost(&token);
             }
             token
         });
@@ -236,7 +233,7 @@ impl Guard {
         let mut all: Vec<Pin<Box<F>>> = self
             .all()
             .iter()
-            .map(|entrance| Box::pin(each(entrance.held().clone())))
+            .map(|entry| Box::pin(each(entry.held().clone())))
             .collect();
         std::future::poll_fn(move |cx| {
             all.iter_mut()
@@ -290,7 +287,7 @@ impl Guard {
     }
 
     async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
-        let all: Vec<_> = self.all().iter().map(Entrance::held).collect();
+        let all: Vec<_> = self.all().iter().map(Entry::held).collect();
         Held::write(&all, key.to_owned(), value).await
     }
 
@@ -301,7 +298,7 @@ impl Guard {
     /// With the crate `etcd-client` a condition is
     /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
     pub fn etcd(&self) -> Option<EtcdLock> {
-        let compare = |entrance: &Entrance| match entrance.held().condition()? {
+        let compare = |entry: &Entry| match entry.held().condition()? {
             Condition::Etcd(compare) => Some(compare),
             _ => None,
         };
@@ -315,7 +312,7 @@ impl Guard {
     /// The checks are plain data, so that this crate depends on no version of a client crate.
     /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
     pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
-        let check = |entrance: &Entrance| match entrance.held().condition()? {
+        let check = |entry: &Entry| match entry.held().condition()? {
             Condition::ZooKeeper(check) => Some(check),
             _ => None,
         };
@@ -326,7 +323,7 @@ impl Guard {
     /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
     /// that takes.
     pub(crate) fn abandon(self) -> Duration {
-        let left = self.all().iter().map(|entrance| entrance.held().abandon());
+        let left = self.all().iter().map(|entry| entry.held().abandon());
         left.max().unwrap_or_default()
     }
 
@@ -342,13 +339,13 @@ impl Guard {
     /// holder. `Indeterminate` or `Unreachable`: the store did not confirm the release; it is repeated in the
     /// background until the store confirms it or the lease ends.
     pub async fn release(self) -> Result<(), Error> {
-        let mut entrances = match self.entrances {
-            Entrances::One(entrance) => return entrance.release().await,
-            Entrances::Many(entrances) => entrances,
+        let mut entries = match self.entries {
+            Entries::One(entry) => return entry.release().await,
+            Entries::Many(entries) => entries,
         };
         let mut first_error = Ok(());
-        while let Some(entrance) = entrances.pop() {
-            let result = entrance.release().await;
+        while let Some(entry) = entries.pop() {
+            let result = entry.release().await;
             if first_error.is_ok() {
                 first_error = result;
             }

@@ -6,7 +6,7 @@
 //! 1. The vocabulary is plain data: [`error`], [`fence`], [`guarantees`], [`holder`], [`lost`], [`name`], [`options`],
 //!    [`time`] and [`url`].
 //! 2. [`logic`] decides. It has no I/O, no clock and no randomness.
-//! 3. [`rt`] is the only file that touches the runtime and the clock.
+//! 3. [`rt`] is the only module that touches the runtime and the clock.
 //! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
 //! 5. [`backend`] is the interface of all stores: the trait [`Backend`](backend::Backend) and its contract.
 //! 6. The driver performs what the logic decides. It is private.
@@ -29,6 +29,7 @@ pub mod name;
 pub mod options;
 pub mod time;
 pub mod url;
+mod validate;
 
 // Decisions.
 pub mod logic;
@@ -48,6 +49,7 @@ mod driver;
 // What users touch.
 mod after;
 mod client;
+mod entry;
 mod guard;
 mod lock;
 mod owner;

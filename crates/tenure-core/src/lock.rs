@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::driver::observe::Acquisition;
-use crate::driver::{Driver, Until};
+use crate::driver::{Acquisition, Driver, Until};
+use crate::entry::{Entry, EntryOutcome, LockKey};
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
 use crate::name::LockName;
 use crate::options::{Mode, Options, Renew};
-use crate::owner::{Approach, Entrance, Owner};
+use crate::owner::Owner;
 
 /// One or more names, and the options with which they are locked.
 ///
@@ -403,7 +403,7 @@ impl Lock {
             return Ok(None);
         }
         let held = self.driver.acquire_now(name, &self.options)?;
-        Ok(held.map(|held| Guard::one(Entrance::only(held))))
+        Ok(held.map(|held| Guard::one(Entry::only(held))))
     }
 
     /// Checks everything that needs no store, and takes the short way if there is one.
@@ -465,7 +465,7 @@ impl Lock {
     ) -> Result<Result<Guard, LockName>, Error> {
         match target {
             Target::One(name) => Ok(match self.acquire_one(name, until, fallback).await? {
-                Some(entrance) => Ok(Guard::one(entrance)),
+                Some(entry) => Ok(Guard::one(entry)),
                 None => Err(name.clone()),
             }),
             Target::All(names) => self.acquire_all(names, until, fallback).await,
@@ -478,7 +478,7 @@ impl Lock {
         name: &LockName,
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Option<Entrance>, Error> {
+    ) -> Result<Option<Entry>, Error> {
         let driver = &self.driver;
         let implied;
         let owner = match &self.owner {
@@ -490,26 +490,25 @@ impl Lock {
         };
         let Some(owner) = owner else {
             let held = driver.acquire(name, &self.options, until).await?;
-            return Ok(held.map(Entrance::only));
+            return Ok(held.map(Entry::only));
         };
-        let approach = owner.approach(
-            self.driver.id(),
-            name,
-            self.options.mode,
-            until != Until::Once,
-        );
-        let approach = match until {
+        let key = LockKey {
+            client: driver.id(),
+            name: name.clone(),
+        };
+        let entering = owner.enter_lock(key, self.options.mode, until != Until::Once);
+        let outcome = match until {
             Until::At(time) => tokio::select! {
                 biased;
-                approach = approach => approach,
+                outcome = entering => outcome,
                 () = driver.clock.sleep_until(time) => return Ok(None),
             },
-            Until::Once | Until::Forever => approach.await,
+            Until::Once | Until::Forever => entering.await,
         };
-        match approach.map_err(|err| driver.explain(err, name, Step::Acquire))? {
-            Approach::Entered(entrance) => Ok(Some(entrance)),
-            Approach::Busy => Ok(None),
-            Approach::First(first) => {
+        match outcome.map_err(|err| driver.explain(err, name, Step::Acquire))? {
+            EntryOutcome::Entered(entry) => Ok(Some(entry)),
+            EntryOutcome::Busy => Ok(None),
+            EntryOutcome::First(first) => {
                 let held = driver.acquire(name, &self.options, until).await?;
                 Ok(held.map(|held| first.entered(held)))
             }
@@ -523,23 +522,23 @@ impl Lock {
         until: Until,
         fallback: Option<&Owner>,
     ) -> Result<Result<Guard, LockName>, Error> {
-        let mut entrances = Vec::with_capacity(names.len());
+        let mut entries = Vec::with_capacity(names.len());
         for name in names {
             let busy = match self.acquire_one(name, until, fallback).await {
-                Ok(Some(entrance)) => {
-                    entrances.push(entrance);
+                Ok(Some(entry)) => {
+                    entries.push(entry);
                     continue;
                 }
                 Ok(None) => Ok(Err(name.clone())),
                 Err(err) => Err(err),
             };
             // All or none. An error on the way back is logged where it happens; the cause is `busy`.
-            if !entrances.is_empty() {
-                let _ = Guard::many(entrances).release().await;
+            if !entries.is_empty() {
+                let _ = Guard::many(entries).release().await;
             }
             return busy;
         }
-        let guard = Guard::many(entrances);
+        let guard = Guard::many(entries);
         // The first may have been lost while we waited for the last.
         if guard.is_held() {
             return Ok(Ok(guard));
@@ -566,8 +565,8 @@ impl Lock {
         let start = self.driver.clock.random() as usize % names.len();
         let order = || names[start..].iter().chain(&names[..start]);
         for name in order() {
-            if let Some(entrance) = self.acquire_one(name, Until::Once, fallback).await? {
-                return Ok(Ok(Guard::one(entrance)));
+            if let Some(entry) = self.acquire_one(name, Until::Once, fallback).await? {
+                return Ok(Ok(Guard::one(entry)));
             }
         }
         if until == Until::Once {
@@ -595,7 +594,7 @@ impl Lock {
         })
         .await?;
         Ok(match first {
-            Some(entrance) => Ok(Guard::one(entrance)),
+            Some(entry) => Ok(Guard::one(entry)),
             None => Err(names[start].clone()),
         })
     }

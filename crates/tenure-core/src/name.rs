@@ -4,8 +4,6 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind};
-
 /// The name of a lock: UTF-8, 1 to 1,000 bytes, compared byte for byte.
 ///
 /// A cheap clone. Each backend maps names to keys of its store by one documented, injective encoding;
@@ -17,31 +15,9 @@ impl LockName {
     /// Longest name, in bytes.
     pub const MAX_LEN: usize = 1_000;
 
-    /// Checks `name` and takes it.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] when it is empty or longer than [`LockName::MAX_LEN`].
-    pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
-        let name = name.as_ref();
-        if name.is_empty() {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                "the lock name is empty; a name has 1 to 1,000 bytes",
-            ));
-        }
-        if name.len() > Self::MAX_LEN {
-            let start: String = name.chars().take(24).collect();
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "the lock name \"{}…\" has {} bytes; a name has at most {}: hash the long part",
-                    Escaped(&start),
-                    name.len(),
-                    Self::MAX_LEN
-                ),
-            ));
-        }
-        Ok(Self(Arc::from(name)))
+    /// A name that `validate.rs` has checked.
+    pub(crate) fn checked(name: &str) -> Self {
+        Self(Arc::from(name))
     }
 
     /// The name as given.
@@ -109,15 +85,6 @@ impl fmt::Display for Escaped<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_has_1_to_1000_bytes() {
-        assert_eq!(LockName::new("").unwrap_err().kind(), ErrorKind::Invalid);
-        assert!(LockName::new("a".repeat(1_000)).is_ok());
-        let err = LockName::new("é".repeat(501)).unwrap_err();
-        assert_eq!(err.kind(), ErrorKind::Invalid);
-        assert!(err.to_string().contains("1002 bytes"), "{err}");
-    }
 
     #[test]
     fn control_characters_are_escaped_wherever_a_name_is_printed() {

@@ -1,11 +1,9 @@
-//! The options of an acquisition, and the one place where they are validated.
+//! The options of an acquisition. `validate.rs` checks them.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
-
-use crate::error::{Error, ErrorKind};
 
 /// How a name is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -108,47 +106,4 @@ impl Options {
     pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
     /// Longest label and longest name in metrics, in bytes.
     pub const MAX_LABEL: usize = 200;
-
-    /// Checks what can be checked without knowing the backend.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`], naming the option and its bounds.
-    pub fn validate(&self) -> Result<(), Error> {
-        let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
-        if self.ttl < Self::MIN_TTL || self.ttl > Self::MAX_TTL {
-            return invalid(format!(
-                "`ttl` is {:?}; it must lie between 20ms and 30 days",
-                self.ttl
-            ));
-        }
-        if self.drift > self.ttl / 2 {
-            return invalid(format!(
-                "`drift` is {:?}; it may be half the ttl, {:?}, at most",
-                self.drift,
-                self.ttl / 2
-            ));
-        }
-        if self.min_lease > self.ttl {
-            return invalid(format!(
-                "`min_lease` is {:?}; it may be the ttl, {:?}, at most",
-                self.min_lease, self.ttl
-            ));
-        }
-        if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-            return invalid("`max_hold` is zero; leave it out to hold without a limit".into());
-        }
-        for (option, text) in [
-            ("label", &*self.label),
-            ("metrics_name", &*self.metrics_name),
-        ] {
-            if text.len() > Self::MAX_LABEL {
-                return invalid(format!(
-                    "`{option}` has {} bytes; it may have {}",
-                    text.len(),
-                    Self::MAX_LABEL
-                ));
-            }
-        }
-        Ok(())
-    }
 }

@@ -193,6 +193,13 @@ mod database;
 pub mod etcd;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
+#[cfg(any(
+    feature = "redis",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod lease_store;
 #[cfg(feature = "majority")]
 pub mod majority;
 #[cfg(feature = "redis")]

@@ -1,18 +1,18 @@
-//! `tenure bench`: both sides on one server, and nothing of the raw one left.
+//! `tenure bench`: both sides are measured on one server, and nothing of the bare requests is left.
 
 use serde_json::Value;
 
-use crate::OnRedis;
+use crate::RedisStore;
 use crate::support::{Store, json, text};
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, Redis};
 
-/// Measures a little, as JSON: pair, pairs side by side, hand-off.
+/// A short measurement as JSON: one task, many tasks, hand-off.
 fn bench(url: &str) -> Vec<Value> {
     let output = Store::at(url.into()).output(&["bench", "--json", "--rounds", "200"]);
-    let (answer, said) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(!answer.contains(PASSWORD) && !said.contains(PASSWORD));
+    let (answer, message) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(!answer.contains(PASSWORD) && !message.contains(PASSWORD));
     let rows = json(&output.stdout);
     assert_eq!(rows.len(), 3);
     for row in &rows {
@@ -23,7 +23,7 @@ fn bench(url: &str) -> Vec<Value> {
     rows
 }
 
-fn assert_has_both_sides(rows: &[Value]) {
+fn assert_both_sides_are_measured(rows: &[Value]) {
     for row in rows {
         assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
@@ -33,21 +33,23 @@ fn assert_has_both_sides(rows: &[Value]) {
 
 #[test]
 fn one_server_is_measured_from_both_sides() {
-    let Some(on) = OnRedis::start() else { return };
-    assert_has_both_sides(&bench(&on.url()));
-    // What is left are the counters of tokens, for a day.
-    let keys = on.server.order(&["KEYS", "*"]).items();
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    assert_both_sides_are_measured(&bench(&store.url()));
+    // The counters of tokens stay for a day.
+    let keys = store.server.order(&["KEYS", "*"]).items();
     let left: Vec<_> = keys.iter().map(|key| key.text()).collect();
     assert!(
         left.iter()
             .all(|key| key.starts_with("tenure:{tenure-bench-") && key.ends_with("}:hold")),
         "{left:?}"
     );
-    let table = text(&on.output(&["bench", "--rounds", "10"]).stdout);
+    let table = text(&store.output(&["bench", "--rounds", "10"]).stdout);
     for word in ["RATIO", "PER SECOND", "SET NX PX", "PUBLISH"] {
         assert!(table.contains(word), "{word}: {table}");
     }
-    // What we aim for ourselves says nothing to a user.
+    // The goals of this project are not for users.
     assert!(!table.contains("GOAL"), "{table}");
 }
 
@@ -58,8 +60,8 @@ fn both_sides_read_the_url_alike() {
     let tls = Redis::start_tls(&certificates);
     let ca = certificates.file("ca.crt");
     let url = format!("{}3?restart_guard=off&ca={}", tls.tls_url(), ca.display());
-    assert_has_both_sides(&bench(&url));
-    // A user who may use nothing but what is in the URL.
+    assert_both_sides_are_measured(&bench(&url));
+    // This user has access to the keys of the URL only.
     let server = Redis::start(&[
         &format!("user me on >{PASSWORD} ~p:* ~tenure:* &* +@all"),
         "user default off",
@@ -69,7 +71,7 @@ fn both_sides_read_the_url_alike() {
         "redis://me:{PASSWORD}@{}/2?prefix=p:&restart_guard=off",
         server.address()
     );
-    assert_has_both_sides(&bench(&url));
+    assert_both_sides_are_measured(&bench(&url));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `tenure` on a real Redis. What a test wants to know of the server it asks out of band.
+//! `tenure` on a real Redis. The tests ask the server over a connection that is not `tenure`'s.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -6,31 +6,31 @@
 mod support;
 
 mod bench;
+mod inspect;
 mod lease;
-mod look;
 mod run;
 mod wait;
 
 use std::ops::Deref;
 
 use support::Store;
-use support::scenarios::OnServer;
+use support::scenarios::ServerStore;
 use tenure_testkit::redis::{self, Redis};
 
-/// A server and the store that it is.
-struct OnRedis {
+/// A server, as the store of a test.
+struct RedisStore {
     server: Redis,
     store: Store,
 }
 
-impl OnRedis {
-    /// One that is trusted at once: by default a server without persistence grants nothing for half a minute
-    /// after its start. `None`: there is no redis-server here, and that has been said.
+impl RedisStore {
+    /// A server that is trusted at once: by default a server without persistence grants nothing for half a minute after
+    /// its start. Returns `None`, and prints that, where no redis-server is installed.
     fn start() -> Option<Self> {
         Self::start_with("restart_guard=off")
     }
 
-    /// With these options in the URL.
+    /// A server with these options in its URL.
     fn start_with(options: &str) -> Option<Self> {
         if redis::skip_unless_installed() {
             return None;
@@ -40,13 +40,13 @@ impl OnRedis {
         Some(Self { server, store })
     }
 
-    /// Whether a key is there.
+    /// Whether a key exists.
     fn has(&self, key: &str) -> bool {
         self.server.order(&["EXISTS", key]).int() == 1
     }
 }
 
-impl OnServer for OnRedis {
+impl ServerStore for RedisStore {
     fn until_waiting(&self, name: &str, count: usize) {
         let (queue, length) = (format!("tenure:{{{name}}}:queue"), 2 * count as i64);
         tenure_testkit::until("all wait", || {
@@ -54,7 +54,7 @@ impl OnServer for OnRedis {
         });
     }
 
-    fn assert_nobody_waits(&self, name: &str) {
+    fn assert_queue_is_empty(&self, name: &str) {
         assert!(!self.has(&format!("tenure:{{{name}}}:queue")));
     }
 
@@ -70,7 +70,7 @@ impl OnServer for OnRedis {
         self.server.stop();
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         self.server.resume();
     }
 
@@ -79,7 +79,7 @@ impl OnServer for OnRedis {
     }
 }
 
-impl Deref for OnRedis {
+impl Deref for RedisStore {
     type Target = Store;
 
     fn deref(&self) -> &Store {
@@ -87,11 +87,11 @@ impl Deref for OnRedis {
     }
 }
 
-/// Each of these scenarios is a test on a server of its own.
+/// Makes a test of each of these scenarios, on a new server.
 macro_rules! on_redis {
     ($($name:ident),* $(,)?) => {
         $(#[test] fn $name() {
-            if let Some(on) = crate::OnRedis::start() { crate::support::scenarios::$name(&on); }
+            if let Some(store) = crate::RedisStore::start() { crate::support::scenarios::$name(&store); }
         })*
     };
 }

@@ -1,11 +1,11 @@
-//! Waiting for a name: who is told what, and what a waiter leaves in the server.
+//! Waiting for a lock: the messages, and what a waiter leaves in the server.
 
 use rustix::process::Signal;
 
-use crate::support::scenarios::{self, OnServer};
+use crate::support::scenarios::{self, ServerStore};
 use crate::support::terminal::Terminal;
 use crate::support::text;
-use crate::{OnRedis, on_redis};
+use crate::{RedisStore, on_redis};
 
 on_redis![
     busy_names_the_holder_on_one_line,
@@ -15,52 +15,57 @@ on_redis![
 
 #[test]
 fn another_program_that_holds_the_key_is_waited_for_too() {
-    let Some(on) = OnRedis::start() else { return };
-    on.server
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    store
+        .server
         .order(&["SET", "x", "their-secret", "NX", "PX", "60000"]);
-    let output = on.output(&["run", "-n", "x", "--", "true"]);
+    let output = store.output(&["run", "-n", "x", "--", "true"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(75));
     assert!(
         message.contains("another program") && !message.contains("their-secret"),
         "{message}"
     );
-    let mut waiter = on.start_run(&[], "x", "echo ran");
-    on.until_waiting("x", 1);
-    on.server.order(&["DEL", "x"]);
+    let mut waiter = store.start_run(&[], "x", "echo ran");
+    store.until_waiting("x", 1);
+    store.server.order(&["DEL", "x"]);
     assert_eq!(waiter.rest(), "ran\n");
     assert_eq!(waiter.code(), 0);
 }
 
 #[test]
 fn a_signal_ends_the_wait_and_leaves_nothing() {
-    let Some(on) = OnRedis::start() else { return };
-    scenarios::a_signal_ends_the_wait_and_leaves_nothing(&on);
-    // What stays is the counter of tokens.
-    assert_eq!(on.server.order(&["KEYS", "*"]).text(), "tenure:{x}:hold");
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    scenarios::a_signal_ends_the_wait_and_leaves_nothing(&store);
+    // The counter of tokens stays.
+    assert_eq!(store.server.order(&["KEYS", "*"]).text(), "tenure:{x}:hold");
 }
 
-/// What has to be said of a server that was started lately.
-fn assert_explains(on: &OnRedis, said: &str) {
-    let server = on.server.address();
+/// Checks the message about a server that was started lately.
+fn assert_explains(store: &RedisStore, message: &str) {
+    let server = store.server.address();
     for words in [
         &*server,
         "was started lately (",
         "may have forgotten who held what",
         "`?restart_guard=off`",
     ] {
-        assert!(said.contains(words), "{words}: {said}");
+        assert!(message.contains(words), "{words}: {message}");
     }
 }
 
 #[test]
 fn a_server_that_was_started_lately_is_explained_once() {
-    // It grants nothing for as long as this test can take.
-    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+    // The server grants nothing during this test.
+    let Some(store) = RedisStore::start_with("restart_guard=1h") else {
         return;
     };
-    let mut waiter = on.start_run(&[], "x", "echo ran");
-    assert_explains(&on, &waiter.err_line());
+    let mut waiter = store.start_run(&[], "x", "echo ran");
+    assert_explains(&store, &waiter.err_line());
     waiter.signal(Signal::INT);
     assert_eq!(waiter.code(), 130);
     assert_eq!(
@@ -68,53 +73,53 @@ fn a_server_that_was_started_lately_is_explained_once() {
         (String::new(), String::new())
     );
 
-    // The error at the end, and nothing before.
-    let output = on.output(&["run", "-q", "-w", "2500ms", "x", "--", "echo", "ran"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(69), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert_explains(&on, &said);
+    // With `-q` there is only the error at the end.
+    let output = store.output(&["run", "-q", "-w", "2500ms", "x", "--", "echo", "ran"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(69), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert_explains(&store, &message);
     assert!(output.stdout.is_empty());
 
-    let status = text(&on.output(&["status", "x"]).stdout);
+    let status = text(&store.output(&["status", "x"]).stdout);
     assert!(status.contains("was started"), "{status}");
 }
 
 #[test]
 fn a_server_that_was_started_lately_is_explained_to_programs() {
-    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+    let Some(store) = RedisStore::start_with("restart_guard=1h") else {
         return;
     };
     let assert_is_whole = |event: &serde_json::Value, at_least: u64| {
         let guard = &event["restart_guard"];
-        assert_eq!(guard["server"], on.server.address(), "{event}");
+        assert_eq!(guard["server"], store.server.address(), "{event}");
         assert!(guard["uptime_ms"].is_u64(), "{event}");
         assert!(guard["left_ms"].as_u64().unwrap() > at_least, "{event}");
     };
     let half = 30 * 60 * 1000;
-    let mut waiter = on.start_run(&["--json"], "x", "echo ran");
+    let mut waiter = store.start_run(&["--json"], "x", "echo ran");
     assert_is_whole(&waiter.event("waiting"), half);
     waiter.signal(Signal::INT);
     assert_eq!(waiter.code(), 130);
-    // A lease that lasts longer has to be waited for longer.
+    // The server grants a longer lease later.
     let ttl = ["--json", "--ttl", "3h", "-w", "100ms"];
-    let mut waiter = on.start_run(&ttl, "x", "echo ran");
+    let mut waiter = store.start_run(&ttl, "x", "echo ran");
     assert_is_whole(&waiter.event("error"), 5 * half);
     assert_eq!(waiter.code(), 69);
-    let status = on.output(&["status", "--json", "x"]).stdout;
+    let status = store.output(&["status", "--json", "x"]).stdout;
     assert_is_whole(&serde_json::from_slice(&status).unwrap(), half);
 }
 
 #[test]
 fn a_server_that_was_started_lately_is_explained_once_on_a_terminal() {
-    let Some(on) = OnRedis::start_with("restart_guard=1h") else {
+    let Some(store) = RedisStore::start_with("restart_guard=1h") else {
         return;
     };
-    let mut terminal = Terminal::new(&on, &["run", "x", "--", "echo", "ran"]);
+    let mut terminal = Terminal::new(&store, &["run", "x", "--", "echo", "ran"]);
     terminal.shows("grants nothing for another");
     let explained = terminal.shows("into the URL");
-    assert_explains(&on, &(explained + "into the URL"));
-    // The line that is drawn anew goes on.
+    assert_explains(&store, &(explained + "into the URL"));
+    // The progress line is redrawn after the message.
     terminal.shows("grants nothing for another");
     terminal.press("\x03");
     assert_eq!(terminal.code(), 130);

@@ -1,16 +1,16 @@
-//! `tenure bench`: both sides on one server, and nothing of the raw one left.
+//! `tenure bench`: both sides are measured on one server, and nothing of the bare requests is left.
 
 use crate::support::{json, text};
-use crate::{On, Server, on_each};
+use crate::{AnyStore, Server, on_each};
 
 on_each![both_sides_are_measured];
 
-fn both_sides_are_measured(on: &On) {
-    let output = on.output(&["bench", "--json", "--rounds", "100"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
+fn both_sides_are_measured(store: &AnyStore) {
+    let output = store.output(&["bench", "--json", "--rounds", "100"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
     let rows = json(&output.stdout);
-    // A pair, pairs side by side, and a hand-off, which is measured alone where we have the only queue.
+    // One task, many tasks, and a hand-off. The hand-off is measured alone where only `tenure` has a queue.
     assert_eq!(rows.len(), 3);
     for row in &rows {
         assert!(row["ours"]["median_us"].as_f64().unwrap() > 0.0, "{row}");
@@ -19,13 +19,13 @@ fn both_sides_are_measured(on: &On) {
         assert!(row["raw"]["rounds"].as_u64().unwrap() > 0, "{row}");
         assert!(row["ratio"].as_f64().unwrap() > 0.0, "{row}");
     }
-    // What we aim for ourselves is for the scripts in `benches`.
+    // The goals of this project are in the scripts of `benches`.
     assert!(rows.iter().all(|row| row.get("goal").is_none()));
     let is_alone = rows[2]["raw"].is_null() && rows[2]["ratio"].is_null();
-    assert_eq!(is_alone, !on.server.url().contains("mode=session"));
-    match &on.server {
+    assert_eq!(is_alone, !store.server.url().contains("mode=session"));
+    match &store.server {
         Server::Etcd(server) => assert_eq!(server.keys("tenure-bench").len(), 0),
-        // What we have locked leaves its directory to the server's clean-up.
+        // The server removes the directories of the locks later.
         Server::Zookeeper(server) => {
             let left = server.session().children("/");
             assert!(!left.iter().any(|name| name.contains("-raw-")), "{left:?}");

@@ -1,4 +1,4 @@
-//! A lease that nobody renews any more: the command's whole tree is gone before the next holder can come.
+//! A lease that is not renewed any more: all processes of the command are gone before the next holder gets the lock.
 
 use crate::on_each;
 use crate::support::scenarios::{

@@ -1,8 +1,8 @@
 //! After the process of a command has ended, nothing of it is left in the store: no lease, no session, no connection, no
-//! entry of a queue, no row that says that somebody holds or waits. One test for each store, with the same commands.
+//! entry of a queue, no row of a holder or waiter. One test for each store, with the same commands.
 //!
 //! What is documented to stay is not counted: the counter of fencing tokens of a name that was locked once (in Redis the
-//! key `tenure:{NAME}:hold`, which expires after a day; in Redisson's dialect `redisson_lock_token:{NAME}`, which Redisson
+//! key `tenure:{NAME}:hold`, which expires after a day; in the format of Redisson `redisson_lock_token:{NAME}`, which Redisson
 //! never deletes either; in a table the row of the name; in a lock directory its file), and in ZooKeeper the empty
 //! directory of the name, which the server removes.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Store, Talk};
+use crate::support::{PipedProcess, Store};
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
@@ -26,37 +26,36 @@ use tenure_testkit::sqlite::DatabaseFile;
 use tenure_testkit::zookeeper::Zookeeper;
 use tenure_testkit::{self, TEST_TIMEOUT};
 
-/// Longer than the tests wait for anything to disappear: what goes away earlier was removed and did not run out.
+/// Longer than the tests wait for an entry to disappear, so that an entry that disappears was removed and has not expired.
 const TTL: &str = "50s";
 const TTL_TIME: Duration = Duration::from_secs(50);
 const _: () = assert!(TTL_TIME.as_secs() > TEST_TIMEOUT.as_secs());
 
-/// A line for each thing that was found in a store.
-type Found = Box<dyn Fn() -> Vec<String>>;
+/// Lists entries of a store, one line for each.
+type ListEntries = Box<dyn Fn() -> Vec<String>>;
 
-/// A store, and how its operator sees what lies there.
-struct Site {
+/// A store, and how its operator lists the entries in it.
+struct InspectedStore {
     store: Store,
-    /// What says that somebody holds or waits: keys, leases, rows, nodes.
-    records: Found,
+    /// The entries of holders and waiters: keys, leases, rows, nodes.
+    records: ListEntries,
     /// Sessions and connections of clients.
-    connections: Found,
+    connections: ListEntries,
 }
 
-impl Site {
-    /// Both kinds.
+impl InspectedStore {
     fn all(&self) -> Vec<String> {
         let mut all = (self.records)();
         all.extend((self.connections)());
         all
     }
 
-    /// The server may need a moment to notice that a connection was closed.
+    /// Waits until `list` returns the expected entries: the server may need a moment to notice that a connection was closed.
     #[track_caller]
-    fn until_left(&self, after: &str, expected: &[String], look: impl Fn() -> Vec<String>) {
+    fn until_left(&self, after: &str, expected: &[String], list: impl Fn() -> Vec<String>) {
         let start = Instant::now();
         loop {
-            let left = look();
+            let left = list();
             if left == expected {
                 return;
             }
@@ -74,10 +73,9 @@ impl Site {
         self.until_left(after, &[], || self.all());
     }
 
-    /// A `tenure hold` that everybody can see: all that it writes is written.
-    fn holder(&self) -> Talk {
-        let mut holder = self.store.start(&["hold", "--ttl", TTL, "x"]);
-        holder.line();
+    /// A `tenure hold` whose entries have all been written.
+    fn holder(&self) -> PipedProcess {
+        let holder = self.store.start_hold(&["--ttl", TTL, "x"]);
         let pid = holder.child.id();
         tenure_testkit::until("the holder can be seen", || {
             let output = self.store.output(&["status", "--json", "x"]);
@@ -89,53 +87,54 @@ impl Site {
     }
 }
 
-/// Commands without anybody else there, and the code that each of them ends with.
-fn alone(site: &Site) {
-    let store = &site.store;
+/// Commands while no other process holds the lock.
+fn alone(inspected: &InspectedStore) {
+    let store = &inspected.store;
     let run = |options: &[&str], command: &str| {
         let options = [&["run", "--ttl", TTL][..], options].concat();
         store.code(&[&options[..], &["x", "--", "sh", "-c", command]].concat())
     };
     assert_eq!(run(&[], "exit 3"), 3);
-    site.until_empty("run");
+    inspected.until_empty("run");
     assert_eq!(run(&["-n"], "true"), 0);
-    site.until_empty("run -n");
+    inspected.until_empty("run -n");
     assert_eq!(run(&["-w", "10s"], "true"), 0);
-    site.until_empty("run -w");
+    inspected.until_empty("run -w");
     let command = ["run", "--ttl", TTL, "x", "y", "z", "--", "true"];
     assert_eq!(store.code(&command), 0);
-    site.until_empty("run with three names");
+    inspected.until_empty("run with three names");
     let command = ["run", "--ttl", TTL, "x", "--", "/no/such/command"];
     assert_eq!(store.code(&command), 127);
-    site.until_empty("run of a command that does not exist");
+    inspected.until_empty("run of a command that does not exist");
 
     for command in [&["list"][..], &["status", "x"], &["check"]] {
         assert_eq!(store.code(command), 0, "{command:?}");
-        site.until_empty(command[0]);
+        inspected.until_empty(command[0]);
     }
     assert_eq!(store.code(&["break", "x", "--token", "7"]), 1);
-    site.until_empty("break");
+    inspected.until_empty("break");
     let mut watch = store.start(&["watch", "--json", "--interval", "50ms"]);
-    let mut held = site.holder();
+    let mut held = inspected.holder();
     watch.line();
     watch.signal(Signal::INT);
     assert_eq!(watch.code(), 0);
     held.close_input();
     assert_eq!(held.code(), 0);
-    site.until_empty("watch, and hold at the end of its input");
-    let mut held = site.holder();
+    inspected.until_empty("watch, and hold at the end of its input");
+    let mut held = inspected.holder();
     held.signal(Signal::TERM);
     assert_eq!(held.code(), 0);
-    site.until_empty("hold ended by a signal");
+    inspected.until_empty("hold ended by a signal");
 }
 
-/// Commands that find the name held.
-fn contended(site: &Site) {
-    let store = &site.store;
-    let mut holder = site.holder();
-    let before = (site.records)();
+/// Commands while another process holds the lock.
+fn contended(inspected: &InspectedStore) {
+    let store = &inspected.store;
+    let mut holder = inspected.holder();
+    let before = (inspected.records)();
     assert!(!before.is_empty(), "a hold can be seen");
-    let left_to_holder = |after: &str| site.until_left(after, &before, || (site.records)());
+    let left_to_holder =
+        |after: &str| inspected.until_left(after, &before, || (inspected.records)());
     let try_run = |options: &[&str]| {
         let options = [&["run", "--ttl", TTL][..], options].concat();
         store.code(&[&options[..], &["x", "--", "true"]].concat())
@@ -163,23 +162,23 @@ fn contended(site: &Site) {
     holder.close_input();
     assert_eq!(holder.code(), 0);
     assert_eq!(next.code(), 0);
-    site.until_empty("all of them");
+    inspected.until_empty("all of them");
 }
 
-fn commands_leave_nothing(site: &Site) {
-    if site.store.url().contains("mode=") || site.store.url().starts_with("sqlite") {
-        assert_eq!(site.store.code(&["check", "--init"]), 0);
+fn commands_leave_nothing(inspected: &InspectedStore) {
+    if inspected.store.url().contains("mode=") || inspected.store.url().starts_with("sqlite") {
+        assert_eq!(inspected.store.code(&["check", "--init"]), 0);
     }
-    site.until_empty("the start");
-    alone(site);
-    contended(site);
+    inspected.until_empty("the start");
+    alone(inspected);
+    contended(inspected);
 }
 
 #[test]
 fn file() {
     let store = Store::new();
     let dir = store.path("locks");
-    // The kernel's locks; a line with an arrow is that of a waiter.
+    // The locks of the kernel. A line with an arrow is a waiter.
     let locked = move || {
         let of_dir = inodes(&dir);
         let all = fs::read_to_string("/proc/locks").unwrap();
@@ -190,11 +189,11 @@ fn file() {
             place
                 .is_some_and(|place| of_dir.contains(&place.rsplit(':').next().unwrap().to_owned()))
         };
-        // Its number in the list, which comes first, may change.
+        // The line begins with its number in the list, which may change.
         let line = |line: &str| line.split_once(": ").unwrap().1.to_owned();
         all.lines().filter(is_ours).map(line).collect()
     };
-    commands_leave_nothing(&Site {
+    commands_leave_nothing(&InspectedStore {
         store,
         records: Box::new(locked),
         connections: Box::new(Vec::new),
@@ -222,7 +221,7 @@ fn redis_records(server: &Redis) -> Vec<String> {
     all
 }
 
-/// Clients but the one that asks, and the channels that somebody has subscribed to.
+/// The clients except the one that asks, and the channels with subscribers.
 fn redis_connections(server: &Redis) -> Vec<String> {
     let mut asking = server.connection();
     let clients = asking.ask(&["CLIENT", "LIST"]).unwrap().text();
@@ -241,7 +240,7 @@ fn on_redis(scheme: &str, servers: usize, options: &str) {
     let hosts: Vec<_> = servers.iter().map(Redis::address).collect();
     let url = format!("{scheme}://{}/?restart_guard=off{options}", hosts.join(","));
     let (of_records, of_connections) = (servers.clone(), servers);
-    commands_leave_nothing(&Site {
+    commands_leave_nothing(&InspectedStore {
         store: Store::at(url),
         records: Box::new(move || {
             let records = of_records.iter().map(redis_records);
@@ -280,7 +279,7 @@ fn on_etcd(options: &str) {
         all.extend((0..server.watches()).map(|_| "a watch".to_owned()));
         all
     };
-    commands_leave_nothing(&Site {
+    commands_leave_nothing(&InspectedStore {
         store,
         records: Box::new(records),
         connections: Box::new(Vec::new),
@@ -311,14 +310,14 @@ fn zookeeper() {
             .map(ToOwned::to_owned)
             .collect()
     };
-    commands_leave_nothing(&Site {
+    commands_leave_nothing(&InspectedStore {
         store: Store::at(url),
         records: Box::new(nodes),
         connections: Box::new(move || zookeeper_sessions(&server)),
     });
 }
 
-/// Sessions live on without a connection, so those are counted and not connections.
+/// Sessions are listed and not connections, because a session stays after its connection was closed.
 fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
     let dump = server.word("dump");
     let lines = dump.lines().map(str::trim);
@@ -329,7 +328,7 @@ fn zookeeper_sessions(server: &Zookeeper) -> Vec<String> {
     ids
 }
 
-/// The server has opened a session, and its client does not know that yet.
+/// The server has opened the session, but its answer has not reached the client yet.
 #[test]
 fn a_signal_while_a_session_is_being_opened_leaves_none() {
     needs!(zookeeper);
@@ -340,7 +339,9 @@ fn a_signal_while_a_session_is_being_opened_leaves_none() {
     proxy.hold(Direction::Down, true);
     let mut run = store.start_run(&["--ttl", TTL], "x", "echo ran");
     let sessions = || zookeeper_sessions(&server);
-    tenure_testkit::until("the server has opened it", || !sessions().is_empty());
+    tenure_testkit::until("the server has opened the session", || {
+        !sessions().is_empty()
+    });
     run.signal(Signal::INT);
     proxy.hold(Direction::Down, false);
     assert_eq!(run.code(), 130);
@@ -348,12 +349,12 @@ fn a_signal_while_a_session_is_being_opened_leaves_none() {
     tenure_testkit::until("the session has ended", || sessions().is_empty());
 }
 
-/// How a database is asked.
-type Ask = Arc<dyn Fn(&str) -> Vec<Row>>;
+/// Runs a query in a database.
+type Query = Arc<dyn Fn(&str) -> Vec<Row>>;
 
 /// The rows of these statements.
-fn rows(ask: &Ask, statements: &'static [&'static str]) -> Found {
-    let ask = ask.clone();
+fn rows(query: &Query, statements: &'static [&'static str]) -> ListEntries {
+    let query = query.clone();
     let line = |row: Row| {
         let cells = row.into_iter().map(Option::unwrap_or_default);
         cells.collect::<Vec<_>>().join(" ")
@@ -361,13 +362,13 @@ fn rows(ask: &Ask, statements: &'static [&'static str]) -> Found {
     Box::new(move || {
         statements
             .iter()
-            .flat_map(|sql| ask(sql))
+            .flat_map(|sql| query(sql))
             .map(line)
             .collect()
     })
 }
 
-/// In a table: names that are taken, and waiters.
+/// In a table: locks that are held, and waiters.
 const IN_TABLE: &[&str] = &[
     "SELECT name, owner FROM tenure_locks WHERE until > 0 ORDER BY name",
     "SELECT name, owner FROM tenure_locks_waiters ORDER BY place",
@@ -378,12 +379,12 @@ fn on_mysql(options: &str, records: &'static [&'static str]) {
     let server = MariaDb::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
     server.admin().rows("USE locks");
-    let ask: Ask = Arc::new(move |sql| server.admin().rows(sql));
-    commands_leave_nothing(&Site {
+    let query: Query = Arc::new(move |sql| server.admin().rows(sql));
+    commands_leave_nothing(&InspectedStore {
         store,
-        records: rows(&ask, records),
+        records: rows(&query, records),
         connections: rows(
-            &ask,
+            &query,
             &["SELECT id, command, info FROM information_schema.processlist WHERE user = 'tenure'"],
         ),
     });
@@ -409,16 +410,16 @@ fn on_postgres(options: &str, records: &'static [&'static str]) {
     let server = Postgres::start(&[]);
     let store = Store::at(format!("{}?tls=off&{options}", server.url()));
     let operator = server.database_admin();
-    let ask: Ask = Arc::new(move |sql| {
-        // The server lives for as long as anybody asks it.
+    let query: Query = Arc::new(move |sql| {
+        // The server runs until this closure is dropped.
         let _ = &server;
         operator.rows(sql)
     });
-    commands_leave_nothing(&Site {
+    commands_leave_nothing(&InspectedStore {
         store,
-        records: rows(&ask, records),
+        records: rows(&query, records),
         connections: rows(
-            &ask,
+            &query,
             &["SELECT pid, state, query FROM pg_stat_activity WHERE usename = 'tenure'"],
         ),
     });
@@ -442,10 +443,10 @@ fn postgres_table() {
 fn sqlite() {
     let file = DatabaseFile::new();
     let store = Store::at(file.url());
-    let ask: Ask = Arc::new(move |sql| file.rows(sql));
-    commands_leave_nothing(&Site {
+    let query: Query = Arc::new(move |sql| file.rows(sql));
+    commands_leave_nothing(&InspectedStore {
         store,
-        records: rows(&ask, IN_TABLE),
+        records: rows(&query, IN_TABLE),
         connections: Box::new(Vec::new),
     });
 }

@@ -1,4 +1,4 @@
-//! `tenure` on real servers, one of each kind that has no tests of its own: the same must be true of all.
+//! `tenure` on real servers of each kind but Redis: the same must be true of all.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -6,17 +6,17 @@
 mod support;
 
 mod bench;
-mod canary;
+mod inspect;
 mod lease;
 mod leftovers;
-mod look;
+mod password;
 mod run;
 mod wait;
 
 use std::ops::Deref;
 
 use support::Store;
-use support::scenarios::OnServer;
+use support::scenarios::ServerStore;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::{self, Postgres};
@@ -26,13 +26,13 @@ use tenure_testkit::zookeeper::{self, Zookeeper};
 enum Server {
     Etcd(Etcd),
     Zookeeper(Zookeeper),
-    /// With the options that say how locks lie in it; a server that was started just now is trusted.
+    /// With the options of the URL for the mode.
     MariaDb(MariaDb, &'static str),
     Postgres(Postgres, &'static str),
 }
 
 impl Server {
-    /// Ends in an option, so that more can follow.
+    /// The URL ends in an option, so that more options can follow.
     fn url(&self) -> String {
         match self {
             Self::Etcd(server) => server.url() + "?names=encoded",
@@ -51,20 +51,20 @@ impl Server {
         }
     }
 
-    /// Whether locks are rows with a lease of their own.
+    /// Whether each lock is a row with its own lease.
     fn is_table(&self) -> bool {
         matches!(self, Self::MariaDb(_, mode) | Self::Postgres(_, mode) if *mode == "mode=table")
     }
 }
 
-/// A server and the store that it is.
-struct On {
+/// A server, as the store of a test.
+struct AnyStore {
     server: Server,
     store: Store,
 }
 
-impl On {
-    /// `None`: there is no such server here, and that has been said.
+impl AnyStore {
+    /// Returns `None`, and prints that, where no such server is installed.
     fn etcd() -> Option<Self> {
         (!etcd::skip_unless_installed()).then(|| Self::new(Server::Etcd(Etcd::start(1, &[]))))
     }
@@ -84,11 +84,11 @@ impl On {
             .then(|| Self::in_database(Server::Postgres(Postgres::start(&[]), mode)))
     }
 
-    /// With the tables that are needed there.
+    /// A database with the tables of the backend.
     fn in_database(server: Server) -> Self {
-        let on = Self::new(server);
-        assert_eq!(on.code(&["check", "--init"]), 0);
-        on
+        let store = Self::new(server);
+        assert_eq!(store.code(&["check", "--init"]), 0);
+        store
     }
 
     fn new(server: Server) -> Self {
@@ -96,21 +96,21 @@ impl On {
         Self { server, store }
     }
 
-    /// Who holds `name` and who waits, from the command line.
+    /// What `tenure status` prints about `name`.
     fn status(&self, name: &str) -> serde_json::Value {
         let output = self.output(&["status", "--json", name]);
         serde_json::from_slice(&output.stdout).unwrap()
     }
 }
 
-impl OnServer for On {
+impl ServerStore for AnyStore {
     fn until_waiting(&self, name: &str, count: usize) {
         tenure_testkit::until("all wait", || {
             self.status(name)["queue"].as_array().unwrap().len() == count
         });
     }
 
-    fn assert_nobody_waits(&self, name: &str) {
+    fn assert_queue_is_empty(&self, name: &str) {
         self.until_waiting(name, 0);
     }
 
@@ -132,7 +132,7 @@ impl OnServer for On {
         }
     }
 
-    fn go_on(&self) {
+    fn resume(&self) {
         match &self.server {
             Server::Etcd(server) => server.members[0].resume(),
             Server::Zookeeper(server) => server.resume(),
@@ -151,7 +151,7 @@ impl OnServer for On {
     }
 }
 
-impl Deref for On {
+impl Deref for AnyStore {
     type Target = Store;
 
     fn deref(&self) -> &Store {
@@ -159,26 +159,26 @@ impl Deref for On {
     }
 }
 
-/// Each of these functions is a test on each of the stores.
+/// Makes a test of each of these functions on each of the stores.
 macro_rules! on_each {
     ($($name:ident),* $(,)?) => {
         mod etcd {
-            $(#[test] fn $name() { if let Some(on) = crate::On::etcd() { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::etcd() { super::$name(&store); } })*
         }
         mod zookeeper {
-            $(#[test] fn $name() { if let Some(on) = crate::On::zookeeper() { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::zookeeper() { super::$name(&store); } })*
         }
         mod mysql {
-            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=session&restart_guard=off") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::mysql("mode=session&restart_guard=off") { super::$name(&store); } })*
         }
         mod postgres {
-            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=session&restart_guard=off") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::postgres("mode=session&restart_guard=off") { super::$name(&store); } })*
         }
         mod mysql_table {
-            $(#[test] fn $name() { if let Some(on) = crate::On::mysql("mode=table") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::mysql("mode=table") { super::$name(&store); } })*
         }
         mod postgres_table {
-            $(#[test] fn $name() { if let Some(on) = crate::On::postgres("mode=table") { super::$name(&on); } })*
+            $(#[test] fn $name() { if let Some(store) = crate::AnyStore::postgres("mode=table") { super::$name(&store); } })*
         }
     };
 }

@@ -1,19 +1,19 @@
-//! `tenure run`: exit codes, what is left in the store, and what is said when there is none.
+//! `tenure run`: exit codes, what is left in the store, and the messages when there is no store.
 
 use crate::support::scenarios::{
-    OnServer, a_hold_that_is_broken_ends_the_command,
+    ServerStore, a_hold_that_is_broken_ends_the_command,
     a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time,
     a_server_that_does_not_answer_is_unreachable, a_signal_while_the_command_runs_releases_at_once,
     all_names_are_held_or_none,
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
 };
 use crate::support::{text, try_url};
-use crate::{On, on_each};
+use crate::{AnyStore, on_each};
 use tenure_testkit::process::Port;
 
 on_each![
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
-    the_command_is_told_under_which_number,
+    the_command_gets_the_token_that_is_in_the_store,
     all_names_are_held_or_none,
     a_signal_while_the_command_runs_releases_at_once,
     a_hold_that_is_broken_ends_the_command,
@@ -22,34 +22,37 @@ on_each![
     what_the_store_cannot_do_is_refused_and_nothing_is_run,
 ];
 
-fn the_command_is_told_under_which_number(on: &On) {
+fn the_command_gets_the_token_that_is_in_the_store(store: &AnyStore) {
     let script = "printf '%s\\n' \"$TENURE_NAME\" \"$TENURE_TOKEN\"; read line; exit 0";
     let mut last = 0;
     for name in ["x", "with space", "🔒 größer", "a/b", "%2F", ".", ".."] {
-        let mut talk = on.start_run(&["--label", "why not"], name, script);
-        assert_eq!(talk.line(), name);
-        let token: u64 = talk.line().parse().unwrap();
-        assert_eq!(on.status(name)["holds"][0]["token"], token, "{name}");
-        assert_eq!(on.code(&["run", "-n", name, "--", "true"]), 75, "{name}");
-        talk.close_input();
-        assert_eq!(talk.code(), 0);
-        assert!(on.is_free(name), "{name}");
+        let mut process = store.start_run(&["--label", "why not"], name, script);
+        assert_eq!(process.line(), name);
+        let token: u64 = process.line().parse().unwrap();
+        assert_eq!(store.status(name)["holds"][0]["token"], token, "{name}");
+        assert_eq!(store.try_run(name), 75, "{name}");
+        process.close_input();
+        assert_eq!(process.code(), 0);
+        assert!(store.is_free(name), "{name}");
         assert!(token > last, "one counter for all names");
         last = token;
     }
 }
 
-fn what_the_store_cannot_do_is_refused_and_nothing_is_run(on: &On) {
-    let scheme = on.server.scheme();
-    // Only a store that can keep a name beyond its holder can do this.
-    let can = scheme == "etcd" || on.server.is_table();
+fn what_the_store_cannot_do_is_refused_and_nothing_is_run(store: &AnyStore) {
+    let scheme = store.server.scheme();
+    // The store must be able to keep a lock taken after its holder is gone.
+    let can = scheme == "etcd" || store.server.is_table();
     let code = if can { 0 } else { 2 };
-    let output = on.output(&["run", "--min-hold", "1ms", "x", "--", "echo", "ran"]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
+    let output = store.output(&["run", "--min-hold", "1ms", "x", "--", "echo", "ran"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
     if code != 0 {
-        assert!(output.stdout.is_empty(), "{said}");
-        assert!(said.contains(scheme) && said.lines().count() == 1, "{said}");
+        assert!(output.stdout.is_empty(), "{message}");
+        assert!(
+            message.contains(scheme) && message.lines().count() == 1,
+            "{message}"
+        );
     }
 }
 
@@ -83,10 +86,10 @@ fn urls_that_cannot_be_are_wrong_usage() {
     ] {
         let with_password = url.replace("://", "://me:an-open-secret@");
         for url in [url, &with_password] {
-            let (code, said) = try_url(url, &["-vv"]);
-            assert_eq!(code, 2, "{url}: {said}");
-            assert_eq!(said.lines().count(), 1, "{url}: {said}");
-            assert!(!said.contains("an-open-secret"), "{url}: {said}");
+            let (code, message) = try_url(url, &["-vv"]);
+            assert_eq!(code, 2, "{url}: {message}");
+            assert_eq!(message.lines().count(), 1, "{url}: {message}");
+            assert!(!message.contains("an-open-secret"), "{url}: {message}");
         }
     }
 }
@@ -98,11 +101,11 @@ fn a_server_that_is_not_there_is_unreachable() {
     for scheme in ["etcd", "zookeeper", "mysql", "postgres"] {
         let url = format!("{scheme}://me:an-open-secret@{at}/?timeout=1s");
         for options in [&[][..], &["-n"], &["--json"], &["-vv"], &["--wait", "1s"]] {
-            let (code, said) = try_url(&url, options);
-            assert_eq!(code, 69, "{said}");
+            let (code, message) = try_url(&url, options);
+            assert_eq!(code, 69, "{message}");
             assert!(
-                said.contains(&at) && !said.contains("an-open-secret"),
-                "{said}"
+                message.contains(&at) && !message.contains("an-open-secret"),
+                "{message}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Waiting for a name: who is told what, and what a waiter leaves in the store.
+//! Waiting for a lock: the messages, and what a waiter leaves in the store.
 
 use rustix::process::Signal;
 
@@ -7,7 +7,7 @@ use crate::support::scenarios::{
     busy_names_the_holder_on_one_line, the_next_one_goes_on_when_the_first_ends,
 };
 use crate::support::{next_event, text};
-use crate::{On, on_each};
+use crate::{AnyStore, on_each};
 
 on_each![
     busy_names_the_holder_on_one_line,
@@ -16,29 +16,29 @@ on_each![
     a_waiter_that_is_killed_is_skipped,
 ];
 
-/// A database that keeps locks for its sessions forgets them when it is restarted, so it says the same as a Redis.
-fn a_server_that_was_started_lately_is_explained(on: &On) {
-    let assert_explains = |said: &str| {
+/// A database that keeps locks for its sessions forgets them when it is restarted, so the messages are those of Redis.
+fn a_server_that_was_started_lately_is_explained(store: &AnyStore) {
+    let assert_explains = |message: &str| {
         for words in ["was started lately (", "`?restart_guard=off`", "127.0.0.1"] {
-            assert!(said.contains(words), "{words}: {said}");
+            assert!(message.contains(words), "{words}: {message}");
         }
     };
-    let mut waiter = on.start_run(&[], "x", "echo ran");
+    let mut waiter = store.start_run(&[], "x", "echo ran");
     assert_explains(&waiter.err_line());
     waiter.signal(Signal::INT);
     assert_eq!(waiter.code(), 130);
     assert_eq!(waiter.err_rest(), "");
     for (options, code) in [(&["-n"][..], 69), (&["-w", "500ms"], 75)] {
         let run = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
-        let output = on.output(&run);
-        let said = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert_explains(&said);
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let output = store.output(&run);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{message}");
+        assert_explains(&message);
+        assert_eq!(message.lines().count(), 1, "{message}");
         assert!(output.stdout.is_empty());
     }
     let run = ["run", "--json", "-w", "500ms", "x", "--", "true"];
-    let output = on.output(&run);
+    let output = store.output(&run);
     for event in ["waiting", "busy"] {
         let event = next_event(&mut output.stderr.as_slice(), event);
         assert!(
@@ -50,14 +50,14 @@ fn a_server_that_was_started_lately_is_explained(on: &On) {
 
 #[test]
 fn a_mysql_that_was_started_lately_is_explained() {
-    if let Some(on) = On::mysql("mode=session&restart_guard=1h") {
-        a_server_that_was_started_lately_is_explained(&on);
+    if let Some(store) = AnyStore::mysql("mode=session&restart_guard=1h") {
+        a_server_that_was_started_lately_is_explained(&store);
     }
 }
 
 #[test]
 fn a_postgres_that_was_started_lately_is_explained() {
-    if let Some(on) = On::postgres("mode=session&restart_guard=1h") {
-        a_server_that_was_started_lately_is_explained(&on);
+    if let Some(store) = AnyStore::postgres("mode=session&restart_guard=1h") {
+        a_server_that_was_started_lately_is_explained(&store);
     }
 }

@@ -1,9 +1,9 @@
-//! What the command line tests share: a store of their own, and processes to talk with.
+//! What the tests of the command line share: a store for each test, and processes with pipes to them.
 
 #![allow(dead_code, clippy::unwrap_used)]
 
 pub(crate) mod scenarios;
-pub(crate) mod signs;
+pub(crate) mod stubborn_tree;
 pub(crate) mod terminal;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// A shell that ignores TERM, with children that left its group, its session and its family.
-/// Each of the four holds standard output; three of them say `up`.
+/// A shell that ignores SIGTERM, with children that left its process group, its session and its tree.
+/// All four processes hold standard output open; the three children print `up`.
 pub(crate) const STUBBORN: &str = r#"
     trap '' TERM HUP INT
     setsid sh -c 'trap "" TERM HUP; echo up; while :; do sleep 1000; done' &
@@ -32,7 +32,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// A lock directory.
+    /// A store in a lock directory.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file:{}", dir.path().join("locks").display());
@@ -63,7 +63,7 @@ impl Store {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs `tenure` to its end.
     pub(crate) fn output(&self, arguments: &[&str]) -> Output {
         self.tenure(arguments).output().unwrap()
     }
@@ -72,29 +72,42 @@ impl Store {
         self.output(arguments).status.code().unwrap()
     }
 
-    /// Starts it, to be talked with.
-    pub(crate) fn start(&self, arguments: &[&str]) -> Talk {
-        Talk::start(self.tenure(arguments))
+    /// The exit code of `tenure run -n NAME -- true`: 0 for a lock that is free, 75 for one that is held.
+    pub(crate) fn try_run(&self, name: &str) -> i32 {
+        self.code(&["run", "-n", name, "--", "true"])
+    }
+
+    /// Starts `tenure` with pipes to it.
+    pub(crate) fn start(&self, arguments: &[&str]) -> PipedProcess {
+        PipedProcess::start(self.tenure(arguments))
+    }
+
+    /// Starts `tenure hold` with these arguments, and returns when it holds.
+    pub(crate) fn start_hold(&self, arguments: &[&str]) -> PipedProcess {
+        let mut holder = self.start(&[&["hold"], arguments].concat());
+        holder.line();
+        holder
     }
 
     /// Starts `tenure run [options] NAME -- sh -c script`.
-    pub(crate) fn start_run(&self, options: &[&str], name: &str, script: &str) -> Talk {
+    pub(crate) fn start_run(&self, options: &[&str], name: &str, script: &str) -> PipedProcess {
         self.start(&[&["run"], options, &[name, "--", "sh", "-c", script]].concat())
     }
 }
 
-/// After this long with one process it is killed: what waits for its words fails then, instead of for ever.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// A process is killed after this time, so that a test that waits for its output fails and does not hang.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A process with pipes to it. Killed when dropped.
-pub(crate) struct Talk {
+/// A process with pipes to it, which is killed when this is dropped.
+pub(crate) struct PipedProcess {
     pub(crate) child: Child,
     pub(crate) out: BufReader<ChildStdout>,
     pub(crate) err: BufReader<ChildStderr>,
-    _watched: Sender<()>,
+    /// Ends the thread that kills the process after [`PROCESS_TIMEOUT`].
+    _timeout: Sender<()>,
 }
 
-impl Talk {
+impl PipedProcess {
     pub(crate) fn start(mut command: Command) -> Self {
         let piped = command
             .stdin(Stdio::piped())
@@ -103,10 +116,10 @@ impl Talk {
         let mut child = piped.spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let err = BufReader::new(child.stderr.take().unwrap());
-        let (_watched, over) = channel();
+        let (_timeout, dropped) = channel();
         let pid = Pid::from_child(&child);
         std::thread::spawn(move || {
-            if over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if dropped.recv_timeout(PROCESS_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
                 let _ = kill_process(pid, Signal::KILL);
             }
         });
@@ -114,7 +127,7 @@ impl Talk {
             child,
             out,
             err,
-            _watched,
+            _timeout,
         }
     }
 
@@ -126,7 +139,7 @@ impl Talk {
         kill_process(self.pid(), signal).unwrap();
     }
 
-    /// The next line of its standard output.
+    /// The next line of standard output.
     pub(crate) fn line(&mut self) -> String {
         read_line(&mut self.out)
     }
@@ -137,17 +150,17 @@ impl Talk {
         }
     }
 
-    /// The next line of its standard error.
+    /// The next line of standard error.
     pub(crate) fn err_line(&mut self) -> String {
         read_line(&mut self.err)
     }
 
-    /// The next event of that kind on its standard error.
+    /// The next event of that kind on standard error.
     pub(crate) fn event(&mut self, kind: &str) -> serde_json::Value {
         next_event(&mut self.err, kind)
     }
 
-    /// The rest of its standard output: comes when the last process that holds it is gone.
+    /// The rest of standard output. Returns when all processes that hold it open are gone.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).unwrap();
@@ -160,7 +173,7 @@ impl Talk {
         rest
     }
 
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn write_line(&mut self, line: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{line}").unwrap();
     }
 
@@ -173,11 +186,11 @@ impl Talk {
             .wait()
             .unwrap()
             .code()
-            .expect("it ends by itself, not by a signal")
+            .expect("the process exits, and no signal ends it")
     }
 }
 
-impl Drop for Talk {
+impl Drop for PipedProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -190,7 +203,7 @@ fn read_line(from: &mut impl BufRead) -> String {
     line.trim_end_matches('\n').into()
 }
 
-/// Skips to the next event of that kind.
+/// The next event of that kind. Other events are skipped.
 pub(crate) fn next_event(from: &mut impl BufRead, kind: &str) -> serde_json::Value {
     loop {
         let line = read_line(from);
@@ -214,7 +227,10 @@ pub(crate) fn wait_until_stopped(pid: Pid) {
     let stat = format!("/proc/{}/stat", pid.as_raw_pid());
     let start = Instant::now();
     while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
-        assert!(start.elapsed() < PATIENCE, "{pid:?} was never stopped");
+        assert!(
+            start.elapsed() < PROCESS_TIMEOUT,
+            "{pid:?} was never stopped"
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -228,15 +244,15 @@ pub(crate) fn children(pid: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Runs `true` under a lock of the store with this URL: the exit code, and all that was said.
+/// Runs `true` under a lock of the store with this URL. Returns the exit code and the output.
 pub(crate) fn try_url(url: &str, options: &[&str]) -> (i32, String) {
     let arguments = [&["run"], options, &["x", "--", "true"]].concat();
     let output = Store::at(url.into()).output(&arguments);
-    let said = text(&output.stdout) + &text(&output.stderr);
-    (output.status.code().unwrap(), said)
+    let message = text(&output.stdout) + &text(&output.stderr);
+    (output.status.code().unwrap(), message)
 }
 
-/// A value of each line.
+/// The values of lines of JSON.
 pub(crate) fn json(bytes: &[u8]) -> Vec<serde_json::Value> {
     text(bytes)
         .lines()

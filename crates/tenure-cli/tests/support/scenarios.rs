@@ -6,41 +6,40 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tenure_testkit::until;
 
-use super::signs::{Signs, TTL, TTL_NANOS, now};
+use super::stubborn_tree::{StubbornTree, TTL, TTL_NANOS, now};
 use super::{Store, json, next_event, text, try_url, wait_until_stopped};
 
-/// A server and the store that it is.
-pub(crate) trait OnServer: Deref<Target = Store> {
-    /// Returns when so many wait for `name`.
+/// A server, as the store of a test.
+pub(crate) trait ServerStore: Deref<Target = Store> {
+    /// Returns when so many clients wait for `name`.
     fn until_waiting(&self, name: &str, count: usize);
-    /// No request for `name` is left in the server.
-    fn assert_nobody_waits(&self, name: &str);
-    /// Whether the server has nothing of `name`.
+    /// Checks that no request for `name` is left in the server.
+    fn assert_queue_is_empty(&self, name: &str);
+    /// Whether the server has no holder of `name`.
     fn is_free(&self, name: &str) -> bool;
     /// Whether locks end with the connection of their holder.
     fn ends_with_connection(&self) -> bool;
     fn stop(&self);
-    fn go_on(&self);
+    fn resume(&self);
     fn kill(&self);
 }
 
 /// Returns the hold as it is listed.
-pub(crate) fn list_and_status_show_who_holds_and_who_waits(on: &impl OnServer) -> Value {
-    assert!(on.output(&["list"]).stdout.is_empty());
+pub(crate) fn list_and_status_show_who_holds_and_who_waits(store: &impl ServerStore) -> Value {
+    assert!(store.output(&["list"]).stdout.is_empty());
     let name = "jobs/größe 🔒";
-    let mut holder = on.start(&["hold", "--label", "\u{1b}[31mred", name]);
+    let mut holder = store.start(&["hold", "--label", "\u{1b}[31mred", name]);
     let token: String = holder.line().rsplit(' ').next().unwrap().into();
-    let mut other = on.start(&["hold", "other"]);
-    other.line();
-    let waiter = on.start_run(&["--label", "me too"], name, "true");
-    on.until_waiting(name, 1);
+    let _other = store.start_hold(&["other"]);
+    let waiter = store.start_run(&["--label", "me too"], name, "true");
+    store.until_waiting(name, 1);
     let pid = holder.child.id();
 
-    let list = text(&on.output(&["list"]).stdout);
+    let list = text(&store.output(&["list"]).stdout);
     assert_eq!(list.lines().count(), 3, "{list}");
     assert!(list.contains(name) && list.contains(&token), "{list}");
     assert!(!list.contains('\u{1b}'), "{list:?}");
-    let list = json(&on.output(&["list", "--json", "jobs/"]).stdout);
+    let list = json(&store.output(&["list", "--json", "jobs/"]).stdout);
     assert_eq!(list.len(), 1);
     let (held, queue) = (&list[0]["holds"][0], &list[0]["queue"]);
     assert_eq!(
@@ -55,21 +54,20 @@ pub(crate) fn list_and_status_show_who_holds_and_who_waits(on: &impl OnServer) -
         (&waiter.child.id().into(), &"me too".into())
     );
 
-    let status = text(&on.output(&["status", name]).stdout);
+    let status = text(&store.output(&["status", name]).stdout);
     for word in [&format!("pid {pid}"), &token, "1 waiting", "me too"] {
         assert!(status.contains(word), "{word}: {status}");
     }
     assert_eq!(
-        text(&on.output(&["status", "free"]).stdout),
+        text(&store.output(&["status", "free"]).stdout),
         "\"free\" is free\n"
     );
     held.clone()
 }
 
-pub(crate) fn watch_prints_a_line_per_change(on: &Store) {
-    let mut first = on.start(&["hold", "jobs/a"]);
-    first.line();
-    let mut watch = on.start(&["watch", "--json", "--interval", "50ms", "jobs/"]);
+pub(crate) fn watch_prints_a_line_per_change(store: &Store) {
+    let mut first = store.start_hold(&["jobs/a"]);
+    let mut watch = store.start(&["watch", "--json", "--interval", "50ms", "jobs/"]);
     let held = next_event(&mut watch.out, "held");
     assert_eq!(
         (&held["name"], &held["holder"]["pid"]),
@@ -81,86 +79,93 @@ pub(crate) fn watch_prints_a_line_per_change(on: &Store) {
     assert_eq!(watch.code(), 0);
 }
 
-pub(crate) fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
+pub(crate) fn tenure_is_stopped_and_the_tree_is_gone_before_the_next_one_comes(
+    store: &impl ServerStore,
+) {
+    let tree = StubbornTree(store);
+    let mut first = tree.start_first(&[]);
+    let mut second = tree.start_second(|| store.until_waiting("x", 1));
     first.signal(Signal::STOP);
     wait_until_stopped(first.pid());
-    signs.assert_alone(&mut second);
+    tree.assert_alone(&mut second);
     first.signal(Signal::CONT);
-    // It had its warning, in spite of the stop.
+    // The command got its SIGTERM although `tenure` was stopped.
     first.lines_are(&["asked"]);
     assert_eq!(first.code(), 76);
     assert_eq!(first.event("exit")["code"], 76);
 }
 
-pub(crate) fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    let mut second = signs.start_second(|| on.until_waiting("x", 1));
+pub(crate) fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes(
+    store: &impl ServerStore,
+) {
+    let tree = StubbornTree(store);
+    let mut first = tree.start_first(&[]);
+    let mut second = tree.start_second(|| store.until_waiting("x", 1));
     first.signal(Signal::KILL);
-    assert_eq!(first.rest(), "", "no TERM: nobody is left to wait for");
-    if on.ends_with_connection() {
-        // The server gives it away as the connection ends, while the guardian is at it: the README says so. By now the
-        // tree is gone, and the next one has met it or has not.
+    assert_eq!(
+        first.rest(),
+        "",
+        "without `tenure` there is no SIGTERM and no grace time"
+    );
+    if store.ends_with_connection() {
+        // The server releases the lock when the connection ends, while the guardian kills the tree, as the README tells. So
+        // the next holder may have met the tree.
         second.line();
         assert!(matches!(second.line().as_str(), "alone" | "overlap"));
         assert_eq!(second.code(), 0);
         return;
     }
-    signs.assert_alone(&mut second);
+    tree.assert_alone(&mut second);
 }
 
 pub(crate) fn a_server_that_stands_still_longer_than_the_lease_ends_the_command(
-    on: &impl OnServer,
+    store: &impl ServerStore,
 ) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    on.stop();
+    let tree = StubbornTree(store);
+    let mut first = tree.start_first(&[]);
+    store.stop();
     let stopped = now();
     first.lines_are(&["asked"]);
     assert_eq!(first.rest(), "");
     assert_eq!(first.code(), 76);
     assert_eq!(first.event("exit")["code"], 76);
-    // Whatever the server granted it had granted before it was stopped.
-    assert!(signs.last() < stopped + TTL_NANOS);
-    on.go_on();
-    let mut second = on.start_run(&["--json", "--ttl", TTL], "x", &signs.look());
-    signs.assert_alone(&mut second);
+    // The server had granted the lease before it was stopped.
+    assert!(tree.last_heartbeat() < stopped + TTL_NANOS);
+    store.resume();
+    let mut second = store.start_run(&["--json", "--ttl", TTL], "x", &tree.overlap_check());
+    tree.assert_alone(&mut second);
 }
 
-pub(crate) fn a_server_that_is_killed_ends_the_command_by_the_deadline(on: &impl OnServer) {
-    let signs = Signs(on);
-    let mut first = signs.start_first(&[]);
-    on.kill();
+pub(crate) fn a_server_that_is_killed_ends_the_command_by_the_deadline(store: &impl ServerStore) {
+    let tree = StubbornTree(store);
+    let mut first = tree.start_first(&[]);
+    store.kill();
     let killed = now();
     first.lines_are(&["asked"]);
     assert_eq!(first.rest(), "");
     assert_eq!(first.code(), 76);
-    assert!(signs.last() < killed + TTL_NANOS);
+    assert!(tree.last_heartbeat() < killed + TTL_NANOS);
 }
 
-pub(crate) fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs(on: &impl OnServer) {
+pub(crate) fn a_healthy_lease_is_renewed_for_as_long_as_the_command_runs(store: &impl ServerStore) {
     let script = "trap 'echo asked' TERM; echo $TENURE_OWNER; sleep 7; exit 7";
-    let mut talk = on.start_run(&["--json", "--ttl", TTL], "x", script);
-    let owner = talk.line();
-    let rest = talk.rest();
-    assert_eq!(rest, "", "{}", talk.err_rest());
-    assert_eq!(talk.code(), 7);
-    assert_eq!(talk.event("acquired")["owner"], owner.as_str());
-    talk.event("released");
-    assert!(on.is_free("x"));
+    let mut process = store.start_run(&["--json", "--ttl", TTL], "x", script);
+    let owner = process.line();
+    let rest = process.rest();
+    assert_eq!(rest, "", "{}", process.err_rest());
+    assert_eq!(process.code(), 7);
+    assert_eq!(process.event("acquired")["owner"], owner.as_str());
+    process.event("released");
+    assert!(store.is_free("x"));
 }
 
-pub(crate) fn busy_names_the_holder_on_one_line(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "--label", "why\nnot", "x"]);
-    holder.line();
+pub(crate) fn busy_names_the_holder_on_one_line(store: &impl ServerStore) {
+    let holder = store.start_hold(&["--label", "why\nnot", "x"]);
     let pid = format!("pid {}", holder.child.id());
     let host: String = rustix::system::uname().nodename().to_str().unwrap().into();
     for options in [&["-n"][..], &["--wait", "0"], &["--wait", "1s"]] {
         let arguments = [&["run"], options, &["x", "--", "echo", "ran"]].concat();
-        let output = on.output(&arguments);
+        let output = store.output(&arguments);
         let message = text(&output.stderr);
         assert_eq!(output.status.code(), Some(75), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
@@ -168,54 +173,52 @@ pub(crate) fn busy_names_the_holder_on_one_line(on: &impl OnServer) {
             assert!(message.contains(word), "{word}: {message}");
         }
         assert!(output.stdout.is_empty());
-        on.assert_nobody_waits("x");
+        store.assert_queue_is_empty("x");
     }
-    assert_eq!(on.code(&["run", "-n", "-E", "9", "x", "--", "true"]), 9);
+    assert_eq!(store.code(&["run", "-n", "-E", "9", "x", "--", "true"]), 9);
 }
 
-pub(crate) fn the_next_one_goes_on_when_the_first_ends(on: &impl OnServer) {
-    let mut first = on.start_run(&[], "x", "echo up; read line");
+pub(crate) fn the_next_one_goes_on_when_the_first_ends(store: &impl ServerStore) {
+    let mut first = store.start_run(&[], "x", "echo up; read line");
     first.line();
     let mut waiters = Vec::new();
     for name in ["second", "third", "fourth"] {
-        waiters.push(on.start_run(&[], "x", &format!("echo {name}; read line")));
-        on.until_waiting("x", waiters.len());
+        waiters.push(store.start_run(&[], "x", &format!("echo {name}; read line")));
+        store.until_waiting("x", waiters.len());
     }
-    first.say("go");
+    first.write_line("go");
     assert_eq!(first.code(), 0);
     for (waiter, name) in waiters.iter_mut().zip(["second", "third", "fourth"]) {
         waiter.lines_are(&[name]);
-        assert_eq!(on.code(&["run", "-n", "x", "--", "true"]), 75);
-        waiter.say("go");
+        assert_eq!(store.try_run("x"), 75);
+        waiter.write_line("go");
         assert_eq!(waiter.code(), 0);
     }
-    assert!(on.is_free("x"));
-    on.assert_nobody_waits("x");
+    assert!(store.is_free("x"));
+    store.assert_queue_is_empty("x");
 }
 
-pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
+pub(crate) fn a_signal_ends_the_wait_and_leaves_nothing(store: &impl ServerStore) {
+    let mut holder = store.start_hold(&["x"]);
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let mut waiter = on.start_run(&[], "x", "echo ran");
-        on.until_waiting("x", 1);
+        let mut waiter = store.start_run(&[], "x", "echo ran");
+        store.until_waiting("x", 1);
         waiter.signal(signal);
         assert_eq!(waiter.code(), code);
-        on.assert_nobody_waits("x");
+        store.assert_queue_is_empty("x");
         assert_eq!(waiter.rest(), "");
     }
     holder.close_input();
     assert_eq!(holder.code(), 0);
-    assert!(on.is_free("x"));
+    assert!(store.is_free("x"));
 }
 
-pub(crate) fn a_waiter_that_is_killed_is_skipped(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "x"]);
-    holder.line();
-    let mut dead = on.start_run(&["--ttl", "2s"], "x", "echo ran");
-    on.until_waiting("x", 1);
-    let mut next = on.start_run(&[], "x", "echo next");
-    on.until_waiting("x", 2);
+pub(crate) fn a_waiter_that_is_killed_is_skipped(store: &impl ServerStore) {
+    let mut holder = store.start_hold(&["x"]);
+    let mut dead = store.start_run(&["--ttl", "2s"], "x", "echo ran");
+    store.until_waiting("x", 1);
+    let mut next = store.start_run(&[], "x", "echo next");
+    store.until_waiting("x", 2);
     dead.signal(Signal::KILL);
     holder.close_input();
     assert_eq!(holder.code(), 0);
@@ -225,7 +228,7 @@ pub(crate) fn a_waiter_that_is_killed_is_skipped(on: &impl OnServer) {
 }
 
 pub(crate) fn the_status_of_the_command_passes_through_and_the_name_is_free_afterwards(
-    on: &impl OnServer,
+    store: &impl ServerStore,
 ) {
     for (script, code) in [
         ("exit 0", 0),
@@ -234,86 +237,87 @@ pub(crate) fn the_status_of_the_command_passes_through_and_the_name_is_free_afte
         ("kill -KILL $$", 137),
     ] {
         assert_eq!(
-            on.code(&["run", "x", "--", "sh", "-c", script]),
+            store.code(&["run", "x", "--", "sh", "-c", script]),
             code,
             "{script}"
         );
-        assert!(on.is_free("x"), "{script}");
+        assert!(store.is_free("x"), "{script}");
     }
     assert_eq!(
-        on.code(&["run", "x", "--", "no-such-command-anywhere"]),
+        store.code(&["run", "x", "--", "no-such-command-anywhere"]),
         127
     );
-    assert_eq!(on.code(&["run", "x", "--", "/etc/passwd"]), 126);
-    assert!(on.is_free("x"));
+    assert_eq!(store.code(&["run", "x", "--", "/etc/passwd"]), 126);
+    assert!(store.is_free("x"));
 }
 
-pub(crate) fn all_names_are_held_or_none(on: &impl OnServer) {
-    let mut holder = on.start(&["hold", "b"]);
-    holder.line();
-    assert_eq!(on.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
-    assert!(on.is_free("a") && on.is_free("c"));
+pub(crate) fn all_names_are_held_or_none(store: &impl ServerStore) {
+    let _holder = store.start_hold(&["b"]);
+    assert_eq!(store.code(&["run", "-n", "a", "b", "c", "--", "true"]), 75);
+    assert!(store.is_free("a") && store.is_free("c"));
     let script = "echo up; read line; exit 0";
-    let mut talk = on.start(&["run", "c", "a", "--", "sh", "-c", script]);
-    talk.line();
-    assert!(!on.is_free("a") && !on.is_free("c"));
-    talk.close_input();
-    assert_eq!(talk.code(), 0);
-    assert!(on.is_free("a") && on.is_free("c"));
+    let mut process = store.start(&["run", "c", "a", "--", "sh", "-c", script]);
+    process.line();
+    assert!(!store.is_free("a") && !store.is_free("c"));
+    process.close_input();
+    assert_eq!(process.code(), 0);
+    assert!(store.is_free("a") && store.is_free("c"));
 }
 
-pub(crate) fn a_signal_while_the_command_runs_releases_at_once(on: &impl OnServer) {
+pub(crate) fn a_signal_while_the_command_runs_releases_at_once(store: &impl ServerStore) {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
-        let mut talk = on.start_run(&[], "x", "echo up; exec sleep 1000");
-        talk.lines_are(&["up"]);
-        assert!(!on.is_free("x"));
-        talk.signal(signal);
-        assert_eq!(talk.code(), code);
-        assert!(on.is_free("x"));
+        let mut process = store.start_run(&[], "x", "echo up; exec sleep 1000");
+        process.lines_are(&["up"]);
+        assert!(!store.is_free("x"));
+        process.signal(signal);
+        assert_eq!(process.code(), code);
+        assert!(store.is_free("x"));
     }
 }
 
-pub(crate) fn a_hold_that_is_broken_ends_the_command(on: &impl OnServer) {
+pub(crate) fn a_hold_that_is_broken_ends_the_command(store: &impl ServerStore) {
     let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
     let options = ["--json", "--ttl", "2s", "--grace", "100ms"];
-    let mut talk = on.start_run(&options, "x", script);
-    let token = talk.line();
-    assert_eq!(on.code(&["break", "x", "--token", "1"]), 1);
-    assert_eq!(on.code(&["break", "x", "--token", &token]), 0);
-    talk.lines_are(&["asked"]);
-    assert_eq!(talk.rest(), "");
-    assert_eq!(talk.code(), 76);
-    assert_eq!(talk.event("lost")["names"][0], "x");
-    assert!(on.is_free("x"));
+    let mut process = store.start_run(&options, "x", script);
+    let token = process.line();
+    assert_eq!(store.code(&["break", "x", "--token", "1"]), 1);
+    assert_eq!(store.code(&["break", "x", "--token", &token]), 0);
+    process.lines_are(&["asked"]);
+    assert_eq!(process.rest(), "");
+    assert_eq!(process.code(), 76);
+    assert_eq!(process.event("lost")["names"][0], "x");
+    assert!(store.is_free("x"));
 }
 
-/// Returns what is said.
-pub(crate) fn a_server_that_does_not_answer_is_unreachable(on: &impl OnServer) -> String {
-    on.stop();
-    let (code, said) = try_url(&on.url().replace("timeout=1s", "timeout=500ms"), &[]);
-    assert_eq!(code, 69, "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
-    on.go_on();
-    said
+/// Returns the message.
+pub(crate) fn a_server_that_does_not_answer_is_unreachable(store: &impl ServerStore) -> String {
+    store.stop();
+    let (code, message) = try_url(&store.url().replace("timeout=1s", "timeout=500ms"), &[]);
+    assert_eq!(code, 69, "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    store.resume();
+    message
 }
 
 pub(crate) fn a_server_that_dies_meanwhile_does_not_change_the_status_of_a_command_that_ended_in_time(
-    on: &impl OnServer,
+    store: &impl ServerStore,
 ) {
-    // Sessions look whether they are still there, once a second unless told otherwise.
-    let seldom = format!("{}&validate=1m", on.url());
-    let options: &[&str] = match on.ends_with_connection() {
-        true => &["-u", &seldom],
+    // By default a session is checked once in a second.
+    let with_rare_checks = format!("{}&validate=1m", store.url());
+    let options: &[&str] = match store.ends_with_connection() {
+        true => &["-u", &with_rare_checks],
         false => &[],
     };
-    let mut talk = on.start_run(options, "x", "echo up; read line; exit 3");
-    talk.lines_are(&["up"]);
-    on.kill();
-    talk.close_input();
-    until("it ends", || talk.child.try_wait().unwrap().is_some());
-    assert_eq!(talk.code(), 3);
+    let mut process = store.start_run(options, "x", "echo up; read line; exit 3");
+    process.lines_are(&["up"]);
+    store.kill();
+    process.close_input();
+    until("the command ends", || {
+        process.child.try_wait().unwrap().is_some()
+    });
+    assert_eq!(process.code(), 3);
     assert!(
-        !talk.err_rest().is_empty(),
-        "it says that it could not release"
+        !process.err_rest().is_empty(),
+        "tenure prints that it could not release"
     );
 }

@@ -1,4 +1,4 @@
-//! A pseudo-terminal of its own, which controls its session.
+//! A pseudo-terminal that controls the session of its process.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use super::Store;
 
-/// A process whose standard streams are a terminal, and the one who sits at it.
+/// A process whose standard streams are a terminal, and the other side of that terminal.
 pub(crate) struct Terminal {
     keys: File,
     pub(crate) child: Child,
@@ -63,7 +63,7 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits until that is shown; what was shown up to then is forgotten.
+    /// Waits until `wanted` is shown. Returns what was shown up to then.
     pub(crate) fn shows(&mut self, wanted: &str) -> String {
         loop {
             if let Some(at) = self.shown.find(wanted) {
@@ -78,7 +78,7 @@ impl Terminal {
         }
     }
 
-    /// All that is still shown, when everybody has left the terminal.
+    /// The rest of what is shown, until all processes have closed the terminal.
     pub(crate) fn rest(&mut self) -> String {
         while self.read() {}
         std::mem::take(&mut self.shown)
@@ -86,7 +86,7 @@ impl Terminal {
 
     fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
-        // Far longer than anything takes here: a test that hangs is to say where.
+        // Far longer than each step takes: a test that hangs fails, with the place.
         let limit = rustix::event::Timespec {
             tv_sec: 60,
             tv_nsec: 0,
@@ -116,7 +116,7 @@ impl Terminal {
             .wait()
             .unwrap()
             .code()
-            .expect("it ends by itself")
+            .expect("the process exits, and no signal ends it")
     }
 }
 

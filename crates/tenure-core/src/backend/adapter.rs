@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Hold, Release, Renewal, Request,
-    only_reference_store, unsupported_raise, unsupported_write,
+use super::finding::Finding;
+use super::interface::{
+    Backend, BoxFuture, only_reference_store, unsupported_raise, unsupported_write,
 };
+use super::loss_notifier::LossNotifier;
+use super::messages::{Answer, Hold, Release, Renewal, Request};
 use crate::error::Error;
 use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
@@ -32,8 +34,8 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
     }
 
     /// See [`Backend::attach`].
-    fn attach(&self, alarm: Alarm) {
-        drop(alarm);
+    fn attach(&self, notifier: LossNotifier) {
+        drop(notifier);
     }
 
     /// See [`Backend::acquire`].
@@ -127,8 +129,8 @@ impl<S: AsyncBackend> Backend for Arc<S> {
         S::clock(self)
     }
 
-    fn attach(&self, alarm: Alarm) {
-        S::attach(self, alarm);
+    fn attach(&self, notifier: LossNotifier) {
+        S::attach(self, notifier);
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

@@ -1,8 +1,6 @@
 //! One run of one behaviour: its names, its clients, its time.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::panic::Location;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,6 +15,7 @@ use crate::rt::lock;
 use crate::time::Time;
 use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 
+use super::failure::{Failure, Verdict, check};
 use super::harness::{Harness, Look, Trouble};
 
 /// How long an event may take that happens at once on an idle machine. Far above that, so that a busy machine is
@@ -28,59 +27,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The longest pause: an inspection may open a connection, and the end of a lease takes seconds.
 const LOOK_AGAIN_LATER: Duration = Duration::from_millis(20);
-
-/// A behaviour that was not shown: what was expected, what was seen, and the place in the suite.
-#[derive(Clone, Debug)]
-pub struct Failure(String);
-
-/// The result of a behaviour.
-pub type Verdict = Result<(), Failure>;
-
-impl Failure {
-    /// A failure that says what was expected and what was seen.
-    #[track_caller]
-    pub fn new(text: impl fmt::Display) -> Self {
-        let at = Location::caller();
-        Self(format!("{text} [{}:{}]", at.file(), at.line()))
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl From<Error> for Failure {
-    #[track_caller]
-    fn from(err: Error) -> Self {
-        Self::new(format_args!("unexpected error: {err:?}"))
-    }
-}
-
-impl From<std::io::Error> for Failure {
-    #[track_caller]
-    fn from(err: std::io::Error) -> Self {
-        Self::new(format_args!("unexpected error: {err}"))
-    }
-}
-
-impl From<tokio::task::JoinError> for Failure {
-    #[track_caller]
-    fn from(err: tokio::task::JoinError) -> Self {
-        Self::new(format_args!("a task of the behaviour ended badly: {err}"))
-    }
-}
-
-/// Ends the behaviour unless the condition holds.
-macro_rules! check {
-    ($condition:expr, $($text:tt)+) => {
-        if !$condition {
-            return Err($crate::conformance::Failure::new(format_args!($($text)+)));
-        }
-    };
-}
-pub(super) use check;
 
 /// Ends the behaviour unless the outcome is an error of that kind.
 #[track_caller]
@@ -383,7 +329,7 @@ impl Case {
                     return Ok(());
                 }
                 if start.elapsed() > SOON {
-                    return Err(Failure(format!("{never}, last look: {look:?}")));
+                    return Err(never.with(format_args!("last look: {look:?}")));
                 }
                 let pause = start.elapsed() / 50;
                 tokio::time::sleep(pause.clamp(LOOK_AGAIN, LOOK_AGAIN_LATER)).await;

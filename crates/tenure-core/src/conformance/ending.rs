@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew};
 
-use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
+use super::case::{Case, SOON, expect_error};
+use super::failure::{Failure, Verdict, check};
 use super::harness::Trouble;
 
 /// Rule 13: when `release` has answered, the name is free.

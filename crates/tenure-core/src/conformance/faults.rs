@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::LostReason;
 use crate::guarantees::Fault;
 
-use super::case::{Case, Failure, Verdict, check, expect_greater};
+use super::case::{Case, expect_greater};
+use super::failure::{Failure, Verdict, check};
 use super::lock_holder::LockHolder;
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).

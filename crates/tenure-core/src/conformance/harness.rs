@@ -9,7 +9,7 @@ use crate::guarantees::Guarantees;
 use crate::rt::Clock;
 use crate::{Client, Error};
 
-use super::case::Failure;
+use super::failure::Failure;
 
 /// One store under test.
 ///

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew, State};
 
-use super::case::{Case, Failure, Verdict, check, expect_error, expect_greater};
+use super::case::{Case, expect_error, expect_greater};
+use super::failure::{Failure, Verdict, check};
 use super::harness::Trouble;
 
 /// Rule 1: a counter that 100 contenders increment by read, sleep, write ends at exactly 100.

@@ -7,7 +7,8 @@ use crate::error::Step;
 use crate::guarantees::Order;
 use crate::{Error, ErrorKind, Lock, Mode, Renew};
 
-use super::case::{Case, Failure, Verdict, check, expect_error};
+use super::case::{Case, expect_error};
+use super::failure::{Failure, Verdict, check};
 
 /// Rule 18: host, process, label, client, since when, under which number, for how long.
 pub(super) async fn the_holder_is_visible(case: Arc<Case>) -> Verdict {

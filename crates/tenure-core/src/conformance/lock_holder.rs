@@ -27,7 +27,8 @@ use tokio::sync::mpsc;
 use crate::time::parse_duration;
 use crate::{Client, Error, ErrorKind, Guard, Lock, Renew, State};
 
-use super::case::{Case, Failure};
+use super::case::Case;
+use super::failure::Failure;
 use super::harness::Harness;
 
 /// Whether other processes can reach this store.

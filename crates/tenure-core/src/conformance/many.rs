@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::ErrorKind;
 
-use super::case::{Case, Failure, Verdict, check, expect_error};
+use super::case::{Case, expect_error};
+use super::failure::{Failure, Verdict, check};
 
 /// Rule 1: every name or none, each with a token, a name given twice counted once.
 pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {

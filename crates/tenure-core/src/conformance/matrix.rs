@@ -6,42 +6,17 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::backend::BoxFuture;
-use crate::guarantees::Guarantees;
 use crate::rt::lock;
 
-use super::case::{Case, Failure, SOON, Verdict};
+use super::behaviour::Behaviour;
+use super::behaviours::BEHAVIOURS;
+use super::case::{Case, SOON};
+use super::failure::{Failure, Verdict};
 use super::harness::Harness;
 use super::idle::wait_for_idle_machine;
-use super::{BEHAVIOURS, lock_holder};
 
 /// The time limit of one behaviour. Every wait inside a behaviour has a shorter limit.
 const LIMIT: Duration = Duration::from_secs(300);
-
-/// One behaviour that every backend must show, or must have a reason not to show.
-#[derive(Clone, Copy)]
-pub struct Behaviour {
-    /// `theme::name`.
-    pub name: &'static str,
-    /// The number of the rule in the specification.
-    pub rule: &'static str,
-    /// `Err(reason)`: the behaviour does not apply to this store, or cannot be shown with this harness.
-    pub needs: fn(&Guarantees, &dyn Harness) -> Result<(), &'static str>,
-    /// The behaviour itself.
-    pub run: fn(Arc<Case>) -> BoxFuture<Verdict>,
-}
-
-impl Behaviour {
-    /// Whether the behaviour affects all clients of the store, so that no other behaviour may run at the same time.
-    fn is_alone(&self) -> bool {
-        self.name.starts_with("faults::")
-    }
-}
-
-impl fmt::Debug for Behaviour {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
 
 /// How to open a harness.
 pub type Open = fn() -> BoxFuture<Result<Arc<dyn Harness>, Failure>>;
@@ -314,128 +289,6 @@ impl fmt::Display for Report {
             "{}: {passed} passed, {skipped} skipped, {failed} failed, of {}",
             self.setup,
             BEHAVIOURS.len()
-        )
-    }
-}
-
-/// What behaviours may need.
-pub(super) mod needs {
-    use super::{Guarantees, Harness, lock_holder};
-    use crate::error::Step;
-    use crate::guarantees::{Fault, Order};
-
-    use super::super::harness::Trouble;
-
-    type Needs = Result<(), &'static str>;
-
-    fn unless(missing: bool, reason: &'static str) -> Needs {
-        if missing { Err(reason) } else { Ok(()) }
-    }
-
-    pub(in super::super) fn nothing(_: &Guarantees, _: &dyn Harness) -> Needs {
-        Ok(())
-    }
-
-    pub(in super::super) fn leases(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(!h.leases(), "no lease runs in this store")
-    }
-
-    pub(in super::super) fn processes(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            !lock_holder::is_possible(h),
-            "no other process can reach this store",
-        )
-    }
-
-    pub(in super::super) fn requests(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.requests().is_none(),
-            "requests to this store cannot be counted",
-        )
-    }
-
-    pub(in super::super) fn evict(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.evict("x").is_none(),
-            "nothing but `break_lock` takes a hold away in this store",
-        )
-    }
-
-    pub(in super::super) fn lost_requests(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.disturb(Step::Acquire, Trouble::RequestLost).is_none(),
-            "no request to this store can get lost",
-        )
-    }
-
-    pub(in super::super) fn pausing(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(h.pause_store().is_none(), "this store cannot fall silent")
-    }
-
-    pub(in super::super) fn connections(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.break_connection().is_none(),
-            "there is no connection to this store",
-        )
-    }
-
-    pub(in super::super) fn outlives_connections(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.ends_with_connection(),
-            "a hold of this store ends with its connection",
-        )
-    }
-
-    pub(in super::super) fn wiping(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.wipe_store().is_none(),
-            "this store forgets nothing while it runs",
-        )
-    }
-
-    pub(in super::super) fn restarting(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(
-            h.restart_store().is_none(),
-            "this store cannot be restarted",
-        )
-    }
-
-    pub(in super::super) fn secret(_: &Guarantees, h: &dyn Harness) -> Needs {
-        unless(h.secret().is_none(), "there is no password for this store")
-    }
-
-    pub(in super::super) fn fair(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(g.order != Order::Fair, "no order of waiters is promised")
-    }
-
-    pub(in super::super) fn shared(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(!g.shared, "no shared holds")
-    }
-
-    pub(in super::super) fn permits(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(!g.permits, "no permits")
-    }
-
-    pub(in super::super) fn min_hold(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(!g.min_hold, "no `min_hold`")
-    }
-
-    pub(in super::super) fn lock_delay(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(!g.lock_delay, "no `lock_delay`")
-    }
-
-    pub(in super::super) fn something_unsupported(g: &Guarantees, _: &dyn Harness) -> Needs {
-        let everything = g.shared && g.permits && g.min_hold && g.lock_delay;
-        unless(
-            everything && g.order == Order::Fair,
-            "this store can do everything",
-        )
-    }
-
-    pub(in super::super) fn survives_pause(g: &Guarantees, _: &dyn Harness) -> Needs {
-        unless(
-            !g.survives(Fault::HolderPaused),
-            "promises nothing when the holder is paused",
         )
     }
 }

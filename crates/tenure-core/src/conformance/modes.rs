@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::Case;
+use super::failure::{Failure, Verdict, check};
 
 /// Rule 1: shared holders of several clients hold together, and no exclusive holder beside them.
 pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::{Client, ErrorKind, LockName};
+use crate::{Client, ErrorKind, Guard, LockName};
 
-use super::case::{Case, Failure, Verdict, check};
+use super::case::Case;
+use super::failure::{Failure, Verdict, check};
 use super::hostile;
 
 /// Rule 17: a hold of one name does not affect another name.
@@ -107,7 +108,7 @@ where
     }
 }
 
-/// All of these can be held at the same time, each of them once.
+/// All of these names can be held at the same time, each of them once.
 async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let unique: BTreeSet<_> = names.iter().collect();
@@ -136,32 +137,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
     for (name, tried) in names.iter().zip(tried) {
         check!(tried?.is_none(), "two hold {name:?}");
     }
-    // Some of them: the list below shows all.
-    for (name, guard) in names.iter().zip(&guards).step_by(16) {
-        let status = second.inspect(name).await?;
-        let token = status.holds.first().and_then(|hold| hold.token);
-        check!(
-            token == Some(guard.token()) && status.name.as_str() == name,
-            "{name:?} is shown as {} with {token:?}",
-            status.name
-        );
-    }
-    let listed: BTreeMap<_, _> = second
-        .list("")
-        .await?
-        .into_iter()
-        .map(|status| {
-            let token = status.holds.first().and_then(|hold| hold.token);
-            (status.name.as_str().to_owned(), token)
-        })
-        .collect();
-    for (name, guard) in names.iter().zip(&guards) {
-        check!(
-            listed.get(name) == Some(&Some(guard.token())),
-            "{name:?} is held and listed as {:?}",
-            listed.get(name)
-        );
-    }
+    shown_as_held(&second, &names, &guards).await?;
     for guard in &guards {
         check!(guard.is_held(), "{} was lost", guard.name());
     }
@@ -173,7 +149,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
         let is_ours = names.iter().any(|name| name == status.name.as_str());
         check!(!is_ours, "{} was released and is held", status.name);
     }
-    // What was given back can be had again, by somebody else.
+    // Another client can acquire a name that was released.
     for name in names.iter().step_by(16) {
         let Some(guard) = take(&second, name).try_acquire().await? else {
             return Err(Failure::new(format_args!(
@@ -181,6 +157,37 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
             )));
         };
         guard.release().await?;
+    }
+    Ok(())
+}
+
+/// The store shows each of these names with the token of its guard.
+async fn shown_as_held(client: &Client, names: &[String], guards: &[Guard]) -> Verdict {
+    // Only some of the names are inspected: the list below shows all.
+    for (name, guard) in names.iter().zip(guards).step_by(16) {
+        let status = client.inspect(name).await?;
+        let token = status.holds.first().and_then(|hold| hold.token);
+        check!(
+            token == Some(guard.token()) && status.name.as_str() == name,
+            "{name:?} is shown as {} with {token:?}",
+            status.name
+        );
+    }
+    let listed: BTreeMap<_, _> = client
+        .list("")
+        .await?
+        .into_iter()
+        .map(|status| {
+            let token = status.holds.first().and_then(|hold| hold.token);
+            (status.name.as_str().to_owned(), token)
+        })
+        .collect();
+    for (name, guard) in names.iter().zip(guards) {
+        check!(
+            listed.get(name) == Some(&Some(guard.token())),
+            "{name:?} is held and listed as {:?}",
+            listed.get(name)
+        );
     }
     Ok(())
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::{ErrorKind, Owner};
 
-use super::case::{Case, Failure, Verdict, check, expect_error};
+use super::case::{Case, expect_error};
+use super::failure::{Failure, Verdict, check};
 
 /// Rule 21: a second acquisition by the same client, task or thread finds the lock busy.
 pub(super) async fn a_lock_is_not_reentrant_by_default(case: Arc<Case>) -> Verdict {

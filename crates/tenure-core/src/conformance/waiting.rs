@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 
 use crate::{Client, ErrorKind, Guard, Lock};
 
-use super::case::{Case, Failure, SOON, Verdict, check, expect_error};
+use super::case::{Case, SOON, expect_error};
+use super::failure::{Failure, Verdict, check};
 
 /// Rule 12: `acquire` gives up after `wait`, not before, and names the holder.
 pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verdict {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::lost::Loss;
 use crate::rt::{BackgroundTasks, Spawner, lock};
 
-use super::observe::LOG_TARGET;
+use super::labels::LOG_TARGET;
 
 /// What a user registered.
 type Callback = Arc<dyn Fn(&Loss) + Send + Sync>;

@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::rt::{Clock, lock};
 use crate::time::Time;
 
-use super::observe::{Outcome, RenewalOutcome, reason_label};
+use super::labels::{Outcome, RenewalOutcome, reason_label};
 
 /// What kind of number it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,16 +282,6 @@ impl Drop for HoldMetrics {
         self.series.held.decrement(1.0);
         let held = self.clock.now().since(self.since);
         self.series.hold.record(held.as_secs_f64());
-    }
-}
-
-impl RenewalOutcome {
-    const fn label(self) -> &'static str {
-        match self {
-            Self::Renewed => "renewed",
-            Self::Lost => "lost",
-            Self::Unanswered => "unanswered",
-        }
     }
 }
 

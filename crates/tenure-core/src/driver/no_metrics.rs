@@ -4,7 +4,7 @@ use crate::lost::LostReason;
 use crate::options::Options;
 use crate::rt::Clock;
 
-use super::observe::{Outcome, RenewalOutcome};
+use super::labels::{Outcome, RenewalOutcome};
 
 pub(super) struct ClientMetrics;
 

@@ -13,57 +13,9 @@ use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Options;
 
-use super::Driver;
+use super::labels::{Outcome, RenewalOutcome, reason_label};
 use super::metrics::{AcquisitionMetrics, HoldMetrics};
-
-/// The target of the driver's events. Users of the crate `tenure` filter by its name, and know no other crate.
-pub(super) const LOG_TARGET: &str = "tenure::driver";
-
-/// How an acquisition ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// The lock was taken from the store.
-    Granted,
-    /// Another holder kept it until the end of the wait.
-    Busy,
-    /// The caller dropped the future.
-    Cancelled,
-    /// It ended with an error.
-    Failed,
-    /// The owner held the lock already; the store was not asked.
-    Reentered,
-}
-
-impl Outcome {
-    pub(super) const fn label(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Busy => "busy",
-            Self::Cancelled => "cancelled",
-            Self::Failed => "failed",
-            Self::Reentered => "reentered",
-        }
-    }
-}
-
-/// How the store answered a renewal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RenewalOutcome {
-    Renewed,
-    Lost,
-    Unanswered,
-}
-
-/// The label of a reason.
-pub(super) const fn reason_label(reason: LostReason) -> &'static str {
-    match reason {
-        LostReason::Expired => "expired",
-        LostReason::MaxHold => "max_hold",
-        LostReason::SessionGone => "session_gone",
-        LostReason::TakenOver => "taken_over",
-        LostReason::StoreSaysNo => "store_says_no",
-    }
-}
+use super::shared::Driver;
 
 /// One call of `acquire`, `try_acquire` or `run`, until its answer. Dropped before that, it was cancelled.
 pub(crate) struct Acquisition {
@@ -87,7 +39,7 @@ impl Acquisition {
         let span = info_span!(
             target: "tenure",
             "tenure.acquire",
-            store = driver.backend_name,
+            store = driver.backend_name(),
             name = %Names(names),
             mode = %options.mode,
             wait = %Wait(wait),
@@ -167,7 +119,7 @@ impl Observation {
             target: "tenure",
             parent: None,
             "tenure.hold",
-            store = driver.backend_name,
+            store = driver.backend_name(),
             name = %Names(std::slice::from_ref(name)),
             mode = %options.mode,
             token,

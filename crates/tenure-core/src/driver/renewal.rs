@@ -5,34 +5,47 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
-use crate::backend::{Listener, Renewal};
+use crate::backend::{Backend, Hold, LossListener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::logic::lease::Tick;
 use crate::logic::pace;
 use crate::lost::LostReason;
-use crate::rt::{Task, lock};
+use crate::rt::{Clock, Spawner, Task, lock};
 use crate::time::Time;
 
-use super::Driver;
-use super::held::{Held, WeakHeld};
-use super::losses::Losses;
-use super::observe::RenewalOutcome;
+/// A hold, as far as its renewal is concerned.
+pub(super) trait Renewable: Send + Sync {
+    fn owner(&self) -> OwnerId;
 
-/// All holds of a client, and those of them that something is due for.
-#[derive(Default)]
+    /// The hold as the backend knows it.
+    fn hold(&self) -> Hold;
+
+    /// The task took the hold out of its list because something is due for it. Returns what.
+    fn tick(self: Arc<Self>, now: Time) -> Tick;
+
+    /// The backend answered a renewal.
+    fn answered(self: Arc<Self>, answer: Renewal);
+
+    /// The store, or its session, says that the hold is over.
+    fn refused(self: Arc<Self>, reason: LostReason);
+}
+
+/// All holds of a client, and the task that renews them.
 pub(super) struct Renewals {
+    backend: Arc<dyn Backend>,
+    clock: Clock,
+    spawner: Spawner,
     list: Mutex<List>,
     earlier: Notify,
-    /// Whom to tell of a hold that is lost.
-    pub(super) losses: Arc<Losses>,
 }
 
 struct List {
-    due: BTreeMap<(Time, OwnerId), WeakHeld>,
+    by_owner: HashMap<OwnerId, Weak<dyn Renewable>, RandomAlready>,
+    /// The holds for which something is due, by the time when it is due.
+    due: BTreeMap<(Time, OwnerId), Weak<dyn Renewable>>,
     /// When the task looks next. It may find nothing: most holds end long before anything is due for them, and nobody
     /// wakes it for that. Nor is it put off for that: the next hold would have to wake it again.
     wakes: Time,
-    by_owner: HashMap<OwnerId, WeakHeld, RandomAlready>,
     task: Option<Task>,
     is_stopped: bool,
 }
@@ -59,49 +72,66 @@ impl List {
     }
 }
 
-impl std::fmt::Debug for Renewals {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Renewals")
-            .field("holds", &lock(&self.list).by_owner.len())
-            .finish()
-    }
-}
-
 impl Renewals {
-    /// Makes a new hold known to alarms, and to the task if something is due for it.
-    pub(super) fn begin(
+    pub(super) fn new(backend: Arc<dyn Backend>, clock: Clock, spawner: Spawner) -> Self {
+        Self {
+            backend,
+            clock,
+            spawner,
+            list: Mutex::default(),
+            earlier: Notify::new(),
+        }
+    }
+
+    /// Adds a new hold, and starts the task if something is due for the hold.
+    pub(super) fn begin<H: Renewable + 'static>(
         self: &Arc<Self>,
-        driver: &Arc<Driver>,
-        held: &Arc<Held>,
+        held: &Arc<H>,
         due: Option<Time>,
     ) {
         let mut list = lock(&self.list);
-        list.by_owner.insert(held.owner(), Arc::downgrade(held));
+        let weak: Weak<H> = Arc::downgrade(held);
+        list.by_owner.insert(held.owner(), weak.clone());
         if due.is_some() && list.task.is_none() && !list.is_stopped {
-            let task = run(self.clone(), Arc::downgrade(driver));
-            list.task = Some(driver.spawner.spawn(task));
+            let task = run(Arc::downgrade(self), self.clock.clone());
+            list.task = Some(self.spawner.spawn(task));
         }
-        self.set(&mut list, held, None, due);
+        self.set(&mut list, held.owner(), weak, None, due);
     }
 
     /// The counterpart of [`Renewals::begin`].
-    pub(super) fn end(&self, held: &Arc<Held>, due: Option<Time>) {
+    pub(super) fn end(&self, owner: OwnerId, due: Option<Time>) {
         let mut list = lock(&self.list);
-        list.by_owner.remove(&held.owner());
-        self.set(&mut list, held, due, None);
+        list.by_owner.remove(&owner);
+        if let Some(due) = due {
+            list.due.remove(&(due, owner));
+        }
     }
 
     /// Something is due for `held` at another time than before.
-    pub(super) fn moved(&self, held: &Arc<Held>, from: Option<Time>, to: Option<Time>) {
-        self.set(&mut lock(&self.list), held, from, to);
+    pub(super) fn moved<H: Renewable + 'static>(
+        &self,
+        held: &Arc<H>,
+        from: Option<Time>,
+        to: Option<Time>,
+    ) {
+        let weak: Weak<H> = Arc::downgrade(held);
+        self.set(&mut lock(&self.list), held.owner(), weak, from, to);
     }
 
-    fn set(&self, list: &mut List, held: &Arc<Held>, from: Option<Time>, to: Option<Time>) {
+    fn set(
+        &self,
+        list: &mut List,
+        owner: OwnerId,
+        held: Weak<dyn Renewable>,
+        from: Option<Time>,
+        to: Option<Time>,
+    ) {
         if let Some(from) = from {
-            list.due.remove(&(from, held.owner()));
+            list.due.remove(&(from, owner));
         }
         if let Some(to) = to {
-            list.due.insert((to, held.owner()), Arc::downgrade(held));
+            list.due.insert((to, owner), held);
             if to < list.wakes {
                 list.wakes = to;
                 self.earlier.notify_one();
@@ -118,7 +148,22 @@ impl Renewals {
         }
     }
 
-    fn take_due(&self, until: Time) -> Vec<Arc<Held>> {
+    /// Does what is due, and returns when the task looks next.
+    fn round(&self) -> Time {
+        let now = self.clock.now();
+        let due = self.take_due(now);
+        let batch: Vec<_> = due
+            .into_iter()
+            .filter(|held| held.clone().tick(now) == Tick::Renew)
+            .collect();
+        if !batch.is_empty() {
+            // A task of its own: while a request hangs, other holds are told that their deadline has passed.
+            self.spawner.spawn(renew(self.backend.clone(), batch));
+        }
+        lock(&self.list).next(now)
+    }
+
+    fn take_due(&self, until: Time) -> Vec<Arc<dyn Renewable>> {
         let mut list = lock(&self.list);
         let mut due = Vec::new();
         while let Some(entry) = list.due.first_entry() {
@@ -131,8 +176,8 @@ impl Renewals {
     }
 }
 
-/// What the backend says.
-impl Listener for Renewals {
+/// The reports of the backend.
+impl LossListener for Renewals {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
         let held = lock(&self.list)
             .by_owner
@@ -149,30 +194,17 @@ impl Listener for Renewals {
             .values()
             .filter_map(Weak::upgrade)
             .collect();
-        all.iter().for_each(|held| held.refused(reason));
+        all.into_iter().for_each(|held| held.refused(reason));
     }
 }
 
-/// Neither the driver nor a hold is kept alive by this task while it sleeps.
-async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
+/// Keeps neither the client nor a hold alive while it sleeps.
+async fn run(renewals: Weak<Renewals>, clock: Clock) {
     loop {
-        let (clock, next) = {
-            let Some(driver) = driver.upgrade() else {
-                return;
-            };
-            let now = driver.clock.now();
-            let due = renewals.take_due(now);
-            let batch: Vec<_> = due
-                .into_iter()
-                .filter(|held| held.due(now) == Tick::Renew)
-                .collect();
-            if !batch.is_empty() {
-                // A task of its own: a request that hangs must not keep anybody from being told
-                // that a deadline has passed.
-                driver.spawner.spawn(renew(driver.clone(), batch));
-            }
-            (driver.clock.clone(), lock(&renewals.list).next(now))
+        let Some(renewals) = renewals.upgrade() else {
+            return;
         };
+        let next = renewals.round();
         tokio::select! {
             biased;
             () = clock.sleep_until(next) => {}
@@ -181,21 +213,12 @@ async fn run(renewals: Arc<Renewals>, driver: Weak<Driver>) {
     }
 }
 
-async fn renew(driver: Arc<Driver>, batch: Vec<Arc<Held>>) {
-    let holds = batch.iter().map(|held| held.hold(false)).collect();
-    let answers = driver.backend.renew(holds).await;
+async fn renew(backend: Arc<dyn Backend>, batch: Vec<Arc<dyn Renewable>>) {
+    let holds = batch.iter().map(|held| held.hold()).collect();
+    let answers = backend.renew(holds).await;
     debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
-    for (held, answer) in batch.iter().zip(answers) {
-        held.observe_renewal(match &answer {
-            Renewal::Renewed { .. } => RenewalOutcome::Renewed,
-            Renewal::Lost(_) => RenewalOutcome::Lost,
-            Renewal::Unknown(_) => RenewalOutcome::Unanswered,
-        });
-        match answer {
-            Renewal::Renewed { sent, ttl } => held.renewed(sent, ttl),
-            Renewal::Lost(reason) => held.refused(reason),
-            Renewal::Unknown(err) => held.unanswered(&err),
-        }
+    for (held, answer) in batch.into_iter().zip(answers) {
+        held.answered(answer);
     }
 }
 
@@ -207,7 +230,12 @@ mod tests {
     #[test]
     fn a_look_that_is_planned_is_not_put_off_because_nothing_is_due_any_more() {
         let at = Time::from_nanos;
-        let hold = |due| ((at(due), OwnerId::random()), Weak::new());
+        let hold = |due| {
+            (
+                (at(due), OwnerId::random()),
+                Weak::<crate::driver::Held>::new() as Weak<dyn Renewable>,
+            )
+        };
         let mut list = List::default();
         assert_eq!(list.next(at(1)), Time::MAX);
         list.due.extend([hold(10), hold(20)]);

@@ -117,7 +117,7 @@ pub struct Table {
 pub(super) struct Slot {
     pub(super) last_token: u64,
     pub(super) holds: Vec<Hold>,
-    pub(super) rests: Vec<Rest>,
+    pub(super) reservations: Vec<Reservation>,
     pub(super) waiters: VecDeque<Waiter>,
     /// When the next lease, reservation or waiter ends.
     due: Time,
@@ -148,9 +148,9 @@ pub(super) struct Hold {
     pub(super) lock_delay: Duration,
 }
 
-/// What an ended hold leaves behind: it conflicts as the hold did, and belongs to nobody.
+/// What an ended hold leaves behind (`min_hold`, `lock_delay`): it conflicts as the hold did, and has no owner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rest {
+pub(super) struct Reservation {
     pub(super) mode: Mode,
     pub(super) until: Time,
 }
@@ -398,7 +398,8 @@ impl Table {
             let over = slot.holds[at].expires;
             slot.end(at, true, over, now);
         }
-        slot.rests.retain(|rest| rest.until > now);
+        slot.reservations
+            .retain(|reservation| reservation.until > now);
         slot.waiters.retain(|waiter| {
             let alive = waiter.alive_until > now;
             if !alive {
@@ -477,7 +478,7 @@ impl Slot {
         Self {
             last_token,
             holds: Vec::new(),
-            rests: Vec::new(),
+            reservations: Vec::new(),
             waiters: VecDeque::new(),
             due: Time::MAX,
             planned: Time::MAX,
@@ -500,7 +501,7 @@ impl Slot {
             .holds
             .iter()
             .map(|hold| hold.mode)
-            .chain(self.rests.iter().map(|rest| rest.mode));
+            .chain(self.reservations.iter().map(|reservation| reservation.mode));
         match mode {
             Mode::Exclusive => taken.next().is_none(),
             Mode::Shared => taken.all(|mode| mode != Mode::Exclusive),
@@ -541,7 +542,7 @@ impl Slot {
             until = until.max(over.after(hold.lock_delay));
         }
         if until > now {
-            self.rests.push(Rest {
+            self.reservations.push(Reservation {
                 mode: hold.mode,
                 until,
             });
@@ -559,15 +560,22 @@ impl Slot {
     }
 
     fn unused(&self) -> bool {
-        self.holds.is_empty() && self.rests.is_empty() && self.waiters.is_empty()
+        self.holds.is_empty() && self.reservations.is_empty() && self.waiters.is_empty()
     }
 
     /// When the next lease, reservation or waiter ends.
     fn next(&self) -> Time {
         let holds = self.holds.iter().map(|hold| hold.expires);
-        let rests = self.rests.iter().map(|rest| rest.until);
+        let reserved = self
+            .reservations
+            .iter()
+            .map(|reservation| reservation.until);
         let waiters = self.waiters.iter().map(|waiter| waiter.alive_until);
-        holds.chain(rests).chain(waiters).min().unwrap_or(Time::MAX)
+        holds
+            .chain(reserved)
+            .chain(waiters)
+            .min()
+            .unwrap_or(Time::MAX)
     }
 
     fn view(&self) -> View {
@@ -585,7 +593,11 @@ impl Slot {
                 .iter()
                 .map(|waiter| (waiter.claim.owner, waiter.claim.mode))
                 .collect(),
-            reserved_until: self.rests.iter().map(|rest| rest.until).max(),
+            reserved_until: self
+                .reservations
+                .iter()
+                .map(|reservation| reservation.until)
+                .max(),
         }
     }
 }

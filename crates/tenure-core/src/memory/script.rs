@@ -1,32 +1,16 @@
 //! What tests can do to a store in memory: move its clock, disturb requests, end holds.
 
-use std::future::ready;
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, Store};
-use crate::backend::{BoxFuture, Request};
-use crate::error::{Error, ErrorKind, Step};
+use super::disturbance::Disturbance;
+use super::inspect;
+use super::store::Backend;
+use crate::error::{Error, Step};
 use crate::holder::Status;
 use crate::logic::table::Table;
 use crate::name::LockName;
 use crate::rt::{VirtualClock, lock};
 use crate::time::Time;
-
-/// What a test can do to one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Disturbance {
-    /// It does not reach the store: `Unreachable`.
-    RequestLost,
-    /// It is applied and the reply does not come back: `Indeterminate`.
-    ReplyLost,
-    /// It is applied and no reply comes until the request is stopped or the store is
-    /// [resumed](Backend::resume): then `Indeterminate`.
-    ReplyNever,
-    /// It reaches the store this much later.
-    Late(Duration),
-}
 
 impl Backend {
     /// Moves the clock forward in one step; what was due on the way is due now.
@@ -110,7 +94,7 @@ impl Backend {
 
     /// Who holds it and who waits: no request, so nothing that is scripted happens to it.
     pub fn status(&self, name: &LockName) -> Status {
-        self.0.status(name)
+        inspect::status(&self.0, name)
     }
 
     /// Whether nobody holds and nobody waits for anything.
@@ -119,89 +103,4 @@ impl Backend {
         state.table.tick(self.0.clock.now());
         state.table.names("").is_empty() && state.waiting.is_empty() && state.holders.is_empty()
     }
-
-    /// Runs `apply`, on time or as disturbed. `stop` ends what hangs.
-    pub(super) fn request<T: Send + 'static>(
-        &self,
-        step: Step,
-        stop: Option<Arc<Request>>,
-        apply: impl FnOnce(&Arc<Store>) -> T + Send + 'static,
-        stopped: impl FnOnce() -> Result<T, Error> + Send + 'static,
-    ) -> BoxFuture<Result<T, Error>> {
-        let (disturbance, paused) = {
-            let mut state = lock(&self.0.state);
-            state.requests += 1;
-            if state.is_undisturbed() {
-                drop(state);
-                return Box::pin(ready(Ok(apply(&self.0))));
-            }
-            let at = state
-                .script
-                .iter()
-                .position(|(scripted, _)| *scripted == step);
-            (
-                at.and_then(|at| state.script.remove(at)),
-                state.resumed.clone(),
-            )
-        };
-        let store = self.0.clone();
-        Box::pin(async move {
-            let stop_raised = async {
-                match &stop {
-                    Some(request) => request.stop.raised().await,
-                    None => std::future::pending().await,
-                }
-            };
-            if let Some(resumed) = paused {
-                tokio::select! {
-                    biased;
-                    () = resumed.raised() => {}
-                    () = stop_raised => return stopped(),
-                }
-                return Ok(apply(&store));
-            }
-            match disturbance.map(|(_, disturbance)| disturbance) {
-                None => Ok(apply(&store)),
-                Some(Disturbance::RequestLost) => Err(Error::new(
-                    ErrorKind::Unreachable,
-                    "the request was lost, as scripted",
-                )),
-                Some(Disturbance::ReplyLost) => {
-                    drop(apply(&store));
-                    Err(reply_lost())
-                }
-                Some(Disturbance::ReplyNever) => {
-                    drop(apply(&store));
-                    let resumed = lock(&store.state).resumed.get_or_insert_default().clone();
-                    tokio::select! {
-                        biased;
-                        () = resumed.raised() => {}
-                        () = stop_raised => {}
-                    }
-                    Err(reply_lost())
-                }
-                Some(Disturbance::Late(by)) => {
-                    let at = store.clock.now().after(by);
-                    tokio::select! {
-                        biased;
-                        () = store.clock.sleep_until(at) => Ok(apply(&store)),
-                        () = stop_raised => stopped(),
-                    }
-                }
-            }
-        })
-    }
-}
-
-pub(super) fn too_young(left: Duration) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!(
-            "the store was restarted and may have forgotten holds; it grants nothing for another {left:.0?}"
-        ),
-    )
-}
-
-pub(super) fn reply_lost() -> Error {
-    Error::new(ErrorKind::Indeterminate, "the reply was lost, as scripted")
 }

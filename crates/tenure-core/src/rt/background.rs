@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-use super::Spawner;
+use super::spawner::Spawner;
 
 /// How many of these tasks run, and how many operations that a caller performs itself.
 #[derive(Default)]

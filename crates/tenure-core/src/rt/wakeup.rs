@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use super::Clock;
+use super::clock::Clock;
 use crate::time::Time;
 
 /// The next wake-up of one task.
@@ -78,8 +78,8 @@ mod tests {
     use std::pin::pin;
     use std::time::Duration;
 
-    use super::super::poll_now;
     use super::*;
+    use crate::rt::poll_now;
 
     fn at(secs: u64) -> Time {
         Time::default().after(Duration::from_secs(secs))

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future;
 
-use tenure_core::backend::{Alarm, Hold, Release, Renewal, Request};
+use tenure_core::backend::{Hold, LossNotifier, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::guarantees::Guarantees;
@@ -34,7 +34,7 @@ pub(super) struct Store {
     pub(super) spawner: Spawner,
     /// Leases that are being given up, or granted to a request that was stopped.
     pub(super) background: Arc<BackgroundTasks>,
-    pub(super) alarm: OnceLock<Alarm>,
+    pub(super) alarm: OnceLock<LossNotifier>,
     pub(super) closing: Flag,
     /// By their ttl in seconds.
     pub(super) sessions: Mutex<HashMap<i64, Arc<Lease>>>,

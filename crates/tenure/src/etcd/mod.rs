@@ -35,7 +35,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use tenure_core::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Release, Renewal, Request,
+    Answer, Backend as Door, BoxFuture, Finding, Hold, LossNotifier, Release, Renewal, Request,
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{Condition, EtcdCompare};
@@ -104,7 +104,7 @@ impl Door for Backend {
         stores_with(capability)
     }
 
-    fn attach(&self, alarm: Alarm) {
+    fn attach(&self, alarm: LossNotifier) {
         // Called once.
         let _ = self.0.alarm.set(alarm);
     }

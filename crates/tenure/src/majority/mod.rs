@@ -3,7 +3,7 @@
 //!
 //! The nodes know nothing of each other, so any of them may fail, and as long as more than half of them
 //! answer the lock goes on. [`wait`](self) asks all of them at once and counts; the decisions are those of
-//! the modules `ballot` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
+//! the modules `quorum_acquisition` and `quorum` of `logic`. Nodes are backends of any kind, used through the trait only.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {
@@ -35,7 +35,8 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tenure_core::backend::{
-    Alarm, Answer, Backend as Door, BoxFuture, Finding, Hold, Listener, Release, Renewal, Request,
+    Answer, Backend as Door, BoxFuture, Finding, Hold, LossListener, LossNotifier, Release,
+    Renewal, Request,
 };
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
@@ -92,7 +93,7 @@ struct Core {
     clock: Clock,
     /// Set by `attach`, which is called inside the client's runtime.
     spawner: OnceLock<Spawner>,
-    alarm: OnceLock<Alarm>,
+    alarm: OnceLock<LossNotifier>,
     /// What hears the nodes' alarms; they keep nothing alive, we do.
     ears: OnceLock<Vec<Arc<Ear>>>,
     claims: Mutex<Claims>,
@@ -243,7 +244,7 @@ impl Door for Backend {
         self.0.clock.clone()
     }
 
-    fn attach(&self, alarm: Alarm) {
+    fn attach(&self, alarm: LossNotifier) {
         if let Some(spawner) = Spawner::current() {
             let _ = self.0.spawner.set(spawner);
         }
@@ -257,7 +258,7 @@ impl Door for Backend {
             .ears
             .get_or_init(|| (0..self.0.nodes.len()).map(ear).collect());
         for (node, ear) in self.0.nodes.iter().zip(ears) {
-            node.attach(Alarm::new(Arc::<Ear>::downgrade(ear)));
+            node.attach(LossNotifier::new(Arc::<Ear>::downgrade(ear)));
         }
     }
 
@@ -325,7 +326,7 @@ impl Ear {
     }
 }
 
-impl Listener for Ear {
+impl LossListener for Ear {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
         self.tell(reason, |core| core.claim(owner).into_iter().collect());
     }

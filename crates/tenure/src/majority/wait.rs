@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::ballot::{Ballot, Next};
+use tenure_core::logic::quorum_acquisition::{Next, QuorumAcquisition};
 use tenure_core::logic::{lease, pace, quorum};
 use tenure_core::time::Time;
 
@@ -37,7 +37,7 @@ struct Contest {
     core: Arc<Core>,
     request: Arc<Request>,
     claim: Arc<Claim>,
-    ballot: Ballot,
+    ballot: QuorumAcquisition,
     crowd: Crowd<Said>,
     nodes: Vec<Node>,
     /// The longest round trip seen.
@@ -73,7 +73,7 @@ pub(super) async fn acquire(core: Arc<Core>, request: Arc<Request>) -> Result<An
         again: Time::MAX,
     };
     let contest = Contest {
-        ballot: Ballot::new(nodes),
+        ballot: QuorumAcquisition::new(nodes),
         crowd: Crowd::empty(nodes),
         nodes: (0..nodes).map(node).collect(),
         round_trip: Duration::ZERO,

@@ -6,24 +6,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use redis::{PushInfo, Value};
 
-use tenure_core::backend::Alarm;
+use tenure_core::backend::LossNotifier;
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
-/// Why a waiter wakes up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WakeUp {
-    /// A release granted the lock to the waiter.
-    HandedOver { token: u64 },
-    /// Something changed: ask again.
-    AskAgain,
-    /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
-    /// the lock that was granted to the waiter meanwhile.
-    Released { sent: Time },
-}
+use crate::lease_store::WakeUp;
 
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {
@@ -35,7 +25,7 @@ pub(super) struct ServerEvents {
     /// all waiters.
     lock_channels: Mutex<HashMap<String, OwnerId>>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
-    alarm: OnceLock<Alarm>,
+    loss_notifier: OnceLock<LossNotifier>,
     /// A connection was lost, so holds have to be verified.
     has_lost_connection: AtomicBool,
     /// The task that verifies holds.
@@ -50,15 +40,15 @@ impl ServerEvents {
             client,
             lock_channels: Mutex::default(),
             waiters: Arc::default(),
-            alarm: OnceLock::new(),
+            loss_notifier: OnceLock::new(),
             has_lost_connection: AtomicBool::new(false),
             maintenance,
         }
     }
 
     /// Called once, as the contract of [`Backend::attach`](tenure_core::backend::Backend::attach) says.
-    pub(super) fn attach(&self, alarm: Alarm) {
-        let _ = self.alarm.set(alarm);
+    pub(super) fn attach(&self, loss_notifier: LossNotifier) {
+        let _ = self.loss_notifier.set(loss_notifier);
     }
 
     /// Wake-ups for `owner` from now on.
@@ -99,8 +89,8 @@ impl ServerEvents {
 
     /// A hold ended without a release of this client.
     pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
-        if let Some(alarm) = self.alarm.get() {
-            alarm.lost(owner, reason);
+        if let Some(loss_notifier) = self.loss_notifier.get() {
+            loss_notifier.lost(owner, reason);
         }
     }
 

@@ -8,9 +8,9 @@
 //! in the queue is still good, and wakes only that waiter.
 //!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `wait`, `renew`,
-//! `release` (the operations) · `requests` (one function for each request), with `scripts` (what is sent) and `batch`
-//! (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
+//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `renew`, `release`
+//! (the operations; `crate::lease_store` waits) · `requests` (one function for each request), with `scripts` (what is
+//! sent) and `batch` (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
 //! has a key) · `server_info` (what a server says about itself) · `errors` (what errors mean) · `inspect` (for
 //! operators).
 
@@ -31,11 +31,12 @@ mod server_info;
 mod settings;
 mod store;
 mod subscribe;
-mod wait;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::backend::{
+    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
@@ -59,8 +60,8 @@ impl AsyncBackend for Store {
         stores_with(capability)
     }
 
-    fn attach(&self, alarm: Alarm) {
-        self.context.events.attach(alarm);
+    fn attach(&self, loss_notifier: LossNotifier) {
+        self.context.events.attach(loss_notifier);
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

@@ -1,13 +1,12 @@
-//! Releasing a hold, leaving the queue, and closing the client.
+//! Releasing a hold or a place in the queue, and closing the client.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Answer, Hold, Release, Request};
+use tenure_core::backend::{Hold, Release};
 use tenure_core::error::{Error, ErrorKind};
 
-use super::names::Keys;
 use super::requests::ReleaseKind;
 use super::store::{HeldEntry, Store};
 
@@ -49,25 +48,6 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         }
     }
     outcome
-}
-
-/// Leaves the queue. A lock that was granted meanwhile is released.
-pub(super) async fn leave_queue(
-    store: &Store,
-    request: &Request,
-    keys: &Keys,
-) -> Result<Answer, Error> {
-    let release = store
-        .requests
-        .release(keys, request.owner, ReleaseKind::UNKNOWN);
-    match release.await {
-        Ok(_) => Ok(Answer::Busy),
-        Err(err) => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "no answer to the request to leave the queue",
-        )
-        .with_source(err)),
-    }
 }
 
 /// Releases what is held, lets waiters leave, and ends the connections.

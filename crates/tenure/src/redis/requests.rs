@@ -15,6 +15,8 @@ use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use crate::lease_store::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
+
 use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};
 use super::context::Context;
@@ -22,10 +24,6 @@ use super::errors::{self, unexpected_reply};
 use super::names::Keys;
 use super::scripts::{OwnerText, Text};
 use super::settings::Format;
-
-/// How long a place in the queue is good for without a request of its waiter, at most. A waiter that died costs those
-/// behind it this long.
-pub(super) const WAITER_TTL: Duration = Duration::from_secs(5);
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -47,28 +45,6 @@ pub(super) struct Requests {
 pub(super) enum Attempt {
     First,
     Repeated,
-}
-
-/// The reply to a request for the lock.
-pub(super) enum AcquireReply {
-    Granted(Grant),
-    /// The lock is taken. The owner has a place in the queue if the request waits.
-    Queued(QueuePosition),
-}
-
-/// A place in the queue, and the state of the lock.
-pub(super) struct QueuePosition {
-    /// How many waiters are ahead.
-    pub(super) ahead: u64,
-    /// Time until the holder's lease ends. `None`: the holder has no lease.
-    pub(super) expires_in: Option<Duration>,
-    /// The token of the last grant. A message about an older one was published before this request.
-    pub(super) last_token: u64,
-    /// The holder is another program, which does not tell us when it releases.
-    pub(super) is_foreign: bool,
-    /// When the request was sent.
-    pub(super) sent: Time,
-    pub(super) round_trip: Duration,
 }
 
 /// What is known of something that is to be released.
@@ -128,11 +104,6 @@ pub(super) fn millis_up(duration: Duration) -> u64 {
 /// In whole ms: what is granted counts.
 fn millis_down(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// How long the place of a waiter is good for.
-pub(super) fn waiter_ttl(ttl: Duration) -> Duration {
-    ttl.min(WAITER_TTL)
 }
 
 /// How long a token is kept, in ms.
@@ -226,7 +197,7 @@ impl Requests {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
                 self.granted(request, reply.sent, token)
             }
-            Value::Array(words) => self.taken(words, reply.sent)?,
+            Value::Array(words) => self.taken(request, words, reply.sent)?,
             _ => return Err(unexpected_reply()),
         };
         Ok(reply.with(value))
@@ -262,7 +233,7 @@ impl Requests {
     }
 
     /// The reply of a server where the lock is taken.
-    fn taken(&self, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
+    fn taken(&self, request: &Request, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
         match words {
             [
                 Value::Int(0),
@@ -270,7 +241,7 @@ impl Requests {
                 Value::Int(foreign),
                 Value::Int(ahead),
                 token @ ..,
-            ] => Ok(AcquireReply::Queued(QueuePosition {
+            ] => Ok(AcquireReply::Taken(QueuePosition {
                 ahead: u64::try_from(*ahead).unwrap_or(0),
                 expires_in: u64::try_from(*left).ok().map(Duration::from_millis),
                 last_token: match token {
@@ -281,6 +252,11 @@ impl Requests {
                 is_foreign: *foreign == 1,
                 sent,
                 round_trip: self.context.now().since(sent),
+                ask_by: match self.context.settings.format {
+                    Format::Token => sent.after(waiter_ttl(request.ttl) / 3),
+                    // There is no place to be kept. A message may be lost.
+                    Format::Redisson => sent.after(WAITER_TTL),
+                },
             })),
             [Value::Int(-1), found] => {
                 let found = String::from_redis_value_ref(found).unwrap_or_default();

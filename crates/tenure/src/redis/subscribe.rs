@@ -5,27 +5,32 @@
 
 use std::sync::Arc;
 
-use tenure_core::fence::OwnerId;
+use tenure_core::backend::Request;
 use tenure_core::support;
 use tenure_core::time::Time;
 
+use crate::lease_store::{self, WakeUp};
+
 use super::connection::{Connection, Connections, ShardSubscription};
 use super::context::Context;
-use super::events::WakeUp;
 use super::names::Keys;
 
 /// What wakes one waiter, until it is dropped.
-pub(super) struct Subscription {
+pub(super) struct Subscription<'a> {
     /// In a cluster, the channel of the slot.
     _shard: Option<ShardSubscription>,
     /// In Redisson's format, the channel of the lock.
     on_channel: Option<ChannelSubscription>,
     /// Dropped after the subscriptions: until then their messages find the waiter.
     wake_ups: support::Subscription<WakeUp>,
-    owner: OwnerId,
-    /// Empty if the lock has no channel.
-    channel: String,
-    context: Arc<Context>,
+    context: &'a Arc<Context>,
+    connections: &'a Connections,
+    keys: &'a Keys,
+    request: &'a Request,
+    /// To the server that was asked last. `None` after a failure.
+    connection: Option<Arc<Connection>>,
+    /// The channel of the lock was subscribed just now: an earlier message is lost.
+    is_new: bool,
 }
 
 /// A subscription to the channel of a lock over one connection, until it is dropped.
@@ -35,52 +40,100 @@ struct ChannelSubscription {
     channel: String,
 }
 
-impl Subscription {
-    /// Wake-ups for `owner`, which sent a request for the lock with these keys at `sent`.
+impl<'a> Subscription<'a> {
+    /// Wake-ups for a request for the lock with these keys that was sent at `sent`.
     pub(super) fn new(
-        context: &Arc<Context>,
-        connections: &Connections,
-        keys: &Keys,
-        owner: OwnerId,
+        context: &'a Arc<Context>,
+        connections: &'a Connections,
+        keys: &'a Keys,
+        request: &'a Request,
         sent: Time,
     ) -> Self {
         // First: the shard's subscription may wake the owner at once.
-        let wake_ups = context.events.subscribe(owner);
+        let wake_ups = context.events.subscribe(request.owner);
         Self {
-            _shard: connections.subscribe(keys.lock(), owner, sent),
+            _shard: connections.subscribe(keys.lock(), request.owner, sent),
             on_channel: None,
             wake_ups,
-            owner,
-            channel: keys.channel().to_owned(),
-            context: context.clone(),
+            context,
+            connections,
+            keys,
+            request,
+            connection: None,
+            is_new: false,
         }
-    }
-
-    /// The next reason to wake up. Cancel safe.
-    pub(super) async fn next(&mut self) -> WakeUp {
-        self.wake_ups.next().await
     }
 
     /// Subscribes to the channel of the lock over this connection, if there is such a channel and no subscription over
     /// this connection. Whether that was done.
-    pub(super) async fn follow(&mut self, connection: &Arc<Connection>) -> bool {
+    async fn follow(&mut self, connection: &Arc<Connection>) -> bool {
         let is_on = |it: &ChannelSubscription| Arc::ptr_eq(&it.connection, connection);
-        if self.channel.is_empty() || self.on_channel.as_ref().is_some_and(is_on) {
+        let channel = self.keys.channel();
+        if channel.is_empty() || self.on_channel.as_ref().is_some_and(is_on) {
             return false;
         }
         // The old one first: its end must not remove the new one.
         self.on_channel = None;
-        self.context.events.add_channel(&self.channel, self.owner);
+        let events = &self.context.events;
+        events.add_channel(channel, self.request.owner);
         let subscription = ChannelSubscription {
             context: self.context.clone(),
             connection: connection.clone(),
-            channel: self.channel.clone(),
+            channel: channel.to_owned(),
         };
         // After an error the connection is broken, and the next one is tried.
-        if connection.subscribe(&self.channel).await.is_ok() {
+        if connection.subscribe(channel).await.is_ok() {
             self.on_channel = Some(subscription);
         }
         self.on_channel.is_some()
+    }
+
+    /// Whether a grant counts that the server made without being asked again.
+    fn trusts_hand_over(&self) -> bool {
+        let is_trusted = |connection: &Arc<Connection>| {
+            let untrusted = connection.untrusted_until(self.context.now(), self.request.ttl);
+            !connection.ended.is_raised() && untrusted.is_none()
+        };
+        // Nothing says how many replicas have the grant.
+        self.context.settings.wait_replicas == 0 && self.connection.as_ref().is_some_and(is_trusted)
+    }
+}
+
+impl lease_store::Subscription for Subscription<'_> {
+    async fn prepare(&mut self, has_failed: bool) {
+        // After a failure the next request opens a connection, not before its time.
+        self.connection = match has_failed {
+            true => None,
+            false => self.connections.connection(self.keys.lock()).await.ok(),
+        };
+        self.is_new = match self.connection.clone() {
+            Some(connection) => self.follow(&connection).await,
+            None => false,
+        };
+    }
+
+    async fn next(&mut self) -> WakeUp {
+        let must_ask = async {
+            match &self.connection {
+                _ if self.is_new => {}
+                Some(connection) => connection.ended.raised().await,
+                None => std::future::pending().await,
+            }
+        };
+        let wake_up = tokio::select! {
+            biased;
+            wake_up = self.wake_ups.next() => wake_up,
+            () = must_ask => WakeUp::AskAgain,
+        };
+        match wake_up {
+            WakeUp::HandedOver { .. } if !self.trusts_hand_over() => WakeUp::AskAgain,
+            wake_up => wake_up,
+        }
+    }
+
+    /// A foreign holder does not wake a waiter, as the [`QueuePosition`](lease_store::QueuePosition) says.
+    fn has_push(&self) -> bool {
+        true
     }
 }
 

@@ -52,7 +52,9 @@ mod wait;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::backend::{
+    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
@@ -78,7 +80,7 @@ impl AsyncBackend for Store {
         self.context.clock.clone()
     }
 
-    fn attach(&self, alarm: Alarm) {
+    fn attach(&self, alarm: LossNotifier) {
         // Called once.
         let _ = self.alarm.set(alarm);
     }

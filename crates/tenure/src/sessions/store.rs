@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use tenure_core::backend::{Alarm, Request};
+use tenure_core::backend::{LossNotifier, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
@@ -42,7 +42,7 @@ pub struct Store {
     pub(super) contended: ContendedKeys,
     /// The session that carries each acquisition.
     pub(super) holds: HoldRegistry<Arc<Session>>,
-    pub(super) alarm: OnceLock<Alarm>,
+    pub(super) alarm: OnceLock<LossNotifier>,
 }
 
 impl fmt::Debug for Store {

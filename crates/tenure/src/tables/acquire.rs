@@ -1,24 +1,73 @@
 //! One acquisition, from the first request to the answer.
 
-use std::sync::Arc;
-
-use tenure_core::backend::{Answer, Request};
+use tenure_core::backend::{Answer, Hold, Release, Request};
 use tenure_core::error::Error;
 
-use super::names::Format;
-use super::store::Store;
-use super::wait;
+use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
 
-pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
+use super::names::Format;
+use super::release::release;
+use super::requests::LockReply;
+use super::store::Store;
+
+pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, Error> {
     let _acquisition = store.acquisitions.enter();
-    if let Some(granted) = store.requests.acquire(request).await? {
-        return Ok(store.remember(request, granted));
+    let acquisition = Acquisition { store, request };
+    match acquisition.remember(store.requests.acquire(request).await?) {
+        AcquireReply::Granted(grant) => Ok(Answer::Granted(grant)),
+        // The owner has no place in the queue yet.
+        AcquireReply::Taken(_) if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
+        AcquireReply::Taken(position) => {
+            let subscription = store.subscribe(request);
+            let clock = &store.clock;
+            // In a box, because this future is large, and most locks are free.
+            Box::pin(lease_store::wait(
+                &acquisition,
+                subscription,
+                clock,
+                request,
+                position,
+            ))
+            .await
+        }
     }
-    if !request.wait || request.stop.is_raised() {
-        return Ok(Answer::Busy);
+}
+
+/// One acquisition, as the loop of a waiter needs it.
+struct Acquisition<'a> {
+    store: &'a Store,
+    request: &'a Request,
+}
+
+impl Acquisition<'_> {
+    /// Remembers a hold that is about to be passed to the driver.
+    fn remember(&self, reply: LockReply) -> AcquireReply {
+        match reply {
+            LockReply::Granted(grant, entry) => {
+                self.store.holds.insert(self.request.owner, entry);
+                AcquireReply::Granted(grant)
+            }
+            LockReply::Taken(position) => AcquireReply::Taken(position),
+        }
     }
-    match store.settings.format {
-        Format::Tenure => wait::in_queue(store, request).await,
-        Format::ShedLock => wait::by_polling(store, request).await,
+}
+
+impl LeaseStore for Acquisition<'_> {
+    async fn ask(&self) -> Result<AcquireReply, Error> {
+        let reply = match self.store.settings.format {
+            Format::Tenure => self.store.requests.enqueue(self.request).await,
+            // The table has no queue: the first client that asks after a release gets the lock.
+            Format::ShedLock => self.store.requests.acquire(self.request).await,
+        };
+        Ok(self.remember(reply?))
+    }
+
+    async fn read_queue(&self) -> Option<QueuePosition> {
+        // After an error the lock is asked for, which meets the error again.
+        self.store.requests.read_queue(self.request).await.ok()?
+    }
+
+    async fn leave_queue(&self) -> Result<Release, Error> {
+        release(self.store, &Hold::new(self.request, 0)).await
     }
 }

@@ -17,10 +17,12 @@ use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::support::{RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
+use crate::lease_store::WakeUp;
+
 use super::pool::Pool;
 use super::requests::number;
 use super::sql::{CHANNEL, Dialect, Statement};
-use super::subscribe::{Subscription, WakeUp};
+use super::subscribe::Subscription;
 
 /// How long the connection stays open after the last waiter has left, in steps of [`IDLE_STEP`].
 const IDLE_STEPS: u32 = 5;
@@ -105,7 +107,8 @@ impl Listener {
             return;
         }
         let wake_up = match has_push {
-            true => WakeUp::PushStarted,
+            // What was notified before did not arrive.
+            true => WakeUp::AskAgain,
             false => WakeUp::PushStopped,
         };
         self.waiters.notify_matching(|_, _| Some(wake_up));

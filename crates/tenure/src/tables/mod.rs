@@ -8,8 +8,8 @@
 //!
 //! # Reading order
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
-//! `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` (the operations) · `requests` (one function
-//! for each request) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::lease_store` waits) ·
+//! `requests` (one function for each request) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
 
@@ -34,7 +34,6 @@ mod settings;
 mod sql;
 mod store;
 mod subscribe;
-mod wait;
 
 use std::sync::Arc;
 

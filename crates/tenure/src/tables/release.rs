@@ -1,9 +1,9 @@
-//! Releasing a hold, leaving the queue, and closing the client.
+//! Releasing a hold or a place in the queue, and closing the client.
 
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Hold, Release, Request};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::backend::{Hold, Release};
+use tenure_core::error::Error;
 
 use super::store::Store;
 
@@ -19,18 +19,6 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         store.holds.insert(hold.owner, entry);
     }
     outcome
-}
-
-/// Leaves the queue. A lock that was granted meanwhile is released.
-pub(super) async fn leave_queue(store: &Store, request: &Request) -> Result<Answer, Error> {
-    match release(store, &Hold::new(request, 0)).await {
-        Ok(_) => Ok(Answer::Busy),
-        Err(err) => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "no answer to the request to leave the queue",
-        )
-        .with_source(err)),
-    }
 }
 
 /// Releases what is held, lets waiters leave, and ends the connections.

@@ -13,6 +13,8 @@ use tenure_core::rt::Clock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
+use crate::lease_store::{QueuePosition, waiter_ttl};
+
 use super::connection::Row;
 use super::errors;
 use super::file_id::FileId;
@@ -21,10 +23,6 @@ use super::pool::{Pool, Reply};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::sql::Statement;
 use super::sql::{self, Dialect, ReplyKind, shedlock};
-
-/// How long a waiter's place in the queue is good for without a request of its waiter, at most. A waiter that died
-/// costs those behind it this long.
-const WAITER_TTL: Duration = Duration::from_secs(5);
 
 /// The requests of one client, in the format of its table.
 pub(super) struct Requests {
@@ -51,40 +49,11 @@ pub(super) struct HeldEntry {
     file: Option<FileId>,
 }
 
-/// A grant, and what has to be remembered of it.
-pub(super) struct Granted {
-    pub(super) grant: Grant,
-    pub(super) entry: HeldEntry,
-}
-
-/// The answer to a request for a place in the queue.
-pub(super) enum EnqueueReply {
-    Granted(Granted),
-    Queued(QueuePosition),
-}
-
-/// A place in the queue, and how the name looks from there.
-pub(super) struct QueuePosition {
-    /// How many waiters are ahead.
-    pub(super) ahead: u64,
-    /// Time until the holder's lease ends.
-    pub(super) expires_in: Duration,
-    /// The token of the last grant.
-    pub(super) token: u64,
-    /// When the request was sent.
-    pub(super) sent: Time,
-}
-
-impl QueuePosition {
-    /// Whether a request would be granted now.
-    pub(super) fn is_free(&self) -> bool {
-        self.ahead == 0 && self.expires_in.is_zero()
-    }
-}
-
-/// How long the place of a waiter is good for.
-pub(super) fn waiter_ttl(ttl: Duration) -> Duration {
-    ttl.min(WAITER_TTL)
+/// The reply to a request for the lock.
+pub(super) enum LockReply {
+    /// With what has to be remembered.
+    Granted(Grant, HeldEntry),
+    Taken(QueuePosition),
 }
 
 /// In µs, so that nothing ends before it was asked to.
@@ -194,9 +163,9 @@ impl Requests {
         locked_by(host, request.owner)
     }
 
-    /// Takes a name that is free and that nobody waits for. `None`: it is not.
+    /// Takes a name that is free and that nobody waits for, and no place in the queue.
     /// May be repeated for the same owner at any time.
-    pub(super) async fn acquire(&self, request: &Request) -> Result<Option<Granted>, Error> {
+    pub(super) async fn acquire(&self, request: &Request) -> Result<LockReply, Error> {
         let (statement, own) = match self.format {
             Format::Tenure => {
                 let lock_request = self.lock_request(request);
@@ -220,10 +189,21 @@ impl Requests {
                 false => None,
             },
         };
-        Ok(token.map(|token| self.granted(request, &reply, token)))
+        Ok(match token {
+            Some(token) => self.granted(request, &reply, token),
+            None => LockReply::Taken(QueuePosition {
+                sent: reply.sent,
+                ask_by: match self.format {
+                    Format::Tenure => reply.sent,
+                    // There is no queue to enter, and reading shows when the name is free.
+                    Format::ShedLock => Time::MAX,
+                },
+                ..QueuePosition::default()
+            }),
+        })
     }
 
-    fn granted(&self, request: &Request, reply: &Reply, token: u64) -> Granted {
+    fn granted(&self, request: &Request, reply: &Reply, token: u64) -> LockReply {
         let entry = HeldEntry {
             name: request.name.clone(),
             min_hold: micros(request.min_hold),
@@ -236,25 +216,26 @@ impl Requests {
         let round_trip = self.clock.now().since(reply.sent);
         let lease = Some(self.lease(request.ttl));
         let grant = Grant::new(token, reply.sent, round_trip, lease);
-        Granted { grant, entry }
+        LockReply::Granted(grant, entry)
     }
 
     /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
-    pub(super) async fn enqueue(&self, request: &Request) -> Result<EnqueueReply, Error> {
+    pub(super) async fn enqueue(&self, request: &Request) -> Result<LockReply, Error> {
         let lock_request = self.lock_request(request);
         let statement = self.own.enqueue(&lock_request);
         let reply = self.pool.ask_unless(statement, &request.stop).await?;
         let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         let token = token(row, 1)?;
         if text(row, 0)? == lock_request.owner {
-            let granted = self.granted(request, &reply, token);
-            return Ok(EnqueueReply::Granted(granted));
+            return Ok(self.granted(request, &reply, token));
         }
-        Ok(EnqueueReply::Queued(QueuePosition {
+        Ok(LockReply::Taken(QueuePosition {
             ahead: count_or_zero(row, 3),
-            expires_in: time_left(number(row, 2)?),
-            token,
+            expires_in: Some(time_left(number(row, 2)?)),
+            last_token: token,
             sent: reply.sent,
+            ask_by: reply.sent.after(waiter_ttl(request.ttl) / 3),
+            ..QueuePosition::default()
         }))
     }
 
@@ -275,9 +256,12 @@ impl Requests {
         let is_shedlock = row.len() == 1;
         Ok(Some(QueuePosition {
             ahead: count_or_zero(row, 2),
-            expires_in: time_left(number(row, usize::from(!is_shedlock))?),
-            token: if is_shedlock { 0 } else { token(row, 0)? },
+            expires_in: Some(time_left(number(row, usize::from(!is_shedlock))?)),
+            last_token: if is_shedlock { 0 } else { token(row, 0)? },
             sent: reply.sent,
+            // Reading keeps no place.
+            ask_by: Time::MAX,
+            ..QueuePosition::default()
         }))
     }
 

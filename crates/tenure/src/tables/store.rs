@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Request};
+use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::{BackgroundTasks, Clock};
@@ -19,7 +19,7 @@ use super::guarantees::{Configuration, Database, guarantees};
 use super::listener::Listener;
 use super::names::Format;
 use super::pool::Pool;
-use super::requests::{Granted, HeldEntry, Requests};
+use super::requests::{HeldEntry, Requests};
 use super::server_info::ServerInfo;
 use super::settings::{Location, Settings};
 use super::sql::Dialect;
@@ -114,12 +114,6 @@ impl Store {
             listener,
             settings,
         }))
-    }
-
-    /// Remembers a hold that is about to be passed to the driver.
-    pub(super) fn remember(&self, request: &Request, granted: Granted) -> Answer {
-        self.holds.insert(request.owner, granted.entry);
-        Answer::Granted(granted.grant)
     }
 
     /// Notifications for one waiter. `None`: there are none.

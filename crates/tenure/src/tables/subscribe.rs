@@ -10,18 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_core::support;
 
-/// A notification for one waiter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum WakeUp {
-    /// The name is free, or will be soon.
-    Freed,
-    /// The waiter is the first in the queue.
-    First,
-    /// Notifications arrive from now on.
-    PushStarted,
-    /// No notifications arrive from now on.
-    PushStopped,
-}
+use crate::lease_store::{self, WakeUp};
 
 /// The notifications for one waiter, until it is dropped.
 pub(super) struct Subscription {
@@ -34,17 +23,19 @@ impl Subscription {
     pub(super) fn new(wake_ups: support::Subscription<WakeUp>, has_push: Arc<AtomicBool>) -> Self {
         Self { wake_ups, has_push }
     }
+}
 
-    /// Whether notifications arrive.
-    pub(super) fn has_push(&self) -> bool {
-        self.has_push.load(Ordering::SeqCst)
-    }
-
-    /// The next notification; never, without a subscription. Cancel safe.
-    pub(super) async fn next(subscription: Option<&mut Self>) -> WakeUp {
-        match subscription {
+/// `None`: nothing wakes the waiter.
+impl lease_store::Subscription for Option<Subscription> {
+    async fn next(&mut self) -> WakeUp {
+        match self {
             Some(subscription) => subscription.wake_ups.next().await,
             None => std::future::pending().await,
         }
+    }
+
+    fn has_push(&self) -> bool {
+        let has_push = self.as_ref().map(|it| it.has_push.load(Ordering::SeqCst));
+        has_push.unwrap_or(false)
     }
 }

@@ -35,7 +35,9 @@ mod write;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Alarm, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::backend::{
+    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+};
 use tenure_core::error::Error;
 use tenure_core::fence::{Condition, ZooKeeperCheck};
 use tenure_core::guarantees::{Capability, Guarantees};
@@ -60,8 +62,8 @@ impl AsyncBackend for Store {
         stores_with(capability)
     }
 
-    fn attach(&self, alarm: Alarm) {
-        *lock(&self.alarm) = Some(alarm);
+    fn attach(&self, loss_notifier: LossNotifier) {
+        *lock(&self.loss_notifier) = Some(loss_notifier);
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

@@ -250,8 +250,8 @@ async fn verify(store: &Store, session: &Arc<Session>) {
 }
 
 fn report(store: &Store, owner: OwnerId, reason: LostReason) {
-    let alarm = lock(&store.alarm).clone();
-    if let Some(alarm) = alarm {
-        alarm.lost(owner, reason);
+    let loss_notifier = lock(&store.loss_notifier).clone();
+    if let Some(loss_notifier) = loss_notifier {
+        loss_notifier.lost(owner, reason);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use tenure_core::backend::Alarm;
+use tenure_core::backend::LossNotifier;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::{Escaped, LockName};
@@ -29,7 +29,7 @@ pub struct Store {
     pub(super) maintenance: Arc<Maintenance>,
     /// Requests that no caller waits for: `close` ends them.
     pub(super) background: Arc<BackgroundTasks>,
-    pub(super) alarm: Mutex<Option<Alarm>>,
+    pub(super) loss_notifier: Mutex<Option<LossNotifier>>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
 }
@@ -97,7 +97,7 @@ impl Store {
             holds: HoldRegistry::default(),
             maintenance: Arc::default(),
             background: Arc::default(),
-            alarm: Mutex::default(),
+            loss_notifier: Mutex::default(),
             clock,
             spawner,
         }))

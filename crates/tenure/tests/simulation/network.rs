@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{
-    Alarm, Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
+    Answer, Backend, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal, Request,
 };
 use tenure::guarantees::Guarantees;
 use tenure::memory;
@@ -96,13 +96,13 @@ impl Backend for SimulatedBackend {
         self.transport.simulation.clock.clone()
     }
 
-    fn attach(&self, alarm: Alarm) {
+    fn attach(&self, loss_notifier: LossNotifier) {
         let (losses, mut rings) = mpsc::unbounded_channel();
         self.transport.simulation.state().links[self.transport.client].losses = Some(losses);
         // This task runs in the runtime of the client, which receives nothing while it is stopped.
         tokio::spawn(async move {
             while let Some(owner) = rings.recv().await {
-                alarm.lost(owner, LostReason::TakenOver);
+                loss_notifier.lost(owner, LostReason::TakenOver);
             }
         });
     }

@@ -5,14 +5,14 @@
 //! client may do nothing for any length of time (so a paused or dead one is included). Time goes in
 //! steps of the least margin, without end: what lies further back than the ttl looks alike.
 //!
-//! Wrong variants are planted to show that the search finds them. One of them this search has taught
-//! us: see [`Wrong::StaleWakeUp`].
+//! Mutants show that the search finds violations. This search itself found one of them:
+//! see [`Mutant::StaleWakeUp`].
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::explore::{Outcome, explore};
-use super::world::{Claims, STEP, Setup, Wrong};
+use super::model::{Claims, Mutant, STEP, Setup};
 use crate::options::Mode;
 
 const PERMIT: Mode = Mode::Permits {
@@ -33,29 +33,29 @@ const PLAIN: Setup = Setup {
     lock_delay: Duration::ZERO,
     waiter_ttl: None,
     strict: true,
-    wrong: None,
+    mutant: None,
 };
 
 fn holds(what: &str, setup: Setup) {
-    let Outcome { states, complaint } = explore(Claims::new(setup), 3_000_000);
+    let Outcome { states, violation } = explore(Claims::new(setup), 3_000_000);
     println!("{what}: {states} states, complete");
-    if let Some(complaint) = complaint {
-        panic!("{what}: {complaint}");
+    if let Some(violation) = violation {
+        panic!("{what}: {violation}");
     }
 }
 
-fn breaks(wrong: Wrong, expected: &str, setup: Setup) {
+fn breaks(mutant: Mutant, expected: &str, setup: Setup) {
     let strict = expected.starts_with("the store");
     let setup = Setup {
         strict,
-        wrong: Some(wrong),
+        mutant: Some(mutant),
         ..setup
     };
-    let Outcome { states, complaint } = explore(Claims::new(setup), 3_000_000);
-    let complaint =
-        complaint.unwrap_or_else(|| panic!("{wrong:?} was not found in {states} states"));
-    println!("{wrong:?}: found in {states} states: {complaint}");
-    assert!(complaint.starts_with(expected), "{wrong:?}: {complaint}");
+    let Outcome { states, violation } = explore(Claims::new(setup), 3_000_000);
+    let violation =
+        violation.unwrap_or_else(|| panic!("{mutant:?} was not found in {states} states"));
+    println!("{mutant:?}: found in {states} states: {violation}");
+    assert!(violation.starts_with(expected), "{mutant:?}: {violation}");
 }
 
 const THREE: &[Mode] = &[Mode::Exclusive; 3];
@@ -172,7 +172,7 @@ fn effects_and_reservations() {
     );
 }
 
-/// (Two permits of two and a writer are the same world as two readers and a writer.)
+/// (Two permits of two and a writer are the same model as two readers and a writer.)
 #[test]
 fn modes() {
     use Mode::{Exclusive as X, Shared as S};
@@ -202,12 +202,12 @@ fn modes() {
     );
 }
 
-/// The search can fail: what is known to be wrong is found.
+/// The search can fail: it finds each mutant.
 #[test]
-fn planted_mistakes_are_found() {
-    breaks(Wrong::DeadlineFromReply, "two believers", PLAIN);
+fn mutants_are_found() {
+    breaks(Mutant::DeadlineFromReply, "two believers", PLAIN);
     breaks(
-        Wrong::LateYesResurrects,
+        Mutant::LateYesResurrects,
         "two believers",
         Setup {
             renewals: 1,
@@ -215,7 +215,7 @@ fn planted_mistakes_are_found() {
         },
     );
     breaks(
-        Wrong::ReleaseIgnoresOwner,
+        Mutant::ReleaseIgnoresOwner,
         "two believers",
         Setup {
             modes: THREE,
@@ -227,15 +227,15 @@ fn planted_mistakes_are_found() {
         renewals: 1,
         ..PLAIN
     };
-    breaks(Wrong::RenewalResurrects, "two believers", renewing);
+    breaks(Mutant::RenewalResurrects, "two believers", renewing);
     breaks(
-        Wrong::RepeatedAskKeepsLease,
+        Mutant::RepeatedAskKeepsLease,
         "two believers",
         Setup { asks: 2, ..PLAIN },
     );
-    // With two clients nobody is left to take the name from the wrong believer.
+    // With two clients there is no third one that takes the name from the client with the wrong belief.
     breaks(
-        Wrong::UnconfirmedPlace,
+        Mutant::UnconfirmedPlace,
         "the store does not know",
         Setup {
             wait: true,
@@ -248,9 +248,9 @@ fn planted_mistakes_are_found() {
         asks: 2,
         ..PLAIN
     };
-    breaks(Wrong::StaleWakeUp, "two believers", asking);
+    breaks(Mutant::StaleWakeUp, "two believers", asking);
     breaks(
-        Wrong::ResourceWithoutFence,
+        Mutant::ResourceWithoutFence,
         "a stale write",
         Setup {
             writes: true,

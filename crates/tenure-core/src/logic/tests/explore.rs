@@ -1,14 +1,14 @@
-//! Exhaustive search: every world that can be reached, breadth first, each once.
+//! Exhaustive search: visits every state that can be reached, breadth first, each state once.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A small closed world: what it looks like, and what can happen next.
-pub(super) trait World: Clone {
+/// A state of a small closed model: what distinguishes it, and what can happen next.
+pub(super) trait ModelState: Clone {
     type Step: Copy + Debug;
 
-    /// All that matters for what can still happen; equal images are the same world.
+    /// Everything that later steps depend on; states with equal images are the same state.
     fn image(&self, image: &mut Vec<u64>);
 
     /// Everything that can happen now.
@@ -17,42 +17,42 @@ pub(super) trait World: Clone {
     /// Lets it happen.
     fn take(&mut self, step: Self::Step);
 
-    /// What is wrong, if anything is.
-    fn complaint(&self) -> Option<String>;
+    /// The rule that this state breaks, if it breaks one.
+    fn violation(&self) -> Option<String>;
 }
 
 pub(super) struct Outcome {
     pub(super) states: usize,
-    /// A shortest way to something wrong.
-    pub(super) complaint: Option<String>,
+    /// A shortest path to a violation.
+    pub(super) violation: Option<String>,
 }
 
-/// Visits all worlds. Panics beyond `limit`, so that "complete" is never mistaken for "cut".
-pub(super) fn explore<W: World>(start: W, limit: usize) -> Outcome {
+/// Visits all states. Panics beyond `limit` states, so that an incomplete search never looks complete.
+pub(super) fn explore<S: ModelState>(start: S, limit: usize) -> Outcome {
     let mut image = Vec::new();
-    let mut key = |world: &W| {
+    let mut key = |state: &S| {
         image.clear();
-        world.image(&mut image);
+        state.image(&mut image);
         digest(&image)
     };
     let mut seen: HashSet<u128, BuildHasherDefault<AsIs>> = HashSet::default();
-    let mut way: Vec<(usize, Option<W::Step>)> = Vec::new();
+    let mut way: Vec<(usize, Option<S::Step>)> = Vec::new();
     let mut generation = Vec::new();
     seen.insert(key(&start));
     way.push((0, None));
     generation.push((0, start));
     while !generation.is_empty() {
         let mut following = Vec::new();
-        for (id, world) in generation {
-            if let Some(complaint) = world.complaint() {
-                let complaint = format!("{complaint}{}", tell(&way, id));
+        for (id, state) in generation {
+            if let Some(violation) = state.violation() {
+                let violation = format!("{violation}{}", tell(&way, id));
                 return Outcome {
                     states: seen.len(),
-                    complaint: Some(complaint),
+                    violation: Some(violation),
                 };
             }
-            for step in world.steps() {
-                let mut next = world.clone();
+            for step in state.steps() {
+                let mut next = state.clone();
                 next.take(step);
                 if seen.insert(key(&next)) {
                     assert!(seen.len() <= limit, "more than {limit} states");
@@ -65,11 +65,11 @@ pub(super) fn explore<W: World>(start: W, limit: usize) -> Outcome {
     }
     Outcome {
         states: seen.len(),
-        complaint: None,
+        violation: None,
     }
 }
 
-fn tell<S: Copy + Debug>(way: &[(usize, Option<S>)], mut id: usize) -> String {
+fn tell<T: Copy + Debug>(way: &[(usize, Option<T>)], mut id: usize) -> String {
     let mut steps = Vec::new();
     while let (before, Some(step)) = way[id] {
         steps.push(format!("\n  {step:?}"));
@@ -79,7 +79,7 @@ fn tell<S: Copy + Debug>(way: &[(usize, Option<S>)], mut id: usize) -> String {
     format!(" after {} steps:{}", steps.len(), steps.concat())
 }
 
-/// 128 bits stand for an image: among 10^6 worlds two collide with a chance of 10^-27.
+/// 128 bits stand for an image: among 10^6 states two collide with a chance of 10^-27.
 fn digest(image: &[u64]) -> u128 {
     let mut digest = 0x9E37_79B9_7F4A_7C15_C2B2_AE3D_27D4_EB4F_u128;
     for word in image {
@@ -90,7 +90,7 @@ fn digest(image: &[u64]) -> u128 {
     digest
 }
 
-/// What is hashed is a digest already; the standard hasher takes most of a debug build's time.
+/// The keys are digests already; the standard hasher would take most of the time of a debug build.
 #[derive(Default)]
 struct AsIs(u64);
 

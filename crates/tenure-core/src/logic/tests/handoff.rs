@@ -1,4 +1,4 @@
-//! A world with the queue of `redis:` and its hand-over, for `handoff_search.rs`.
+//! A model of the queue of `redis:` and its hand-over, for `handoff_search.rs`.
 //!
 //! The server keeps the queue: a release gives the lock to the next waiter in the same step and pushes a message to
 //! that client alone. A waiter has a place for as long as it was heard of lately, and asks again at a third of that.
@@ -6,12 +6,12 @@
 //! it is lost; a push has a way of its own, and may be lost, or be late by any time. (`claims.rs` has requests that
 //! are late.) Clients leave, and die, at any moment.
 //!
-//! Two promises are checked in every world: no two clients believe, and nobody waits while nobody holds, longer than
-//! the faults so far explain. (Who holds what is the server's own business: it goes by its one clock.)
+//! Two promises are checked in every state: no two clients believe that they hold, and no client waits while no client
+//! holds, longer than the faults so far explain. (Who holds what is the server's own business: it goes by its one clock.)
 //!
 //! `docs/stores/redis.md` and `redis/` have what this is a model of.
 
-use super::explore::World;
+use super::explore::ModelState;
 
 /// The lease, in thirds of a place.
 const TTL: u8 = 4;
@@ -21,7 +21,7 @@ const PLACE: u8 = 3;
 const PROMPT: u8 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Wrong {
+pub(super) enum Mutant {
     /// A waiter trusts in the push and never asks again.
     NoPoll,
     /// A waiter that loses interest leaves its place behind, and what is given to it.
@@ -32,7 +32,7 @@ pub(super) enum Wrong {
     FromPush,
 }
 
-/// How many clients, and how much may go wrong.
+/// How many clients, and how many faults may happen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) clients: u8,
@@ -41,7 +41,7 @@ pub(super) struct Setup {
     pub(super) lost: u8,
     pub(super) late: u8,
     pub(super) leaves: u8,
-    pub(super) wrong: Option<Wrong>,
+    pub(super) mutant: Option<Mutant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,8 +152,8 @@ impl Handoff {
         }
     }
 
-    fn is_wrong(&self, wrong: Wrong) -> bool {
-        self.setup.wrong == Some(wrong)
+    fn has_mutant(&self, mutant: Mutant) -> bool {
+        self.setup.mutant == Some(mutant)
     }
 
     fn client(&mut self, who: u8) -> &mut Client {
@@ -279,7 +279,7 @@ impl Handoff {
     }
 
     fn lose_interest(&mut self, who: u8) {
-        if self.is_wrong(Wrong::NoGiveBack) {
+        if self.has_mutant(Mutant::NoGiveBack) {
             let client = self.client(who);
             client.phase = Phase::Gone;
             client.inbox.clear();
@@ -291,8 +291,8 @@ impl Handoff {
     fn read(&mut self, who: u8) {
         let now = self.now;
         let (any, from_push) = (
-            self.is_wrong(Wrong::StalePush),
-            self.is_wrong(Wrong::FromPush),
+            self.has_mutant(Mutant::StalePush),
+            self.has_mutant(Mutant::FromPush),
         );
         let client = self.client(who);
         let token = client.inbox.remove(0);
@@ -326,7 +326,7 @@ impl Handoff {
         let client = |client: &Client| match client.phase {
             _ if client.is_paused => false,
             Phase::Waiting => {
-                !client.inbox.is_empty() || client.place.0 < now && !self.is_wrong(Wrong::NoPoll)
+                !client.inbox.is_empty() || client.place.0 < now && !self.has_mutant(Mutant::NoPoll)
             }
             Phase::Holding => client.deadline <= now,
             _ => false,
@@ -370,7 +370,7 @@ impl Handoff {
     }
 }
 
-impl World for Handoff {
+impl ModelState for Handoff {
     type Step = Step;
 
     fn image(&self, image: &mut Vec<u64>) {
@@ -449,7 +449,7 @@ impl World for Handoff {
                     steps.push(Step::Arrives(who));
                 }
                 Phase::Waiting if !client.inbox.is_empty() => steps.push(Step::Reads(who)),
-                Phase::Waiting if client.place.0 < self.now && !self.is_wrong(Wrong::NoPoll) => {
+                Phase::Waiting if client.place.0 < self.now && !self.has_mutant(Mutant::NoPoll) => {
                     steps.push(Step::Polls(who));
                 }
                 Phase::Holding => steps.push(Step::Releases(who)),
@@ -561,7 +561,7 @@ impl World for Handoff {
         }
     }
 
-    fn complaint(&self) -> Option<String> {
+    fn violation(&self) -> Option<String> {
         if self.all().filter(|who| self.believes(*who)).count() > 1 {
             return Some("two believe".into());
         }

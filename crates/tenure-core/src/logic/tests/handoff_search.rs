@@ -1,7 +1,7 @@
-//! The queue of `redis:` with its hand-over, searched exhaustively. `handoff.rs` has the world.
+//! The queue of `redis:` with its hand-over, searched exhaustively. `handoff.rs` has the model.
 
 use super::explore::{Outcome, explore};
-use super::handoff::{Handoff, Setup, Wrong};
+use super::handoff::{Handoff, Mutant, Setup};
 
 const CALM: Setup = Setup {
     clients: 3,
@@ -10,27 +10,27 @@ const CALM: Setup = Setup {
     lost: 0,
     late: 0,
     leaves: 0,
-    wrong: None,
+    mutant: None,
 };
 
 fn holds(what: &str, setup: Setup) {
-    let Outcome { states, complaint } = explore(Handoff::new(setup), 3_000_000);
+    let Outcome { states, violation } = explore(Handoff::new(setup), 3_000_000);
     println!("{what}: {states} states, complete");
-    if let Some(complaint) = complaint {
-        panic!("{what}: {complaint}");
+    if let Some(violation) = violation {
+        panic!("{what}: {violation}");
     }
 }
 
-fn breaks(wrong: Wrong, expected: &str, setup: Setup) {
+fn breaks(mutant: Mutant, expected: &str, setup: Setup) {
     let setup = Setup {
-        wrong: Some(wrong),
+        mutant: Some(mutant),
         ..setup
     };
-    let Outcome { states, complaint } = explore(Handoff::new(setup), 3_000_000);
-    let complaint =
-        complaint.unwrap_or_else(|| panic!("{wrong:?} was not found in {states} states"));
-    println!("{wrong:?}: found in {states} states: {complaint}");
-    assert!(complaint.starts_with(expected), "{wrong:?}: {complaint}");
+    let Outcome { states, violation } = explore(Handoff::new(setup), 3_000_000);
+    let violation =
+        violation.unwrap_or_else(|| panic!("{mutant:?} was not found in {states} states"));
+    println!("{mutant:?}: found in {states} states: {violation}");
+    assert!(violation.starts_with(expected), "{mutant:?}: {violation}");
 }
 
 #[test]
@@ -82,25 +82,29 @@ fn all_of_it_together() {
 }
 
 #[test]
-fn planted_mistake_no_poll() {
-    breaks(Wrong::NoPoll, "unserved", Setup { lost: 1, ..CALM });
+fn mutant_no_poll() {
+    breaks(Mutant::NoPoll, "unserved", Setup { lost: 1, ..CALM });
 }
 
 #[test]
-fn planted_mistake_a_grant_to_who_left_is_not_given_back() {
+fn mutant_a_grant_to_who_left_is_not_given_back() {
     breaks(
-        Wrong::NoGiveBack,
+        Mutant::NoGiveBack,
         "something is left behind",
         Setup { leaves: 1, ..CALM },
     );
 }
 
 #[test]
-fn planted_mistake_a_push_that_is_not_compared_with_the_last_token() {
-    breaks(Wrong::StalePush, "two believe", Setup { pauses: 1, ..CALM });
+fn mutant_a_push_that_is_not_compared_with_the_last_token() {
+    breaks(
+        Mutant::StalePush,
+        "two believe",
+        Setup { pauses: 1, ..CALM },
+    );
 }
 
 #[test]
-fn planted_mistake_a_lease_from_the_push_on() {
-    breaks(Wrong::FromPush, "two believe", Setup { late: 1, ..CALM });
+fn mutant_a_lease_from_the_push_on() {
+    breaks(Mutant::FromPush, "two believe", Setup { late: 1, ..CALM });
 }

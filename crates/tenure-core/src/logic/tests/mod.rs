@@ -1,18 +1,18 @@
 //! Tests of the logic, and of nothing else: no clock, no runtime, no file but the scenarios.
 
-mod ballot_search;
 mod claims;
 mod explore;
 mod handoff;
 mod handoff_search;
 mod message;
+mod model;
 mod moves;
 mod properties;
 mod queue_search;
+mod quorum_acquisition_search;
 mod scenario;
 mod split_search;
 mod table_model;
-mod world;
 
 use crate::fence::OwnerId;
 use crate::name::LockName;

@@ -1,8 +1,8 @@
-//! What can happen in a world, what it looks like, and what must not be.
+//! What can happen in a state of the model, the image of a state, and the violations.
 
-use super::explore::World;
+use super::explore::ModelState;
 use super::message::{KINDS, Message};
-use super::world::{Claims, Phase, STEP, Wrong};
+use super::model::{Claims, Mutant, Phase, STEP};
 use crate::logic::lease::{State, Tick};
 use crate::options::Mode;
 use crate::time::Time;
@@ -18,7 +18,7 @@ pub(super) enum Step {
     ArrivesTwice(Message),
 }
 
-impl World for Claims {
+impl ModelState for Claims {
     type Step = Step;
 
     fn image(&self, image: &mut Vec<u64>) {
@@ -49,7 +49,7 @@ impl World for Claims {
         tokens.sort_unstable();
         tokens.dedup();
         let rank = |token| tokens.iter().position(|other| *other == token).unwrap() as u64;
-        // Must be told apart from the same world without it, or the search drops it.
+        // The image must differ from that of the same state without the message, or the search drops the state.
         image.push(u64::from(self.problem.is_some()));
         // The newest grant has the last token of the slot, or there was none.
         image.extend([
@@ -102,8 +102,12 @@ impl World for Claims {
                 future(hold.expires),
             ]);
         }
-        image.push(slot.rests.len() as u64);
-        image.extend(slot.rests.iter().map(|rest| future(rest.until)));
+        image.push(slot.reservations.len() as u64);
+        image.extend(
+            slot.reservations
+                .iter()
+                .map(|reservation| future(reservation.until)),
+        );
         for waiter in &slot.waiters {
             image.extend([
                 u64::from(waiter.claim.owner.as_bytes()[0]),
@@ -176,7 +180,7 @@ impl World for Claims {
                 self.wake();
             }
             Step::Sends(who, what) => {
-                let wrong = self.setup.wrong;
+                let mutant = self.setup.mutant;
                 let client = &mut self.clients[usize::from(who)];
                 let message = match what {
                     "a write" => {
@@ -188,7 +192,7 @@ impl World for Claims {
                     }
                     "a sign of life" => {
                         client.touches -= 1;
-                        if wrong == Some(Wrong::UnconfirmedPlace) {
+                        if mutant == Some(Mutant::UnconfirmedPlace) {
                             client.place.0 = now;
                         }
                         Message::Touch { who, sent: now }
@@ -238,7 +242,7 @@ impl World for Claims {
         self.tidy();
     }
 
-    fn complaint(&self) -> Option<String> {
+    fn violation(&self) -> Option<String> {
         if let Some(problem) = self.problem {
             return Some(problem.to_owned());
         }
@@ -273,7 +277,7 @@ impl World for Claims {
         // No wake-up is lost: a free name has no waiters.
         if let Some(slot) = self.table.slots.first()
             && slot.holds.is_empty()
-            && slot.rests.is_empty()
+            && slot.reservations.is_empty()
             && !slot.waiters.is_empty()
         {
             return Some(format!("free, and still there wait {:?}", slot.waiters));

@@ -16,7 +16,7 @@ const ONE: Mode = Mode::Permits {
     limit: NonZeroU32::new(1).unwrap(),
 };
 
-/// The machine, or a wrong one.
+/// The machine, or a mutant of it.
 type Decide = fn(&[Contender], usize) -> Turn;
 
 fn turns(modes: &[Mode], decide: Decide) -> Vec<Turn> {
@@ -160,7 +160,7 @@ fn nobody_misses_a_wake_up_and_nobody_holds_beside_an_enemy() {
 /// one's hold is missed.
 #[test]
 #[should_panic(expected = "missed its wake-up")]
-fn planted_mistake_permits_that_watch_only_the_one_ahead() {
+fn mutant_permits_that_watch_only_the_one_ahead() {
     search(&[TWO], true, |contenders, me| {
         match decide(contenders, me) {
             Turn::WatchAll(_) => Turn::WatchOne(me - 1),
@@ -171,7 +171,7 @@ fn planted_mistake_permits_that_watch_only_the_one_ahead() {
 
 #[test]
 #[should_panic(expected = "missed its wake-up")]
-fn planted_mistake_only_the_next_in_line_watches_all() {
+fn mutant_only_the_next_in_line_watches_all() {
     search(&[TWO], true, |contenders, me| {
         match decide(contenders, me) {
             Turn::WatchAll(_) if me > 2 => Turn::WatchOne(me - 1),

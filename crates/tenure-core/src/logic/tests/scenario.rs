@@ -1,5 +1,5 @@
-//! Stories in text files: each line is an input and, behind `->`, the decision that must follow.
-//! `#` starts a comment. The files are the place to look up what the logic does when.
+//! Scenarios in text files: each line is an input and, after `->`, the decision that must follow.
+//! `#` starts a comment. The files show what the logic decides in which case.
 
 use std::fmt::Write as _;
 use std::num::NonZeroU32;
@@ -17,14 +17,17 @@ use crate::time::Time;
 
 #[test]
 fn lease() {
-    check(include_str!("scenarios/lease.txt"), LeaseStory::default());
+    check(
+        include_str!("scenarios/lease.txt"),
+        LeaseScenario::default(),
+    );
 }
 
 #[test]
 fn lease_without_ttl() {
     check(
         include_str!("scenarios/lease_without_ttl.txt"),
-        LeaseStory::default(),
+        LeaseScenario::default(),
     );
 }
 
@@ -32,7 +35,7 @@ fn lease_without_ttl() {
 fn table_exclusive() {
     check(
         include_str!("scenarios/table_exclusive.txt"),
-        TableStory::default(),
+        TableScenario::default(),
     );
 }
 
@@ -40,7 +43,7 @@ fn table_exclusive() {
 fn table_modes() {
     check(
         include_str!("scenarios/table_modes.txt"),
-        TableStory::default(),
+        TableScenario::default(),
     );
 }
 
@@ -48,33 +51,36 @@ fn table_modes() {
 fn table_reservations() {
     check(
         include_str!("scenarios/table_reservations.txt"),
-        TableStory::default(),
+        TableScenario::default(),
     );
 }
 
 #[test]
 fn queue() {
-    check(include_str!("scenarios/queue.txt"), QueueStory);
+    check(include_str!("scenarios/queue.txt"), QueueScenario);
 }
 
 #[test]
 fn quorum() {
-    check(include_str!("scenarios/quorum.txt"), QuorumStory::default());
+    check(
+        include_str!("scenarios/quorum.txt"),
+        QuorumScenario::default(),
+    );
 }
 
 #[test]
 fn pace() {
-    check(include_str!("scenarios/pace.txt"), PaceStory);
+    check(include_str!("scenarios/pace.txt"), PaceScenario);
 }
 
-/// A machine that understands the lines of its files.
-trait Story {
+/// A machine of the logic that understands the lines of its files.
+trait Scenario {
     fn line(&mut self, input: &str) -> String;
 }
 
-/// Plays the whole text and compares; shows every line that came out differently.
-fn check(text: &str, mut story: impl Story) {
-    let mut wrong = String::new();
+/// Plays the whole text; shows every line whose decision differs.
+fn check(text: &str, mut scenario: impl Scenario) {
+    let mut failures = String::new();
     let mut lines = 0;
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap().trim();
@@ -82,11 +88,11 @@ fn check(text: &str, mut story: impl Story) {
             continue;
         }
         let (input, expected) = line.split_once("->").unwrap_or((line, ""));
-        let decision = story.line(input.trim());
+        let decision = scenario.line(input.trim());
         lines += 1;
         if decision != expected.trim() {
             writeln!(
-                wrong,
+                failures,
                 "line {}: {}\n  expected {}\n  decided  {decision}",
                 number + 1,
                 input.trim(),
@@ -95,17 +101,17 @@ fn check(text: &str, mut story: impl Story) {
             .unwrap();
         }
     }
-    assert!(lines > 0, "the file tells nothing");
-    assert!(wrong.is_empty(), "{wrong}");
+    assert!(lines > 0, "the file has no line");
+    assert!(failures.is_empty(), "{failures}");
 }
 
 #[derive(Default)]
-struct LeaseStory {
+struct LeaseScenario {
     lease: Option<Lease>,
     now: Time,
 }
 
-impl Story for LeaseStory {
+impl Scenario for LeaseScenario {
     fn line(&mut self, input: &str) -> String {
         let words = Words::of(input);
         if let Some(at) = words.after("at") {
@@ -141,7 +147,7 @@ impl Story for LeaseStory {
                 ttl,
             ));
         }
-        let lease = self.lease.as_mut().expect("a story starts with a grant");
+        let lease = self.lease.as_mut().expect("a scenario starts with a grant");
         if words.has("tick") {
             match lease.tick(now) {
                 Tick::Wait => said.push_str("wait; "),
@@ -175,15 +181,15 @@ impl Story for LeaseStory {
 }
 
 #[derive(Default)]
-struct TableStory {
+struct TableScenario {
     table: Table,
     now: Time,
 }
 
-impl Story for TableStory {
+impl Scenario for TableScenario {
     fn line(&mut self, input: &str) -> String {
         let words = Words::of(input);
-        if input.starts_with("story") {
+        if input.starts_with("scenario") {
             *self = Self::default();
             return String::new();
         }
@@ -259,7 +265,7 @@ impl Story for TableStory {
     }
 }
 
-impl TableStory {
+impl TableScenario {
     fn look(&self) -> String {
         let mut said = String::new();
         if let Some(view) = self.table.view(&name("door")) {
@@ -291,9 +297,9 @@ impl TableStory {
 }
 
 /// `X S P2`: the list; the decision of each, in order.
-struct QueueStory;
+struct QueueScenario;
 
-impl Story for QueueStory {
+impl Scenario for QueueScenario {
     fn line(&mut self, input: &str) -> String {
         let contenders: Vec<_> = input
             .split_whitespace()
@@ -315,11 +321,11 @@ impl Story for QueueStory {
     }
 }
 
-struct QuorumStory {
+struct QuorumScenario {
     tally: Tally,
 }
 
-impl Default for QuorumStory {
+impl Default for QuorumScenario {
     fn default() -> Self {
         Self {
             tally: Tally::new(0),
@@ -327,7 +333,7 @@ impl Default for QuorumStory {
     }
 }
 
-impl Story for QuorumStory {
+impl Scenario for QuorumScenario {
     fn line(&mut self, input: &str) -> String {
         let words = Words::of(input);
         if let Some(nodes) = words.after("nodes:") {
@@ -365,9 +371,9 @@ impl Story for QuorumStory {
     }
 }
 
-struct PaceStory;
+struct PaceScenario;
 
-impl Story for PaceStory {
+impl Scenario for PaceScenario {
     fn line(&mut self, input: &str) -> String {
         let words = Words::of(input);
         let pause = pace::next(

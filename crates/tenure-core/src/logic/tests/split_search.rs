@@ -4,9 +4,9 @@
 //! it is first on a majority. With some but too few nodes it may at any moment give those back, and queue
 //! again there at any later moment: that is what "after a random time" comes to. It may also leave altogether.
 //!
-//! Searched are all worlds; in each, nobody may claim beside another, and there must be a way on to where
-//! everybody has had the name. Times are drawn at random, so each way on is taken with some chance, and
-//! with chances everywhere in a finite world, it is taken sooner or later with certainty.
+//! The search visits all states. In each, at most one contender may claim the name, and there must be a path to a state
+//! in which all contenders have had the name. Times are drawn at random, so each way on is taken with some chance, and
+//! with chances everywhere in a finite model, it is taken sooner or later with certainty.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,15 +15,15 @@ use crate::logic::quorum;
 const NODES: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wrong {
-    /// Whoever has some nodes keeps them until it has enough.
+enum Mutant {
+    /// A contender that has some nodes keeps them until it has enough.
     Clings,
     /// What was given back is not asked for again.
     Forgets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Seat {
+enum PlaceInQueue {
     /// Not asked.
     Out,
     /// The request is on its way.
@@ -47,7 +47,7 @@ enum Phase {
 struct Node {
     /// It answers nobody.
     dead: bool,
-    seats: Vec<Seat>,
+    places: Vec<PlaceInQueue>,
     queue: Vec<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Split {
     fn new(contenders: usize, dead: usize) -> Self {
         let node = |at| Node {
             dead: at < dead,
-            seats: vec![Seat::Asked; contenders],
+            places: vec![PlaceInQueue::Asked; contenders],
             queue: vec![],
         };
         Self {
@@ -70,13 +70,13 @@ impl Split {
         }
     }
 
-    /// One for all worlds that differ only in who is who.
+    /// The same for all states that differ only in the numbers of the contenders.
     fn canonical(&self) -> Self {
         let renamed = permutations(self.phases.len()).into_iter().map(|order| {
             let rename = |who: &usize| order.iter().position(|old| old == who).unwrap();
             let node = |node: &Node| Node {
                 dead: node.dead,
-                seats: order.iter().map(|old| node.seats[*old]).collect(),
+                places: order.iter().map(|old| node.places[*old]).collect(),
                 queue: node.queue.iter().map(rename).collect(),
             };
             let mut nodes: Vec<_> = self.nodes.iter().map(node).collect();
@@ -90,7 +90,7 @@ impl Split {
     }
 
     fn held(&self, who: usize) -> usize {
-        let held = |node: &&Node| node.seats[who] == Seat::Held;
+        let held = |node: &&Node| node.places[who] == PlaceInQueue::Held;
         self.nodes.iter().filter(held).count()
     }
 
@@ -101,62 +101,66 @@ impl Split {
 
     /// What `who` has goes back, all of it or what is held; what is on its way is called off.
     fn leave(&mut self, who: usize, all: bool) {
-        for seat in self.nodes.iter_mut().map(|node| &mut node.seats[who]) {
-            *seat = match *seat {
-                Seat::Held => Seat::Leaving,
-                Seat::Queued if all => Seat::Leaving,
-                Seat::Asked if all => Seat::Out,
+        for place in self.nodes.iter_mut().map(|node| &mut node.places[who]) {
+            *place = match *place {
+                PlaceInQueue::Held => PlaceInQueue::Leaving,
+                PlaceInQueue::Queued if all => PlaceInQueue::Leaving,
+                PlaceInQueue::Asked if all => PlaceInQueue::Out,
                 other => other,
             };
         }
     }
 
-    /// All worlds that may be next, and whether somebody gave up on the way there.
-    fn next(&self, wrong: Option<Wrong>) -> Vec<(Self, bool)> {
-        let mut worlds = Vec::new();
+    /// All states that may be next, and whether a contender gave up on the way there.
+    fn next(&self, mutant: Option<Mutant>) -> Vec<(Self, bool)> {
+        let mut states = Vec::new();
         let mut with = |gives_up: bool, change: &dyn Fn(&mut Self)| {
-            let mut world = self.clone();
-            change(&mut world);
-            worlds.push((world.canonical(), gives_up));
+            let mut state = self.clone();
+            change(&mut state);
+            states.push((state.canonical(), gives_up));
         };
         for (who, phase) in self.phases.iter().copied().enumerate() {
             let held = self.held(who);
             let short = held > 0 && held < quorum::majority(NODES);
             if phase != Phase::Over {
-                with(phase == Phase::Contends, &|world| {
-                    world.phases[who] = Phase::Over;
-                    world.leave(who, true);
+                with(phase == Phase::Contends, &|state| {
+                    state.phases[who] = Phase::Over;
+                    state.leave(who, true);
                 });
             }
-            if phase == Phase::Contends && short && wrong != Some(Wrong::Clings) {
-                with(false, &|world| world.leave(who, false));
+            if phase == Phase::Contends && short && mutant != Some(Mutant::Clings) {
+                with(false, &|state| state.leave(who, false));
             }
             for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.dead) {
                 let first = node.queue.first() == Some(&who);
-                match node.seats[who] {
-                    Seat::Asked => with(false, &|world| {
-                        world.nodes[at].queue.push(who);
-                        world.nodes[at].seats[who] = Seat::Queued;
+                match node.places[who] {
+                    PlaceInQueue::Asked => with(false, &|state| {
+                        state.nodes[at].queue.push(who);
+                        state.nodes[at].places[who] = PlaceInQueue::Queued;
                     }),
-                    Seat::Queued if first => with(false, &|world| {
-                        world.nodes[at].seats[who] = Seat::Held;
-                        let enough = world.held(who) >= quorum::majority(NODES);
+                    PlaceInQueue::Queued if first => with(false, &|state| {
+                        state.nodes[at].places[who] = PlaceInQueue::Held;
+                        let enough = state.held(who) >= quorum::majority(NODES);
                         if phase == Phase::Contends && enough {
-                            world.phases[who] = Phase::Claims;
+                            state.phases[who] = Phase::Claims;
                         }
                     }),
-                    Seat::Leaving => with(false, &|world| {
-                        world.nodes[at].queue.retain(|other| *other != who);
-                        world.nodes[at].seats[who] = Seat::Out;
+                    PlaceInQueue::Leaving => with(false, &|state| {
+                        state.nodes[at].queue.retain(|other| *other != who);
+                        state.nodes[at].places[who] = PlaceInQueue::Out;
                     }),
-                    Seat::Out if phase == Phase::Contends && wrong != Some(Wrong::Forgets) => {
-                        with(false, &|world| world.nodes[at].seats[who] = Seat::Asked);
+                    PlaceInQueue::Out
+                        if phase == Phase::Contends && mutant != Some(Mutant::Forgets) =>
+                    {
+                        with(false, &|state| {
+                            state.nodes[at].places[who] = PlaceInQueue::Asked
+                        });
                     }
                     _ => {}
                 }
             }
         }
-        worlds
+        states
     }
 }
 
@@ -175,35 +179,35 @@ fn permutations(of: usize) -> Vec<Vec<usize>> {
     })
 }
 
-/// How many worlds there are; an error when two claim the name, or there is no way on from some world.
+/// How many states there are; an error when two contenders claim the name, or when no path leads on from some state.
 /// Giving up is no way on: it is left out where that is looked for.
-fn search(contenders: usize, dead: usize, wrong: Option<Wrong>) -> Result<usize, String> {
+fn search(contenders: usize, dead: usize, mutant: Option<Mutant>) -> Result<usize, String> {
     let start = Split::new(contenders, dead).canonical();
     let mut ids = HashMap::from([(start.clone(), 0)]);
-    let mut worlds = vec![start];
+    let mut states = vec![start];
     let mut before: Vec<Vec<usize>> = vec![vec![]];
     let mut at = 0;
-    while at < worlds.len() {
-        let world = worlds[at].clone();
+    while at < states.len() {
+        let state = states[at].clone();
         let claims = |phase: &&Phase| **phase == Phase::Claims;
-        if world.phases.iter().filter(claims).count() > 1 {
-            return Err(format!("two claim the name: {world:?}"));
+        if state.phases.iter().filter(claims).count() > 1 {
+            return Err(format!("two claim the name: {state:?}"));
         }
-        for (next, gave_up) in world.next(wrong) {
+        for (next, gave_up) in state.next(mutant) {
             let id = *ids.entry(next).or_insert_with_key(|next| {
-                worlds.push(next.clone());
+                states.push(next.clone());
                 before.push(vec![]);
-                worlds.len() - 1
+                states.len() - 1
             });
             if !gave_up {
                 before[id].push(at);
             }
         }
         at += 1;
-        assert!(at <= 1_000_000, "too many worlds");
+        assert!(at <= 1_000_000, "too many states");
     }
-    let mut leads_on = vec![false; worlds.len()];
-    let done = (0..worlds.len()).filter(|id| worlds[*id].is_done());
+    let mut leads_on = vec![false; states.len()];
+    let done = (0..states.len()).filter(|id| states[*id].is_done());
     let mut queue: VecDeque<_> = done.collect();
     while let Some(id) = queue.pop_front() {
         if !std::mem::replace(&mut leads_on[id], true) {
@@ -211,24 +215,24 @@ fn search(contenders: usize, dead: usize, wrong: Option<Wrong>) -> Result<usize,
         }
     }
     match leads_on.iter().position(|leads_on| !leads_on) {
-        Some(stuck) => Err(format!("no way on: {:?}", worlds[stuck])),
-        None => Ok(worlds.len()),
+        Some(stuck) => Err(format!("no way on: {:?}", states[stuck])),
+        None => Ok(states.len()),
     }
 }
 
 #[test]
 fn there_is_a_way_on_from_every_split() {
     for (contenders, dead) in [(2, 0), (2, 1), (3, 0), (3, 1)] {
-        let worlds = search(contenders, dead, None).unwrap();
-        println!("{contenders} contenders, {dead} dead nodes: {worlds} worlds");
+        let states = search(contenders, dead, None).unwrap();
+        println!("{contenders} contenders, {dead} dead nodes: {states} states");
     }
 }
 
 #[test]
-fn planted_mistakes_are_found() {
-    for wrong in [Wrong::Clings, Wrong::Forgets] {
-        let found = search(2, 1, Some(wrong)).unwrap_err();
-        println!("{wrong:?}: {found}");
+fn mutants_are_found() {
+    for mutant in [Mutant::Clings, Mutant::Forgets] {
+        let found = search(2, 1, Some(mutant)).unwrap_err();
+        println!("{mutant:?}: {found}");
         assert!(found.starts_with("no way on"), "{found}");
     }
     // With a majority of dead nodes nobody ever has the name, and the search must see that, too.

@@ -1,5 +1,5 @@
-//! The table against a second, naive reading of its rules: a list of people per name, each in some
-//! state, and a rule for each state. No agenda, no slots, no forgetting.
+//! The table against a second, naive reading of its rules: a list of actors per name, each in some state, and a rule
+//! for each state. The model has no agenda and no slots, and forgets no name.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use crate::options::Mode;
 use crate::time::Time;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Is {
+enum ActorState {
     Waiting {
         silent_from: Time,
     },
@@ -29,25 +29,28 @@ enum Is {
 }
 
 #[derive(Clone, Debug)]
-struct Person {
+struct Actor {
     ask: Ask,
-    is: Is,
+    state: ActorState,
 }
 
 #[derive(Default)]
 struct Model {
-    people: BTreeMap<String, Vec<Person>>,
+    actors: BTreeMap<String, Vec<Actor>>,
     tokens: BTreeMap<String, u64>,
     told: Vec<(u8, u64)>,
     forgotten: Vec<u8>,
 }
 
 impl Model {
-    /// Whether `person` may hold beside everybody who holds or blocks.
-    fn fits(people: &[Person], mode: Mode) -> bool {
-        let others = people
-            .iter()
-            .filter(|other| matches!(other.is, Is::Holding { .. } | Is::Blocking { .. }));
+    /// Whether an actor may hold in this mode beside all actors that hold or block.
+    fn fits(actors: &[Actor], mode: Mode) -> bool {
+        let others = actors.iter().filter(|other| {
+            matches!(
+                other.state,
+                ActorState::Holding { .. } | ActorState::Blocking { .. }
+            )
+        });
         let modes: Vec<_> = others.map(|other| other.ask.mode).collect();
         let exclusive = modes
             .iter()
@@ -64,10 +67,10 @@ impl Model {
 
     fn hold(&mut self, of: &str, index: usize, now: Time) -> u64 {
         let token = self.tokens.entry(of.to_owned()).or_default();
-        let person = &mut self.people.get_mut(of).unwrap()[index];
-        *token = (*token + 1).max(person.ask.propose.unwrap_or(0));
-        let until = person.ask.ttl.map_or(Time::MAX, |ttl| now.after(ttl));
-        person.is = Is::Holding {
+        let actor = &mut self.actors.get_mut(of).unwrap()[index];
+        *token = (*token + 1).max(actor.ask.propose.unwrap_or(0));
+        let until = actor.ask.ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+        actor.state = ActorState::Holding {
             token: *token,
             since: now,
             until,
@@ -75,48 +78,48 @@ impl Model {
         *token
     }
 
-    fn end(person: &mut Person, unclean: bool, at: Time) {
-        if let Is::Holding { since, .. } = person.is {
+    fn end(actor: &mut Actor, unclean: bool, at: Time) {
+        if let ActorState::Holding { since, .. } = actor.state {
             let delay = if unclean {
-                at.after(person.ask.lock_delay)
+                at.after(actor.ask.lock_delay)
             } else {
                 at
             };
-            person.is = Is::Blocking {
-                until: since.after(person.ask.min_hold).max(delay),
+            actor.state = ActorState::Blocking {
+                until: since.after(actor.ask.min_hold).max(delay),
             };
         }
     }
 
-    /// Lets time act, then serves the queue.
+    /// Ends what is over at `now`, then serves the queue.
     fn settle(&mut self, of: &str, now: Time) {
-        for person in self.people.entry(of.to_owned()).or_default() {
-            if let Is::Holding { until, .. } = person.is
+        for actor in self.actors.entry(of.to_owned()).or_default() {
+            if let ActorState::Holding { until, .. } = actor.state
                 && until <= now
             {
-                Self::end(person, true, until);
+                Self::end(actor, true, until);
             }
-            match person.is {
-                Is::Blocking { until } if until <= now => person.is = Is::Gone,
-                Is::Waiting { silent_from } if silent_from <= now => {
-                    person.is = Is::Gone;
-                    self.forgotten.push(person.ask.owner.as_bytes()[0]);
+            match actor.state {
+                ActorState::Blocking { until } if until <= now => actor.state = ActorState::Gone,
+                ActorState::Waiting { silent_from } if silent_from <= now => {
+                    actor.state = ActorState::Gone;
+                    self.forgotten.push(actor.ask.owner.as_bytes()[0]);
                 }
                 _ => {}
             }
         }
-        self.people
+        self.actors
             .get_mut(of)
             .unwrap()
-            .retain(|person| person.is != Is::Gone);
+            .retain(|actor| actor.state != ActorState::Gone);
         loop {
-            let people = &self.people[of];
-            let head = people
+            let actors = &self.actors[of];
+            let head = actors
                 .iter()
-                .position(|person| matches!(person.is, Is::Waiting { .. }));
+                .position(|actor| matches!(actor.state, ActorState::Waiting { .. }));
             match head {
-                Some(head) if Self::fits(people, people[head].ask.mode) => {
-                    let who = people[head].ask.owner.as_bytes()[0];
+                Some(head) if Self::fits(actors, actors[head].ask.mode) => {
+                    let who = actors[head].ask.owner.as_bytes()[0];
                     let token = self.hold(of, head, now);
                     self.told.push((who, token));
                 }
@@ -125,48 +128,48 @@ impl Model {
         }
     }
 
-    fn of(&mut self, of: &str, who: u8) -> Option<&mut Person> {
-        self.people.get_mut(of).unwrap().iter_mut().find(|person| {
-            person.ask.owner == owner(who) && !matches!(person.is, Is::Blocking { .. })
+    fn of(&mut self, of: &str, who: u8) -> Option<&mut Actor> {
+        self.actors.get_mut(of).unwrap().iter_mut().find(|actor| {
+            actor.ask.owner == owner(who) && !matches!(actor.state, ActorState::Blocking { .. })
         })
     }
 
     fn acquire(&mut self, of: &str, who: u8, ask: &Ask, now: Time) -> Verdict {
         let later = |ttl: Option<Duration>| ttl.map_or(Time::MAX, |ttl| now.after(ttl));
-        if let Some(person) = self.of(of, who) {
-            match &mut person.is {
-                Is::Holding { token, until, .. } => {
+        if let Some(actor) = self.of(of, who) {
+            match &mut actor.state {
+                ActorState::Holding { token, until, .. } => {
                     if let Some(ttl) = ask.ttl {
                         *until = now.after(ttl).max(*until);
                     }
                     return Verdict::Granted { token: *token };
                 }
-                is if ask.wait => {
-                    *is = Is::Waiting {
-                        silent_from: later(person.ask.waiter_ttl),
+                state if ask.wait => {
+                    *state = ActorState::Waiting {
+                        silent_from: later(actor.ask.waiter_ttl),
                     };
                     return Verdict::Queued;
                 }
-                is => *is = Is::Gone,
+                state => *state = ActorState::Gone,
             }
             self.settle(of, now);
             return Verdict::Busy;
         }
-        let people = self.people.get_mut(of).unwrap();
-        let queue = people
+        let actors = self.actors.get_mut(of).unwrap();
+        let queue = actors
             .iter()
-            .any(|person| matches!(person.is, Is::Waiting { .. }));
-        let free = Self::fits(people, ask.mode) && (ask.barge || !queue);
+            .any(|actor| matches!(actor.state, ActorState::Waiting { .. }));
+        let free = Self::fits(actors, ask.mode) && (ask.barge || !queue);
         if !free && !ask.wait {
             return Verdict::Busy;
         }
         let silent_from = later(ask.waiter_ttl);
-        people.push(Person {
+        actors.push(Actor {
             ask: ask.clone(),
-            is: Is::Waiting { silent_from },
+            state: ActorState::Waiting { silent_from },
         });
         if free {
-            let index = people.len() - 1;
+            let index = actors.len() - 1;
             return Verdict::Granted {
                 token: self.hold(of, index, now),
             };
@@ -176,14 +179,14 @@ impl Model {
 
     fn next(&self) -> Time {
         let dues = self
-            .people
+            .actors
             .values()
             .flatten()
-            .map(|person| match person.is {
-                Is::Waiting { silent_from: due }
-                | Is::Holding { until: due, .. }
-                | Is::Blocking { until: due } => due,
-                Is::Gone => Time::MAX,
+            .map(|actor| match actor.state {
+                ActorState::Waiting { silent_from: due }
+                | ActorState::Holding { until: due, .. }
+                | ActorState::Blocking { until: due } => due,
+                ActorState::Gone => Time::MAX,
             });
         dues.min().unwrap_or(Time::MAX)
     }
@@ -212,21 +215,31 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (1..3_u32).prop_map(|limit| Mode::Permits { limit: NonZeroU32::new(limit).unwrap() }),
     ];
     let propose = prop::option::weighted(0.2, 0..40_u64);
-    let rests = (short(), short());
-    let ask = (mode, maybe(), any::<[bool; 3]>(), rests, maybe(), propose).prop_map(
-        |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| Ask {
-            name: name("?"),
-            owner: owner(0),
-            mode,
-            ttl,
-            wait: wait || patient,
-            barge: barge && !patient,
-            min_hold,
-            lock_delay,
-            waiter_ttl,
-            propose,
-        },
-    );
+    let reservations = (short(), short());
+    let ask = (
+        mode,
+        maybe(),
+        any::<[bool; 3]>(),
+        reservations,
+        maybe(),
+        propose,
+    )
+        .prop_map(
+            |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| {
+                Ask {
+                    name: name("?"),
+                    owner: owner(0),
+                    mode,
+                    ttl,
+                    wait: wait || patient,
+                    barge: barge && !patient,
+                    min_hold,
+                    lock_delay,
+                    waiter_ttl,
+                    propose,
+                }
+            },
+        );
     prop_oneof![
         10 => ask.prop_map(Event::Ask),
         2 => maybe().prop_map(Event::Renew),
@@ -265,8 +278,8 @@ proptest! {
                     prop_assert_eq!(table.acquire(&ask, now), model.acquire(of, who, &ask, now));
                 }
                 Event::Renew(ttl) => {
-                    let holds = match model.of(of, who).map(|person| &mut person.is) {
-                        Some(Is::Holding { until, .. }) => {
+                    let holds = match model.of(of, who).map(|actor| &mut actor.state) {
+                        Some(ActorState::Holding { until, .. }) => {
                             *until = ttl.map_or(*until, |ttl| now.after(ttl).max(*until));
                             true
                         }
@@ -276,7 +289,7 @@ proptest! {
                 }
                 Event::Touch => {
                     let waits = match model.of(of, who) {
-                        Some(Person { ask, is: Is::Waiting { silent_from } }) => {
+                        Some(Actor { ask, state: ActorState::Waiting { silent_from } }) => {
                             *silent_from = ask.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
                             true
                         }
@@ -286,11 +299,11 @@ proptest! {
                 }
                 Event::Raise { token: least } => {
                     let (exclusive, raised) = match model.of(of, who) {
-                        Some(Person { ask, is: Is::Holding { token, .. } }) if ask.mode == Mode::Exclusive => {
+                        Some(Actor { ask, state: ActorState::Holding { token, .. } }) if ask.mode == Mode::Exclusive => {
                             *token = least.max(*token);
                             (true, true)
                         }
-                        other => (other.is_none_or(|person| person.ask.mode == Mode::Exclusive), false),
+                        other => (other.is_none_or(|actor| actor.ask.mode == Mode::Exclusive), false),
                     };
                     if raised {
                         let last = model.tokens.get_mut(of).unwrap();
@@ -305,12 +318,12 @@ proptest! {
                 }
                 Event::Release { unclean } => {
                     let held = match model.of(of, who) {
-                        Some(person @ Person { is: Is::Holding { .. }, .. }) => {
-                            Model::end(person, unclean, now);
+                        Some(actor @ Actor { state: ActorState::Holding { .. }, .. }) => {
+                            Model::end(actor, unclean, now);
                             true
                         }
-                        Some(person) => {
-                            person.is = Is::Gone;
+                        Some(actor) => {
+                            actor.state = ActorState::Gone;
                             false
                         }
                         None => false,
@@ -318,16 +331,16 @@ proptest! {
                     prop_assert_eq!(table.release(&lock, owner(who), unclean, now), held);
                 }
                 Event::Break { token } => {
-                    let people = model.people.get_mut(of).unwrap();
-                    let hit = people.iter_mut().find(|person| matches!(person.is, Is::Holding { token: held, .. } if held == token));
-                    let broken = hit.map(|person| Model::end(person, true, now)).is_some();
+                    let actors = model.actors.get_mut(of).unwrap();
+                    let hit = actors.iter_mut().find(|actor| matches!(actor.state, ActorState::Holding { token: held, .. } if held == token));
+                    let broken = hit.map(|actor| Model::end(actor, true, now)).is_some();
                     prop_assert_eq!(table.break_hold(&lock, token, now), broken);
                 }
                 Event::Expire => {
                     let mut ended = 0;
-                    for person in model.people.get_mut(of).unwrap() {
-                        if let Is::Holding { .. } = person.is {
-                            Model::end(person, true, now);
+                    for actor in model.actors.get_mut(of).unwrap() {
+                        if let ActorState::Holding { .. } = actor.state {
+                            Model::end(actor, true, now);
                             ended += 1;
                         }
                     }
@@ -355,19 +368,19 @@ proptest! {
             prop_assert_eq!(forgotten, std::mem::take(&mut model.forgotten));
             prop_assert_eq!(table.next(), model.next());
             for of in ["first", "second"] {
-                let people = model.people.entry(of.to_owned()).or_default();
-                let mut holds: Vec<_> = people.iter().filter_map(|person| match person.is {
-                    Is::Holding { token, since, until } => Some((person.ask.owner, person.ask.mode, token, since, until)),
+                let actors = model.actors.entry(of.to_owned()).or_default();
+                let mut holds: Vec<_> = actors.iter().filter_map(|actor| match actor.state {
+                    ActorState::Holding { token, since, until } => Some((actor.ask.owner, actor.ask.mode, token, since, until)),
                     _ => None,
                 }).collect();
                 holds.sort_by_key(|(_, _, token, ..)| *token);
-                let waiters: Vec<_> = people.iter().filter(|person| matches!(person.is, Is::Waiting { .. })).map(|person| (person.ask.owner, person.ask.mode)).collect();
-                let reserved = people.iter().filter_map(|person| match person.is {
-                    Is::Blocking { until } => Some(until),
+                let waiters: Vec<_> = actors.iter().filter(|actor| matches!(actor.state, ActorState::Waiting { .. })).map(|actor| (actor.ask.owner, actor.ask.mode)).collect();
+                let reserved = actors.iter().filter_map(|actor| match actor.state {
+                    ActorState::Blocking { until } => Some(until),
                     _ => None,
                 }).max();
                 match table.view(&name(of)) {
-                    None => prop_assert!(people.is_empty()),
+                    None => prop_assert!(actors.is_empty()),
                     Some(view) => {
                         let seen: Vec<_> = view.holds.iter().map(|hold| (hold.owner, hold.mode, hold.token, hold.since, hold.expires.unwrap_or(Time::MAX))).collect();
                         prop_assert_eq!(seen, holds);
@@ -375,7 +388,7 @@ proptest! {
                         prop_assert_eq!(view.reserved_until, reserved);
                     }
                 }
-                prop_assert_eq!(table.names(of).len(), usize::from(people.iter().any(|person| !matches!(person.is, Is::Blocking { .. }))));
+                prop_assert_eq!(table.names(of).len(), usize::from(actors.iter().any(|actor| !matches!(actor.state, ActorState::Blocking { .. }))));
             }
         }
     }

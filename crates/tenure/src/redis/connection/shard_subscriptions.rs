@@ -23,9 +23,10 @@ use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use crate::lease_store::WakeUp;
+
 use super::super::context::Context;
 use super::super::errors;
-use super::super::events::WakeUp;
 use super::super::names;
 use super::server::{Connection, Server};
 use super::slot_map::SlotMap;

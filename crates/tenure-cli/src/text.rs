@@ -1,0 +1,124 @@
+//! Names, holders and tables for people.
+
+use std::ffi::OsStr;
+use std::time::Duration;
+
+use tenure::name::Escaped;
+use tenure::{Holder, LockName, RestartGuard, Status};
+
+use crate::duration::rounded;
+
+/// Names in quotes, with what could harm a terminal escaped: `"a", "b"`.
+pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a LockName>) -> String {
+    let names: Vec<_> = names.into_iter().map(ToString::to_string).collect();
+    names.join(", ")
+}
+
+/// An argument of the command line, with what could harm a terminal escaped.
+pub(crate) fn escaped(argument: &OsStr) -> String {
+    Escaped(&argument.to_string_lossy()).to_string()
+}
+
+/// A holder on one line: `build-7, pid 4242, "deploy", since 2026-01-31T09:00:00Z (3s)`.
+pub(crate) fn holder(holder: &Holder) -> String {
+    let host = if holder.host.is_empty() {
+        "an unknown host"
+    } else {
+        &holder.host
+    };
+    let mut line = format!("{}, pid {}", Escaped(host), holder.pid);
+    if !holder.label.is_empty() {
+        line += &format!(", \"{}\"", Escaped(&holder.label));
+    }
+    if let Some(since) = holder.since {
+        line += &format!(", since {}", humantime::format_rfc3339_seconds(since));
+        if let Some(age) = age(holder) {
+            line += &format!(" ({})", rounded(age));
+        }
+    }
+    line
+}
+
+/// Present if the server grants no lease of that length yet, because it was started too lately.
+pub(crate) fn restart_guard(status: &Status, ttl: Duration) -> Option<&RestartGuard> {
+    let guard = status.restart_guard.as_ref();
+    guard.filter(|guard| !guard.left(ttl).is_zero())
+}
+
+/// Why a request with that ttl cannot acquire the lock now: `"x" is held by …`.
+pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
+    let name = &status.name;
+    if let Some(guard) = restart_guard(status, ttl) {
+        let (uptime, left) = (rounded(guard.uptime), rounded(guard.left(ttl)));
+        let server = &guard.server;
+        return format!(
+            "{name} is free, but {server} was started {uptime} ago and grants nothing for another {left}"
+        );
+    }
+    match (status.holds.as_slice(), status.reserved) {
+        ([one], _) => format!("{name} is held by {}", holder(&one.holder)),
+        ([first, others @ ..], _) => {
+            format!(
+                "{name} is held by {}, and {} more",
+                holder(&first.holder),
+                others.len()
+            )
+        }
+        ([], Some(left)) => format!("{name} is free, but reserved for another {}", rounded(left)),
+        ([], None) => format!("{name} was held a moment ago"),
+    }
+}
+
+/// How long the holder has held the lock (or waited for it).
+pub(crate) fn age(holder: &Holder) -> Option<Duration> {
+    holder.since.and_then(|since| since.elapsed().ok())
+}
+
+/// Rows under a head, with aligned columns. The last column is not padded.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count());
+        cells.chain([head[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<_> = (0..head.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded: Vec<_> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        padded.join("  ").trim_end().to_string()
+    };
+    let body = rows
+        .iter()
+        .map(|row| line(row.iter().map(String::as_str).collect()));
+    [line(head.to_vec())]
+        .into_iter()
+        .chain(body)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_aligned_by_characters() {
+        let rows = [
+            vec!["ü".into(), "1".into()],
+            vec!["long".into(), "2".into()],
+        ];
+        assert_eq!(table(&["NAME", "N"], &rows), "NAME  N\nü     1\nlong  2");
+    }
+
+    #[test]
+    fn a_holder_cannot_write_to_the_terminal() {
+        let mut evil = Holder::new("\u{1b}[2Jhost", 7);
+        evil.label = "a\nb".into();
+        assert_eq!(holder(&evil), "\\u{1b}[2Jhost, pid 7, \"a\\nb\"");
+    }
+}

@@ -1,0 +1,56 @@
+//! How a backend tells the driver that a hold ended.
+
+use std::fmt;
+use std::sync::Weak;
+
+use crate::fence::OwnerId;
+use crate::lost::LostReason;
+
+/// Reports losses to the driver. A backend gets its notifier by [`Backend::attach`](super::Backend::attach).
+///
+/// A clone is cheap and keeps nothing alive; calls after the client is gone do nothing.
+/// A backend must not call the notifier while it holds a lock that its own methods take.
+#[derive(Clone)]
+pub struct LossNotifier(Weak<dyn LossListener>);
+
+/// The receiver of the reports: the driver, or a backend that is made of backends.
+pub trait LossListener: Send + Sync {
+    /// The hold of this owner is definitely over.
+    fn lost(&self, owner: OwnerId, reason: LostReason);
+    /// Every hold of the client is over.
+    fn all_lost(&self, reason: LostReason);
+}
+
+impl LossNotifier {
+    /// A notifier that reports to this listener, as long as the listener lives.
+    pub fn new(listener: Weak<dyn LossListener>) -> Self {
+        Self(listener)
+    }
+
+    /// The hold of this owner is definitely over, for this reason. Unknown owners are ignored.
+    pub fn lost(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.lost(owner, reason);
+        }
+    }
+
+    /// Every hold of the client is over: the session that kept the holds ended.
+    pub fn all_lost(&self, reason: LostReason) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.all_lost(reason);
+        }
+    }
+
+    /// Whether the listener is gone.
+    pub fn has_no_listener(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
+impl fmt::Debug for LossNotifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LossNotifier")
+            .field("has_no_listener", &self.has_no_listener())
+            .finish()
+    }
+}

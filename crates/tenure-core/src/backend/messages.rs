@@ -1,0 +1,194 @@
+//! What driver and backend tell each other: requests, grants, holds and outcomes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::fence::OwnerId;
+use crate::holder::Holder;
+use crate::lost::LostReason;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::rt::Flag;
+use crate::time::Time;
+
+/// One acquisition.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// What to lock.
+    pub name: LockName,
+    /// Under which identity; new for each request.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Lease to ask for.
+    pub ttl: Duration,
+    /// `false`: answer at once, queue nowhere.
+    pub wait: bool,
+    /// See [`Options::fair`](crate::Options::fair).
+    pub fair: Option<bool>,
+    /// See [`Options::min_hold`](crate::Options::min_hold).
+    pub min_hold: Duration,
+    /// See [`Options::lock_delay`](crate::Options::lock_delay).
+    pub lock_delay: Duration,
+    /// The shortest lease to answer with, at most the ttl; a hand-over may bring less than the ttl.
+    pub min_lease: Duration,
+    /// The fencing token to grant under, unless the name's next one is greater: for a backend that is
+    /// made of backends and wants the same token from all of them. `None`: the store's own choice.
+    pub propose: Option<u64>,
+    /// What others shall see of us; `since` is filled in by the backend.
+    pub holder: Arc<Holder>,
+    /// Raised when nobody wants the answer any more.
+    pub stop: Flag,
+}
+
+impl Request {
+    /// A request for an exclusive hold that does not wait. For tests and for backends made of backends.
+    pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
+        Self {
+            name,
+            owner,
+            mode: Mode::Exclusive,
+            ttl,
+            wait: false,
+            fair: None,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            min_lease: Duration::ZERO,
+            propose: None,
+            holder: Arc::default(),
+            stop: Flag::new(),
+        }
+    }
+}
+
+impl Request {
+    /// What `work` returns; `None` when the request is stopped before that. Cancel safe as far as `work` is.
+    pub async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            () = self.stop.raised() => None,
+            output = work => Some(output),
+        }
+    }
+}
+
+/// The outcome of an acquisition.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Answer {
+    /// We hold it.
+    Granted(Grant),
+    /// Somebody else does, or the request was stopped.
+    Busy,
+}
+
+/// A backend's yes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// Strictly greater than every token granted for this name before.
+    pub token: u64,
+    /// When the winning request was sent, on [`Backend::clock`](super::Backend::clock); read *before* sending.
+    /// For a hold that somebody handed over to us: when the last request that kept our place alive was sent.
+    pub sent: Time,
+    /// Time between request and reply; zero where there is no network.
+    pub round_trip: Duration,
+    /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
+    pub ttl: Option<Duration>,
+    /// The backend raises the [`LossNotifier`](super::LossNotifier) by itself when a hold without a lease ends,
+    /// so that nothing has to be checked.
+    pub watched: bool,
+}
+
+impl Grant {
+    /// A grant that has to be renewed, or checked if it has no lease.
+    pub fn new(token: u64, sent: Time, round_trip: Duration, ttl: Option<Duration>) -> Self {
+        Self {
+            token,
+            sent,
+            round_trip,
+            ttl,
+            watched: false,
+        }
+    }
+
+    /// The same, where the backend tells by itself when it ends.
+    #[must_use]
+    pub fn watched(mut self) -> Self {
+        self.watched = true;
+        self
+    }
+}
+
+/// A hold, as far as a backend needs to know it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Hold {
+    /// The name.
+    pub name: LockName,
+    /// Under which identity it was acquired.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Its token; 0 when the fate of the acquisition is unknown.
+    pub token: u64,
+    /// The lease that was asked for.
+    pub ttl: Duration,
+    /// The hold ended before this release: it is not a clean end (`lock_delay` applies).
+    pub unclean: bool,
+}
+
+impl Hold {
+    /// The hold that an acquisition under `owner` may have led to, where nothing else is known of it.
+    pub fn of(name: LockName, owner: OwnerId) -> Self {
+        Self {
+            name,
+            owner,
+            mode: Mode::Exclusive,
+            token: 0,
+            ttl: Duration::ZERO,
+            unclean: false,
+        }
+    }
+
+    /// The hold that `request` may have led to, under `token`.
+    pub fn new(request: &Request, token: u64) -> Self {
+        Self {
+            name: request.name.clone(),
+            owner: request.owner,
+            mode: request.mode,
+            token,
+            ttl: request.ttl,
+            unclean: false,
+        }
+    }
+}
+
+/// The outcome of a renewal.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Renewal {
+    /// Ours, for `ttl` from `sent` on (`None`: no lease runs, and it is still ours).
+    Renewed {
+        /// Read before the request was sent.
+        sent: Time,
+        /// The lease granted.
+        ttl: Option<Duration>,
+    },
+    /// Definitely not ours any more.
+    Lost(LostReason),
+    /// Cannot tell: neither loss nor success.
+    Unknown(Error),
+}
+
+/// The definite outcome of a release. What cannot be told is an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Release {
+    /// It was ours and is free now.
+    Released,
+    /// It was not ours (any more).
+    NotHeld,
+}

@@ -1,0 +1,37 @@
+//! The interface of all stores: what a backend must be able to do.
+//!
+//! # Contract
+//!
+//! Backends implement [`Backend`]; only the driver calls it. A backend knows one store and no other backend.
+//!
+//! The driver has done before it calls:
+//! - name and options are validated, and what [`Guarantees`](crate::guarantees::Guarantees) does not claim was refused;
+//! - at most one [`Backend::acquire`] per client and name is under way;
+//! - the owner id is fresh for each acquisition.
+//!
+//! The driver does after it called:
+//! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
+//!   never dropped half-way: when the caller loses interest, the driver stops the [`Request`] and polls on in
+//!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
+//!   Futures that only look (`inspect`, `list`, `check`), break or write may be dropped;
+//! - it computes deadlines, decides when to renew and when a hold is lost;
+//! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind::Indeterminate) it calls `release`
+//!   for that owner, again and again, until the answer is definite or the ttl has passed.
+//!
+//! In return every request to the store has a time limit: no future may hang for ever, except that of an
+//! acquisition that waits for its turn.
+//!
+//! A returned future that is ready at its first poll costs no task switch and works without a runtime.
+//! Run [`conformance`](crate::conformance) against a new backend.
+
+mod adapter;
+mod finding;
+mod interface;
+mod loss_notifier;
+mod messages;
+
+pub use self::adapter::AsyncBackend;
+pub use self::finding::{Finding, Severity};
+pub use self::interface::{Backend, BoxFuture};
+pub use self::loss_notifier::{LossListener, LossNotifier};
+pub use self::messages::{Answer, Grant, Hold, Release, Renewal, Request};

@@ -1,0 +1,36 @@
+//! One behaviour of the suite.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::case::Case;
+use super::failure::Verdict;
+use super::harness::Harness;
+use crate::backend::BoxFuture;
+use crate::guarantees::Guarantees;
+
+/// One behaviour that every backend must show, or must have a reason not to show.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    /// `theme::name`.
+    pub name: &'static str,
+    /// The number of the rule in the specification.
+    pub rule: &'static str,
+    /// `Err(reason)`: the behaviour does not apply to this store, or cannot be shown with this harness.
+    pub needs: fn(&Guarantees, &dyn Harness) -> Result<(), &'static str>,
+    /// The behaviour itself.
+    pub run: fn(Arc<Case>) -> BoxFuture<Verdict>,
+}
+
+impl Behaviour {
+    /// Whether the behaviour affects all clients of the store, so that no other behaviour may run at the same time.
+    pub(super) fn is_alone(&self) -> bool {
+        self.name.starts_with("faults::")
+    }
+}
+
+impl fmt::Debug for Behaviour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}

@@ -1,0 +1,434 @@
+//! Requests that continue as a task when their caller stops polling them.
+//!
+//! A caller may poll a future and then leave the future alone without dropping it: a `select!` that polls the future by
+//! reference and runs a long branch is enough. If the request has something by then that other requests of the client
+//! need (a connection, or the next position in the order of connecting), the other requests would wait for it, and no
+//! lock of the client would be renewed. So a request that was woken and is not polled is taken from its caller and
+//! continues as a task. The caller finds the answer when it polls again.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use crate::backend::BoxFuture;
+use crate::error::{Error, ErrorKind};
+use crate::rt::{Clock, Spawner, lock};
+
+use super::labels::LOG_TARGET;
+
+/// How often the monitor checks whether the requests that were woken have been polled. The second check that finds a
+/// request woken and not polled detaches it: late enough for a busy runtime, early enough for the shortest leases.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// From this many entries on, the list of requests is swept. Fewer entries of finished requests do no harm.
+const SWEEP_THRESHOLD: usize = 64;
+
+/// Watches the requests of one client that are in flight.
+pub(super) struct RequestMonitor {
+    requests: Mutex<Requests>,
+    spawner: Spawner,
+    /// Off on a virtual clock: there nothing may happen that the test did not ask for.
+    is_on: bool,
+}
+
+#[derive(Default)]
+struct Requests {
+    /// Finished requests are removed together when there are many: to remove each one alone would cost as much as to
+    /// add it.
+    all: Vec<Weak<dyn Monitored>>,
+    sweep_at: usize,
+    is_checking: bool,
+}
+
+impl Requests {
+    fn sweep(&mut self) {
+        self.all.retain(|request| request.strong_count() > 0);
+        self.sweep_at = (2 * self.all.len()).max(SWEEP_THRESHOLD);
+    }
+}
+
+impl RequestMonitor {
+    pub(super) fn new(spawner: Spawner, clock: &Clock) -> Self {
+        Self {
+            requests: Mutex::default(),
+            spawner,
+            is_on: clock.is_real(),
+        }
+    }
+
+    /// A request that this monitor detaches when its caller stops polling it.
+    pub(super) fn detachable<T: Send + 'static>(
+        self: &Arc<Self>,
+        future: BoxFuture<Result<T, Error>>,
+    ) -> DetachableRequest<T> {
+        DetachableRequest(Arc::new(InFlight {
+            state: Mutex::new(RequestState::WithCaller(future)),
+            caller: Mutex::new(None),
+            polled: AtomicPolled::new(Polled::Yes),
+            is_monitored: AtomicBool::new(false),
+            monitor: self.clone(),
+        }))
+    }
+
+    fn add(self: &Arc<Self>, request: Weak<dyn Monitored>) {
+        let mut requests = lock(&self.requests);
+        if requests.all.len() >= requests.sweep_at {
+            requests.sweep();
+        }
+        requests.all.push(request);
+        if self.is_on && !std::mem::replace(&mut requests.is_checking, true) {
+            self.spawner.spawn(check_regularly(self.clone()));
+        }
+    }
+
+    /// Wakes the callers of all requests, so that they poll again and notice that the client was closed.
+    pub(super) fn wake_callers(&self) {
+        let all = lock(&self.requests).all.clone();
+        for request in all.iter().filter_map(Weak::upgrade) {
+            request.wake_caller();
+        }
+    }
+
+    /// The requests in flight. If there are none, the next request starts the checks again.
+    fn in_flight(&self) -> Vec<Weak<dyn Monitored>> {
+        let mut requests = lock(&self.requests);
+        requests.sweep();
+        if requests.all.is_empty() {
+            // Also frees the memory that a burst of requests needed once.
+            *requests = Requests::default();
+        }
+        requests.all.clone()
+    }
+}
+
+/// Checks the requests as long as there are any, by the real clock: the checks are about tasks that really run.
+async fn check_regularly(monitor: Arc<RequestMonitor>) {
+    let clock = Clock::system();
+    loop {
+        let in_flight = monitor.in_flight();
+        if in_flight.is_empty() {
+            return;
+        }
+        for request in in_flight.iter().filter_map(Weak::upgrade) {
+            request.check();
+        }
+        clock.sleep_until(clock.now().after(CHECK_INTERVAL)).await;
+    }
+}
+
+/// A request of any type, for the monitor.
+trait Monitored: Send + Sync {
+    /// Detaches the request if the check before this one already found it woken and not polled.
+    fn check(self: Arc<Self>);
+    fn wake_caller(&self);
+}
+
+/// Whether the caller has polled a request after the last wake-up.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+enum Polled {
+    /// The caller has polled since, or nothing has woken the request.
+    Yes,
+    /// The request was woken after the last check.
+    NotYet,
+    /// The last check already found the request woken and not polled.
+    NotSinceLastCheck,
+}
+
+/// [`Polled`] as an atomic: wakers, callers and the monitor change it without a lock.
+struct AtomicPolled(AtomicU8);
+
+impl AtomicPolled {
+    fn new(polled: Polled) -> Self {
+        Self(AtomicU8::new(polled as u8))
+    }
+
+    fn set(&self, polled: Polled) {
+        self.0.store(polled as u8, Ordering::Release);
+    }
+
+    /// Goes from one value to another. `false`: the value was a third one, and stays.
+    fn step(&self, from: Polled, to: Polled) -> bool {
+        let (from, to) = (from as u8, to as u8);
+        let stepped = self
+            .0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+        stepped.is_ok()
+    }
+}
+
+struct InFlight<T> {
+    state: Mutex<RequestState<T>>,
+    /// The task that polled the request last.
+    caller: Mutex<Option<Waker>>,
+    polled: AtomicPolled,
+    /// The monitor has the request in its list.
+    is_monitored: AtomicBool,
+    monitor: Arc<RequestMonitor>,
+}
+
+enum RequestState<T> {
+    /// The caller polls the future.
+    WithCaller(BoxFuture<Result<T, Error>>),
+    /// A task polls the future.
+    Detached,
+    /// The task has the answer, and the caller has not fetched it yet.
+    Answered(Result<T, Error>),
+    /// The caller has the answer, or the runtime of the task is gone.
+    Over,
+}
+
+impl<T: Send + 'static> Wake for InFlight<T> {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.polled.step(Polled::Yes, Polled::NotYet);
+        self.wake_caller();
+    }
+}
+
+impl<T: Send + 'static> Monitored for InFlight<T> {
+    fn check(self: Arc<Self>) {
+        if self.polled.step(Polled::NotYet, Polled::NotSinceLastCheck)
+            || !self.polled.step(Polled::NotSinceLastCheck, Polled::Yes)
+        {
+            return;
+        }
+        let future = {
+            let Ok(mut state) = self.state.try_lock() else {
+                // The caller is polling the request, perhaps since before the wake-up: the next check decides.
+                self.polled.set(Polled::NotYet);
+                return;
+            };
+            match std::mem::replace(&mut *state, RequestState::Detached) {
+                RequestState::WithCaller(future) => future,
+                other => {
+                    *state = other;
+                    return;
+                }
+            }
+        };
+        tracing::debug!(target: LOG_TARGET, "a request is not polled by its caller; it continues as a task");
+        let detached = DetachedTask(self.clone());
+        self.monitor.spawner.spawn(async move {
+            let answer = future.await;
+            *lock(&detached.0.state) = RequestState::Answered(answer);
+        });
+    }
+
+    fn wake_caller(&self) {
+        let caller = lock(&self.caller).clone();
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
+}
+
+/// Wakes the caller when the task of a detached request ends, also when the runtime drops the task.
+struct DetachedTask<T: Send + 'static>(Arc<InFlight<T>>);
+
+impl<T: Send + 'static> Drop for DetachedTask<T> {
+    fn drop(&mut self) {
+        {
+            let mut state = lock(&self.0.state);
+            if let RequestState::Detached = *state {
+                *state = RequestState::Over;
+            }
+        }
+        self.0.wake_caller();
+    }
+}
+
+/// A request, for its caller. Dropping it drops the request as well, unless the request continues as a task by then.
+pub(crate) struct DetachableRequest<T>(Arc<InFlight<T>>);
+
+impl<T: Send + 'static> Future for DetachableRequest<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let request = &self.0;
+        {
+            let mut caller = lock(&request.caller);
+            let is_same_task = caller
+                .as_ref()
+                .is_some_and(|known| known.will_wake(cx.waker()));
+            if !is_same_task {
+                *caller = Some(cx.waker().clone());
+            }
+        }
+        let mut state = lock(&request.state);
+        let answer = match &mut *state {
+            RequestState::WithCaller(future) => {
+                // Before the poll: a wake-up from now on asks for another poll.
+                request.polled.set(Polled::Yes);
+                let waker = Waker::from(request.clone());
+                let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker))
+                else {
+                    // Relaxed is enough: the lock of the state is held.
+                    if !request.is_monitored.load(Ordering::Relaxed) {
+                        request.is_monitored.store(true, Ordering::Relaxed);
+                        let monitored: Arc<dyn Monitored> = request.clone();
+                        request.monitor.add(Arc::downgrade(&monitored));
+                    }
+                    return Poll::Pending;
+                };
+                answer
+            }
+            RequestState::Detached => return Poll::Pending,
+            RequestState::Answered(_) => match std::mem::replace(&mut *state, RequestState::Over) {
+                RequestState::Answered(answer) => answer,
+                _ => Err(runtime_is_gone()),
+            },
+            RequestState::Over => Err(runtime_is_gone()),
+        };
+        *state = RequestState::Over;
+        Poll::Ready(answer)
+    }
+}
+
+impl<T> Drop for DetachableRequest<T> {
+    fn drop(&mut self) {
+        let dropped = {
+            let mut state = lock(&self.0.state);
+            match &*state {
+                RequestState::WithCaller(_) => std::mem::replace(&mut *state, RequestState::Over),
+                _ => return,
+            }
+        };
+        // After the lock is released: dropping the future may wake the request.
+        drop(dropped);
+    }
+}
+
+fn runtime_is_gone() -> Error {
+    Error::new(
+        ErrorKind::Closed,
+        "the runtime of this client is gone; the lease runs out by itself",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::rt::poll_now;
+
+    type Answer = oneshot::Sender<Result<u32, Error>>;
+
+    fn pending_request() -> (Answer, DetachableRequest<u32>) {
+        let spawner = Spawner::current().unwrap();
+        let monitor = Arc::new(RequestMonitor::new(spawner, &Clock::system()));
+        let (answer, answered) = oneshot::channel();
+        let future = Box::pin(async { answered.await.unwrap() });
+        (answer, monitor.detachable(future))
+    }
+
+    /// Polls the request. Returns whether there is no answer yet.
+    fn is_pending(request: &mut DetachableRequest<u32>) -> bool {
+        poll_now(request).is_err()
+    }
+
+    fn is_detached(request: &DetachableRequest<u32>) -> bool {
+        !matches!(*lock(&request.0.state), RequestState::WithCaller(_))
+    }
+
+    fn check(request: &DetachableRequest<u32>) {
+        request.0.clone().check();
+    }
+
+    /// How many requests the monitor checks.
+    fn count(request: &DetachableRequest<u32>) -> usize {
+        request.0.monitor.in_flight().len()
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_polled_stays_with_its_caller() {
+        let (answer, mut request) = pending_request();
+        for _ in 0..5 {
+            assert!(is_pending(&mut request));
+            // Nothing has woken the request.
+            check(&request);
+            check(&request);
+            check(&request);
+            // A wake-up, and a poll before the second check.
+            request.0.clone().wake();
+            check(&request);
+        }
+        assert!(is_pending(&mut request) && !is_detached(&request));
+        assert_eq!(count(&request), 1);
+        answer.send(Ok(7)).unwrap();
+        let monitor = request.0.monitor.clone();
+        assert_eq!(poll_now(request).ok().unwrap().unwrap(), 7);
+        assert!(monitor.in_flight().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_not_polled_continues_as_a_task_and_answers_later() {
+        let (answer, mut request) = pending_request();
+        assert!(is_pending(&mut request));
+        request.0.clone().wake();
+        check(&request);
+        assert!(!is_detached(&request));
+        check(&request);
+        assert!(is_detached(&request) && is_pending(&mut request));
+        // The client may have to wake the caller for another reason.
+        assert_eq!(count(&request), 1);
+        answer.send(Ok(7)).unwrap();
+        let monitor = request.0.monitor.clone();
+        assert_eq!(request.await.unwrap(), 7);
+        assert!(monitor.in_flight().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_dropped_request_ends_unless_it_has_become_a_task() {
+        let (answer, mut dropped) = pending_request();
+        assert!(is_pending(&mut dropped));
+        let monitor = dropped.0.monitor.clone();
+        drop(dropped);
+        assert!(answer.is_closed());
+        assert!(monitor.in_flight().is_empty());
+
+        let (answer, mut detached) = pending_request();
+        assert!(is_pending(&mut detached));
+        detached.0.clone().wake();
+        check(&detached);
+        check(&detached);
+        drop(detached);
+        assert!(!answer.is_closed());
+    }
+
+    #[tokio::test]
+    async fn finished_requests_are_not_kept() {
+        let (_answer, mut kept) = pending_request();
+        assert!(is_pending(&mut kept));
+        let monitor = kept.0.monitor.clone();
+        for _ in 0..10 * SWEEP_THRESHOLD {
+            let mut over = monitor.detachable::<u32>(Box::pin(std::future::pending()));
+            assert!(is_pending(&mut over));
+            drop(over);
+            assert!(lock(&monitor.requests).all.len() <= SWEEP_THRESHOLD);
+        }
+        assert_eq!(count(&kept), 1);
+    }
+
+    #[test]
+    fn a_request_whose_runtime_is_gone_says_so() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let (_answer, mut request) = runtime.block_on(async { pending_request() });
+        assert!(is_pending(&mut request));
+        request.0.clone().wake();
+        check(&request);
+        check(&request);
+        drop(runtime);
+        let gone = poll_now(&mut request).ok().unwrap().unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::Closed);
+    }
+}

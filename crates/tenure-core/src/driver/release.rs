@@ -1,0 +1,202 @@
+//! The end of a hold: releasing it now, in the background, or by leaving it to its lease.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::backend::Release;
+use crate::error::{Error, ErrorKind, Step};
+use crate::logic::lease::{State, margin};
+use crate::lost::LostReason;
+use crate::rt::lock;
+
+use super::detach::DetachableRequest;
+use super::held::Held;
+use super::labels::LOG_TARGET;
+
+impl Held {
+    /// Gives the hold back. Dropping the future does not stop the release.
+    pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
+        let Some(before) = self.begin_release() else {
+            return self.settle_abandoned();
+        };
+        if let Some(outcome) = self.release_now(before) {
+            return self.settle(before, Ok(outcome));
+        }
+        let mut releasing = Releasing::new(&self, before);
+        if let State::Lost(_) = before {
+            // There is nothing to wait for: the caller must hear of the loss now,
+            // from a store that may be silent. Dropping it sees to the clean-up.
+            drop(releasing);
+            return self.settle(before, Ok(Release::NotHeld));
+        }
+        let outcome = match &mut releasing.future {
+            Some(future) => future.await,
+            None => Ok(Release::NotHeld),
+        };
+        releasing.future = None;
+        self.settle(before, outcome)
+    }
+
+    /// Asks for the release and does not wait for it.
+    pub(crate) fn release_in_background(self: &Arc<Self>) {
+        let Some(before) = self.begin_release() else {
+            return;
+        };
+        match self.release_now(before) {
+            None => drop(Releasing::new(self, before)),
+            Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
+            Some(Release::Released) => self.observe_release(),
+        }
+    }
+
+    /// Neither renews nor releases from now on, until its lease is over. Says how long that takes.
+    pub(crate) fn abandon(self: &Arc<Self>) -> Duration {
+        let left = match self.remaining() {
+            // Without a lease nobody would ever free it.
+            Duration::MAX => self.ttl(),
+            left => left,
+        };
+        if self.begin_release().is_some() {
+            tracing::warn!(target: LOG_TARGET, name = %self.name(), backend = self.driver.backend_name(), token = self.token(), ?left, "left to its lease");
+            self.observe_unconfirmed();
+            let held = self.clone();
+            let end = self.driver.clock.now().after(left);
+            self.driver.tasks.spawner.spawn(async move {
+                let clock = held.driver.clock.clone();
+                let margin = margin(held.ttl(), Duration::ZERO);
+                clock.sleep_until(end).await;
+                // Other entries of the same owner may still be inside: they learn of it now.
+                lock(&held.lease).lease.refused(LostReason::Expired);
+                held.signals.lost.raise();
+                held.signals.tell_lost();
+                clock.sleep_until(end.after(margin)).await;
+                // Where a session keeps it alive, or nothing can end it but us.
+                let driver = held.driver.clone();
+                driver.release_until_definite(held.as_hold(true)).await;
+            });
+        }
+        left
+    }
+
+    fn release_now(&self, before: State) -> Option<Release> {
+        if !self.driver.answers_now {
+            return None;
+        }
+        self.driver
+            .backend
+            .release_now(&self.as_hold(matches!(before, State::Lost(_))))
+    }
+
+    /// The state it is released from; `None` when that has begun already.
+    fn begin_release(self: &Arc<Self>) -> Option<State> {
+        let state = {
+            let scheduled = lock(&self.lease);
+            if self.is_ending.swap(true, Ordering::SeqCst) {
+                return None;
+            }
+            scheduled.lease.state(self.now())
+        };
+        if let State::Lost(reason) = state {
+            self.found_lost(reason);
+        }
+        self.end();
+        Some(state)
+    }
+
+    /// Another entry of the same owner has left the hold to its lease.
+    fn settle_abandoned(&self) -> Result<(), Error> {
+        let message = "the lock is not released: an outcome under it is unknown, so it is kept until its lease ends";
+        let err = match self.state() {
+            State::Lost(reason) => self.ended_before(reason),
+            _ => Error::new(ErrorKind::Indeterminate, message),
+        };
+        Err(self.explain(err, Step::Release))
+    }
+
+    fn ended_before(&self, reason: LostReason) -> Error {
+        let message = format!(
+            "the lock ended before it was released: {reason}; the work may have overlapped with that of the next holder"
+        );
+        Error::new(ErrorKind::Lost, message)
+    }
+
+    fn settle(&self, before: State, outcome: Result<Release, Error>) -> Result<(), Error> {
+        let lost = |reason: LostReason| {
+            self.found_lost(reason);
+            Err(self.ended_before(reason))
+        };
+        let result = match (before, outcome) {
+            (State::Lost(reason), _) => lost(reason),
+            (_, Ok(Release::Released)) => Ok(()),
+            (_, Ok(Release::NotHeld)) => lost(LostReason::StoreSaysNo),
+            (_, Err(err)) => {
+                let driver = self.driver.clone();
+                let hold = self.as_hold(false);
+                self.driver
+                    .tasks
+                    .clean_up(driver.release_until_definite(hold));
+                // Asking took longer than the lease.
+                match self.state() {
+                    State::Lost(reason) => lost(reason),
+                    _ => {
+                        self.observe_unconfirmed();
+                        Err(err)
+                    }
+                }
+            }
+        };
+        self.observe_release();
+        tracing::debug!(target: LOG_TARGET, name = %self.name(), backend = self.driver.backend_name(), token = self.token(), ok = result.is_ok(), "released");
+        result.map_err(|err| self.driver.explain(err, self.name(), Step::Release))
+    }
+}
+
+/// A release under way. Goes on in the background when it is dropped.
+struct Releasing<'a> {
+    held: &'a Arc<Held>,
+    unclean: bool,
+    future: Option<DetachableRequest<Release>>,
+}
+
+impl<'a> Releasing<'a> {
+    fn new(held: &'a Arc<Held>, before: State) -> Self {
+        let unclean = matches!(before, State::Lost(_));
+        let driver = &held.driver;
+        let future = driver.detachable(driver.backend.release(held.as_hold(unclean)));
+        Self {
+            held,
+            unclean,
+            future: Some(future),
+        }
+    }
+}
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        self.held.observe_release();
+        // Quick stores are done at the first poll, in or out of a runtime.
+        let driver = &self.held.driver;
+        let pending = match driver.tasks.spawner.poll_anywhere(future) {
+            Ok(Ok(Release::NotHeld)) => return self.held.found_lost(LostReason::StoreSaysNo),
+            Ok(Ok(Release::Released)) => return,
+            Ok(Err(_)) => None,
+            Err(pending) => pending,
+        };
+        let (driver, hold) = (driver.clone(), self.held.as_hold(self.unclean));
+        let held = self.held.clone();
+        self.held.driver.tasks.clean_up(async move {
+            if let Some(pending) = pending {
+                match pending.await {
+                    Ok(Release::NotHeld) => return held.found_lost(LostReason::StoreSaysNo),
+                    Ok(Release::Released) => return,
+                    Err(_) => {}
+                }
+            }
+            driver.release_until_definite(hold).await;
+        });
+    }
+}

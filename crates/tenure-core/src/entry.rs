@@ -1,0 +1,295 @@
+//! Entries into a hold: how one owner enters a lock several times, and the last entry to end releases the lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::driver::Held;
+use crate::error::{Error, ErrorKind};
+use crate::logic::lease::State;
+use crate::name::LockName;
+use crate::options::Mode;
+use crate::rt::lock;
+
+/// The locks that one owner holds or acquires.
+#[derive(Debug, Default)]
+pub(crate) struct OwnedLocks {
+    by_key: Mutex<HashMap<LockKey, Arc<OwnedLock>>>,
+}
+
+/// A lock of one client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LockKey {
+    pub(crate) client: usize,
+    pub(crate) name: LockName,
+}
+
+/// One lock, for one owner.
+#[derive(Debug)]
+struct OwnedLock {
+    /// One task of the owner acquires at a time; the other tasks of the owner wait for the outcome.
+    gate: Arc<Semaphore>,
+    hold: Mutex<Option<OwnedHold>>,
+}
+
+#[derive(Debug)]
+struct OwnedHold {
+    held: Weak<Held>,
+    entries: u32,
+}
+
+impl OwnedLocks {
+    /// How many entries into the lock the owner has; 0 if the hold is lost.
+    pub(crate) fn entries(&self, key: &LockKey) -> u32 {
+        let entered = {
+            let by_key = lock(&self.by_key);
+            let hold = by_key.get(key).map(|owned| lock(&owned.hold));
+            hold.and_then(|hold| {
+                let hold = hold.as_ref()?;
+                Some((hold.held.upgrade()?, hold.entries))
+            })
+        };
+        match entered {
+            Some((held, entries)) if !matches!(held.state(), State::Lost(_)) => entries,
+            _ => 0,
+        }
+    }
+
+    /// Whether the owner has an entry into the lock, perhaps of a hold that is lost.
+    pub(crate) fn is_entered(&self, key: &LockKey) -> bool {
+        let owned = lock(&self.by_key).get(key).cloned();
+        owned.is_some_and(|owned| lock(&owned.hold).is_some())
+    }
+
+    /// See [`Owner::enter_lock`](crate::Owner).
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        key: LockKey,
+        mode: Mode,
+        wait: bool,
+    ) -> Result<EntryOutcome, Error> {
+        let owned = lock(&self.by_key)
+            .entry(key.clone())
+            .or_insert_with(|| {
+                Arc::new(OwnedLock {
+                    gate: Arc::new(Semaphore::new(1)),
+                    hold: Mutex::default(),
+                })
+            })
+            .clone();
+        let owned = OwnedLockRef {
+            locks: self.clone(),
+            key,
+            owned,
+        };
+        if let Some(entry) = owned.enter_again(mode)? {
+            return Ok(EntryOutcome::Entered(entry));
+        }
+        let gate = owned.owned.gate.clone();
+        let permit = if wait {
+            gate.acquire_owned()
+                .await
+                .expect("BUG: the gate is never closed")
+        } else {
+            match gate.try_acquire_owned() {
+                Ok(permit) => permit,
+                Err(_) => return Ok(EntryOutcome::Busy),
+            }
+        };
+        match owned.enter_again(mode)? {
+            Some(entry) => Ok(EntryOutcome::Entered(entry)),
+            None => Ok(EntryOutcome::First(FirstEntry {
+                owned,
+                _permit: permit,
+            })),
+        }
+    }
+}
+
+/// What a task finds that enters a lock for an owner.
+pub(crate) enum EntryOutcome {
+    /// The owner held the lock already, and has entered once more.
+    Entered(Entry),
+    /// The owner does not hold the lock: acquire, then call [`FirstEntry::entered`].
+    First(FirstEntry),
+    /// Another task acquires the lock for the same owner, and this task does not wait.
+    Busy,
+}
+
+/// The right of one task to acquire a lock for its owner.
+pub(crate) struct FirstEntry {
+    owned: OwnedLockRef,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl FirstEntry {
+    /// The lock was granted: from now on the owner may enter it again.
+    pub(crate) fn entered(self, held: Arc<Held>) -> Entry {
+        *lock(&self.owned.owned.hold) = Some(OwnedHold {
+            held: Arc::downgrade(&held),
+            entries: 1,
+        });
+        Entry {
+            held,
+            owned: Some(self.owned),
+            is_over: false,
+            is_reentry: false,
+        }
+    }
+}
+
+/// A reference to a lock of an owner. The last one removes the lock from the list of the owner.
+#[derive(Debug)]
+struct OwnedLockRef {
+    locks: Arc<OwnedLocks>,
+    key: LockKey,
+    owned: Arc<OwnedLock>,
+}
+
+impl OwnedLockRef {
+    fn enter_again(&self, mode: Mode) -> Result<Option<Entry>, Error> {
+        let mut hold = lock(&self.owned.hold);
+        let Some(entered) = hold.as_mut() else {
+            return Ok(None);
+        };
+        let Some(held) = entered.held.upgrade() else {
+            return Ok(None);
+        };
+        if let State::Lost(reason) = held.state() {
+            return Err(Error::new(
+                ErrorKind::Lost,
+                format!(
+                    "this owner's hold has ended ({reason}); release it before you acquire again"
+                ),
+            ));
+        }
+        if held.mode() != mode && held.mode() != Mode::Exclusive {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "this owner holds it already ({}) and cannot enter it as {mode}: two that try would wait for each other; acquire the stronger mode first",
+                    held.mode()
+                ),
+            ));
+        }
+        entered.entries = entered.entries.checked_add(1).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                "entered 4,294,967,295 times; is a guard leaked in a loop?",
+            )
+        })?;
+        drop(hold);
+        let owned = Self {
+            locks: self.locks.clone(),
+            key: self.key.clone(),
+            owned: self.owned.clone(),
+        };
+        Ok(Some(Entry {
+            held,
+            owned: Some(owned),
+            is_over: false,
+            is_reentry: true,
+        }))
+    }
+
+    /// Ends one entry. Returns whether the owner has no other.
+    fn leave(&self) -> bool {
+        let mut hold = lock(&self.owned.hold);
+        let Some(entered) = hold.as_mut() else {
+            return true;
+        };
+        entered.entries -= 1;
+        if entered.entries > 0 {
+            return false;
+        }
+        *hold = None;
+        true
+    }
+}
+
+impl Drop for OwnedLockRef {
+    fn drop(&mut self) {
+        // No other task uses this lock for this owner: two references are left, this one and that of the list.
+        let mut by_key = lock(&self.locks.by_key);
+        if Arc::strong_count(&self.owned) == 2 && lock(&self.owned.hold).is_none() {
+            by_key.remove(&self.key);
+        }
+    }
+}
+
+/// One entry into a hold. The last entry to end releases the lock; without an owner there is only one.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    held: Arc<Held>,
+    owned: Option<OwnedLockRef>,
+    is_over: bool,
+    /// The owner held the lock before this entry.
+    is_reentry: bool,
+}
+
+impl Entry {
+    /// The only entry into a hold that has no owner.
+    pub(crate) fn only(held: Arc<Held>) -> Self {
+        Self {
+            held,
+            owned: None,
+            is_over: false,
+            is_reentry: false,
+        }
+    }
+
+    pub(crate) fn is_reentry(&self) -> bool {
+        self.is_reentry
+    }
+
+    pub(crate) fn held(&self) -> &Arc<Held> {
+        &self.held
+    }
+
+    /// Ends this entry, once. Returns whether the hold ends with it.
+    fn end(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_over, true)
+            && self.owned.take().is_none_or(|owned| owned.leave())
+    }
+
+    /// Ends this entry; the last one releases.
+    pub(crate) async fn release(mut self) -> Result<(), Error> {
+        if self.end() {
+            self.held.clone().release().await
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if self.end() {
+            self.held.release_in_background();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+
+    #[tokio::test]
+    async fn a_count_that_would_overflow_is_refused_and_the_last_exit_releases() {
+        let store = crate::memory::Backend::new();
+        let client = crate::Client::from_backend(store).unwrap();
+        let owner = Owner::new();
+        let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
+        let owned = lock(&owner.0.by_key).values().next().unwrap().clone();
+        lock(&owned.hold).as_mut().unwrap().entries = u32::MAX;
+        let err = client.lock("a").owner(&owner).acquire().await.unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::Invalid);
+        lock(&owned.hold).as_mut().unwrap().entries = 1;
+        drop(owned);
+        guard.release().await.unwrap();
+        assert!(lock(&owner.0.by_key).is_empty());
+        assert!(client.lock("a").try_acquire().await.unwrap().is_some());
+    }
+}

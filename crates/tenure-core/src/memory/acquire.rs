@@ -1,0 +1,88 @@
+//! Acquiring a name: at once, or as a waiter in the queue of the table.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::disturbance::restarted_lately;
+use super::store::{State, Store};
+use super::wait::Queued;
+use crate::backend::{Answer, Grant, Request};
+use crate::error::Error;
+use crate::logic::table::{Ask, Verdict};
+use crate::time::Time;
+
+/// What the table says to a request.
+pub(super) enum Acquired {
+    Answered(Answer),
+    Queued(Queued),
+}
+
+/// Acquires the name of `request`, which was sent at `sent`, or queues it.
+pub(super) fn acquire(
+    store: &Arc<Store>,
+    request: &Request,
+    sent: Time,
+) -> Result<Acquired, Error> {
+    store.with_state(|state, now| {
+        if let Some(left) = state.guarded(now) {
+            return Err(restarted_lately(left));
+        }
+        match ask(state, request, request.wait, store.lease(request.ttl), now) {
+            Verdict::Busy => Ok(Acquired::Answered(Answer::Busy)),
+            Verdict::Granted { token } => {
+                let way = now.since(sent);
+                let grant = store.grant(token, sent, way, request.ttl);
+                Ok(Acquired::Answered(Answer::Granted(grant)))
+            }
+            Verdict::Queued => {
+                let (sender, receiver) = oneshot::channel();
+                state.waiting.insert(request.owner, sender);
+                Ok(Acquired::Queued(Queued(receiver)))
+            }
+        }
+    })
+}
+
+/// Acquires a name that is free, if no request is disturbed.
+pub(super) fn acquire_now(store: &Store, request: &Request) -> Option<Grant> {
+    store.with_state(|state, now| {
+        if !state.is_undisturbed() || state.guarded(now).is_some() {
+            return None;
+        }
+        match ask(state, request, false, store.lease(request.ttl), now) {
+            Verdict::Granted { token } => {
+                state.requests += 1;
+                Some(store.grant(token, now, Duration::ZERO, request.ttl))
+            }
+            Verdict::Queued | Verdict::Busy => None,
+        }
+    })
+}
+
+fn ask(
+    state: &mut State,
+    request: &Request,
+    wait: bool,
+    ttl: Option<Duration>,
+    now: Time,
+) -> Verdict {
+    let ask = Ask {
+        name: request.name.clone(),
+        owner: request.owner,
+        mode: request.mode,
+        ttl,
+        wait,
+        barge: request.fair == Some(false),
+        min_hold: request.min_hold,
+        lock_delay: request.lock_delay,
+        waiter_ttl: None,
+        propose: request.propose,
+    };
+    let verdict = state.table.acquire(&ask, now);
+    if verdict != Verdict::Busy {
+        state.holders.insert(request.owner, request.holder.clone());
+    }
+    verdict
+}

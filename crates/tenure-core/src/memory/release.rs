@@ -1,0 +1,49 @@
+//! Releasing and renewing holds.
+
+use super::store::{State, Store};
+use crate::backend::{Hold, Release, Renewal};
+use crate::lost::LostReason;
+use crate::time::Time;
+
+/// Releases the hold; a waiter leaves the queue.
+pub(super) fn release(store: &Store, hold: &Hold) -> Release {
+    store.with_state(|state, now| release_in(state, hold, now))
+}
+
+/// The same, if no request is disturbed.
+pub(super) fn release_now(store: &Store, hold: &Hold) -> Option<Release> {
+    store.with_state(|state, now| {
+        state.is_undisturbed().then(|| {
+            state.requests += 1;
+            release_in(state, hold, now)
+        })
+    })
+}
+
+fn release_in(state: &mut State, hold: &Hold, now: Time) -> Release {
+    state.holders.remove(&hold.owner);
+    if !state.waiting.is_empty() {
+        state.waiting.remove(&hold.owner);
+    }
+    let was_held = state
+        .table
+        .release(&hold.name, hold.owner, hold.unclean, now);
+    match was_held {
+        true => Release::Released,
+        false => Release::NotHeld,
+    }
+}
+
+/// Renews the holds with a request that was sent at `sent`.
+pub(super) fn renew(store: &Store, holds: &[Hold], sent: Time) -> Vec<Renewal> {
+    store.with_state(|state, now| {
+        let renew = |hold: &Hold| {
+            let ttl = store.lease(hold.ttl);
+            match state.table.renew(&hold.name, hold.owner, ttl, now) {
+                true => Renewal::Renewed { sent, ttl },
+                false => Renewal::Lost(LostReason::StoreSaysNo),
+            }
+        };
+        holds.iter().map(renew).collect()
+    })
+}

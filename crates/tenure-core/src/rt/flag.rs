@@ -1,0 +1,57 @@
+//! A flag that tasks can wait for.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A flag that is raised once and can be awaited by any number of tasks.
+#[derive(Default)]
+pub struct Flag {
+    raised: AtomicBool,
+    notify: tokio::sync::Notify,
+}
+
+impl Flag {
+    /// A flag that is down.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Raises it and wakes everybody who waits for it.
+    pub fn raise(&self) {
+        self.raised.store(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+    }
+
+    /// Raises it as [`raise`](Flag::raise) does. Returns whether it was not up before.
+    pub fn raise_once(&self) -> bool {
+        let is_first = !self.raised.swap(true, Ordering::SeqCst);
+        self.notify.notify_waiters();
+        is_first
+    }
+
+    /// Whether it is up.
+    pub fn is_raised(&self) -> bool {
+        self.raised.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when it is up. Cancel safe.
+    pub async fn raised(&self) {
+        let mut woken = pin!(self.notify.notified());
+        loop {
+            // Listens before it looks, so that a raise in between is not missed.
+            woken.as_mut().enable();
+            if self.is_raised() {
+                return;
+            }
+            woken.as_mut().await;
+            woken.set(self.notify.notified());
+        }
+    }
+}
+
+impl fmt::Debug for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Flag").field(&self.is_raised()).finish()
+    }
+}

@@ -1,0 +1,73 @@
+//! Tasks: where they run, and futures that are polled without one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+/// Where background work of a client runs: the runtime it was made in.
+#[derive(Clone, Debug)]
+pub struct Spawner(tokio::runtime::Handle);
+
+impl Spawner {
+    /// The current runtime, if there is one.
+    pub fn current() -> Option<Self> {
+        tokio::runtime::Handle::try_current().ok().map(Self)
+    }
+
+    /// Polls `future` once, for a drop that may happen anywhere: in this runtime, in another, in none.
+    /// `Err(None)`: it cannot be polled, because the runtime it needs is gone.
+    pub fn poll_anywhere<F: Future + Unpin>(&self, future: F) -> Result<F::Output, Option<F>> {
+        let _inside = self.0.enter();
+        // Timers and sockets panic when their runtime was shut down; a drop must not.
+        catch_unwind(AssertUnwindSafe(|| poll_now(future)))
+            .map_or(Err(None), |polled| polled.map_err(Some))
+    }
+
+    /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.
+    pub fn is_shut_down(&self) -> bool {
+        // It drops what it is given.
+        let probe = self.0.spawn(std::future::pending::<()>());
+        let is_dropped = probe.is_finished();
+        probe.abort();
+        is_dropped
+    }
+
+    /// Runs `future` in the background. On a runtime that has shut down it is dropped.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
+        Task(self.0.spawn(future).abort_handle())
+    }
+
+    /// Runs `work`, which may block, on a thread that is there for it. On a runtime that has shut down it is dropped.
+    pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
+        drop(self.0.spawn_blocking(work));
+    }
+}
+
+/// A background task; aborted by hand only.
+#[derive(Debug)]
+pub struct Task(tokio::task::AbortHandle);
+
+impl Task {
+    /// Drops the task at its current await.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+/// Runs `work`, which blocks, on a thread that is there for it. `None`: there is none, or it panicked.
+pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}
+
+/// Lets everybody else who is ready go first.
+pub async fn yield_now() {
+    tokio::task::yield_now().await;
+}
+
+/// Polls `future` once without a runtime; hands it back when it is not ready.
+pub fn poll_now<F: Future + Unpin>(mut future: F) -> Result<F::Output, F> {
+    match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Ok(output),
+        Poll::Pending => Err(future),
+    }
+}

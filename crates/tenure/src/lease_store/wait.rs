@@ -1,0 +1,103 @@
+//! The loop of one waiter: sleep until there is a reason to ask for the lock again, ask, and read the reply.
+
+use tenure_core::backend::{Answer, Grant, Release, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::rt::Clock;
+
+use super::waiter::{Next, QueuePosition, Waiter, WakeUp};
+
+/// What the loop needs of a store, for one acquisition.
+pub(crate) trait LeaseStore: Sync {
+    /// Asks for the lock, and takes or keeps the owner's place in the queue if the lock is taken. May be repeated at any
+    /// time.
+    fn ask(&self) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
+
+    /// Reads the queue and writes nothing. `None`: the lock has to be asked for instead, as always in a store where
+    /// reading costs as much as asking.
+    fn read_queue(&self) -> impl Future<Output = Option<QueuePosition>> + Send {
+        std::future::ready(None)
+    }
+
+    /// Releases what the owner has: its place in the queue, or the lock.
+    fn leave_queue(&self) -> impl Future<Output = Result<Release, Error>> + Send;
+}
+
+/// What wakes one waiter, until it is dropped.
+pub(crate) trait Subscription: Send {
+    /// Gets ready for the next sleep. `has_failed`: the last request failed.
+    fn prepare(&mut self, has_failed: bool) -> impl Future<Output = ()> + Send {
+        let _ = has_failed;
+        std::future::ready(())
+    }
+
+    /// The next wake-up. Cancel safe.
+    fn next(&mut self) -> impl Future<Output = WakeUp> + Send;
+
+    /// Whether wake-ups arrive now.
+    fn has_push(&self) -> bool;
+}
+
+/// The reply to a request for the lock.
+pub(crate) enum AcquireReply {
+    Granted(Grant),
+    /// Another owner has the lock.
+    Taken(QueuePosition),
+}
+
+/// Waits for a lock that is taken, until the lock is granted or the request is stopped. `position`: what the reply to
+/// the first request said.
+pub(crate) async fn wait(
+    store: &impl LeaseStore,
+    mut subscription: impl Subscription,
+    clock: &Clock,
+    request: &Request,
+    position: QueuePosition,
+) -> Result<Answer, Error> {
+    let mut waiter = Waiter::new(request, clock, position);
+    loop {
+        subscription.prepare(waiter.has_failed()).await;
+        let (at, planned) = waiter.plan(subscription.has_push());
+        let next = tokio::select! {
+            biased;
+            wake_up = subscription.next() => waiter.after_wake_up(wake_up),
+            () = request.stop.raised() => Next::Leave,
+            () = clock.sleep_until(at) => planned,
+        };
+        match next {
+            Next::Ask => {}
+            Next::ReadQueue => match store.read_queue().await {
+                Some(position) if !position.is_free() => {
+                    waiter.saw(position);
+                    continue;
+                }
+                _ => {}
+            },
+            Next::Sleep => continue,
+            Next::Hold(grant) => return Ok(Answer::Granted(grant)),
+            Next::Stop => return Ok(Answer::Busy),
+            Next::Leave => return leave_queue(store).await,
+        }
+        if request.stop.is_raised() {
+            return leave_queue(store).await;
+        }
+        match store.ask().await {
+            Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
+            Ok(AcquireReply::Taken(position)) => waiter.asked(position),
+            Err(err) if waiter.may_ask_again(&err) => {}
+            // The error says why the wait ended, unless something may be left in the store.
+            Err(err) => return leave_queue(store).await.and(Err(err)),
+        }
+    }
+}
+
+/// Leaves the queue. A lock that was granted meanwhile is released.
+async fn leave_queue(store: &impl LeaseStore) -> Result<Answer, Error> {
+    match store.leave_queue().await {
+        Ok(_) => Ok(Answer::Busy),
+        Err(err) => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "no answer to the request to leave the queue",
+        )
+        .with_source(err)),
+    }
+}
