@@ -153,7 +153,7 @@ async fn open(url: &str) -> Result<Client, Error> {
             )?)
         }
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => Client::from_backend(etcd::Backend::connect(url).await?),
+        "etcd" | "etcds" => Client::from_backend(etcd::Store::connect(url).await?),
         #[cfg(feature = "zookeeper")]
         "zookeeper" => Client::from_backend(zookeeper::Store::connect(url).await?),
         #[cfg(feature = "mysql")]

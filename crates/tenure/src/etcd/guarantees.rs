@@ -1,8 +1,8 @@
-//! What etcd promises.
+//! The guarantees of etcd.
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-/// The promises of a cluster with that many members that vote.
+/// The guarantees of a cluster with this many voting members.
 pub fn guarantees(members: usize) -> Guarantees {
     let is_one = members == 1;
     let failover = if is_one {

@@ -1,10 +1,10 @@
-//! Where a lock lies: names to keys and back.
+//! From the name of a lock to its keys, and back.
 
 use tenure_core::name::LockName;
 
 use super::settings::Settings;
 
-/// The directory of a name: its keys are those that begin with this.
+/// The directory of a name: the keys of the lock begin with these bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directory(Vec<u8>);
 
@@ -24,8 +24,8 @@ impl Directory {
         after_prefix(&self.0)
     }
 
-    /// The key of an acquisition: that of etcd's own lock library, or one beside it where several of one lease
-    /// want the same name.
+    /// The key of an acquisition. With 0 for `beside` it is the key of etcd's own lock library; other numbers are for
+    /// acquisitions under the same lease that want the same name.
     pub(super) fn key(&self, lease: i64, beside: u32) -> Vec<u8> {
         let mut key = self.0.clone();
         key.extend(format!("{lease:x}").bytes());
@@ -36,8 +36,8 @@ impl Directory {
     }
 }
 
-/// The name as it stands in keys. Whoever waits for `a` waits for all keys under `a/`, so no name may lie in
-/// another one's directory.
+/// A name as it is written in keys. A waiter for `a` waits for all keys that begin with `a/`, so no name may be in the
+/// directory of another name.
 pub(super) fn encoded(text: &str, is_raw: bool) -> String {
     if is_raw {
         return text.to_owned();
@@ -54,7 +54,7 @@ pub(super) fn encoded(text: &str, is_raw: bool) -> String {
     encoded
 }
 
-/// Undoes [`encoded`]. `None`: no name is written like that.
+/// The name that [`encoded`] writes as `text`. `None`: no name is written like this.
 fn decoded(text: &str, is_raw: bool) -> Option<String> {
     if is_raw {
         return Some(text.to_owned());
@@ -71,7 +71,7 @@ fn decoded(text: &str, is_raw: bool) -> Option<String> {
     (encoded(&decoded, false) == text).then_some(decoded)
 }
 
-/// The name whose lock has this key, if it is the key of a lock: its last part begins with its own lease.
+/// The name whose lock has this key. `None`: this is no key of a lock, whose last part begins with the lease of the key.
 pub(super) fn name_of(settings: &Settings, key: &[u8], lease: i64) -> Option<LockName> {
     let key = std::str::from_utf8(key).ok()?;
     let (name, tail) = key.strip_prefix(&settings.prefix)?.rsplit_once('/')?;
@@ -82,7 +82,8 @@ pub(super) fn name_of(settings: &Settings, key: &[u8], lease: i64) -> Option<Loc
     LockName::new(decoded(name, settings.is_raw)?).ok()
 }
 
-/// The first key after all that begin with `prefix`; one byte 0 when there is none: up to the last key.
+/// The end of the range of keys that begin with `prefix`. If no key comes after them, the end is one zero byte, which
+/// means "up to the last key".
 pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -94,7 +95,7 @@ pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
     vec![0]
 }
 
-/// For [`crate::fuzzing`]: text as a name, and as what lies in a store.
+/// For [`crate::fuzzing`]: `text` as a name, and as a name that was read from a store.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     let key = encoded(text, false);

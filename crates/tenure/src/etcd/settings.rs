@@ -7,21 +7,21 @@ use tenure_core::error::Error;
 use tenure_core::name::Escaped;
 use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 
-/// What the options in a URL are called.
+/// The options of a URL.
 const KNOWN: &[&str] = &["prefix", "timeout", "lease", "names", "ca", "cert", "key"];
 
-/// Everything that can be set.
+/// The URL, parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) hosts: Vec<Host>,
     pub(super) login: Option<(String, Secret)>,
     pub(super) tls: Option<tls::Files>,
     pub(super) prefix: String,
-    /// Limit of each request and of each attempt to connect.
+    /// The time limit of each request and of each attempt to connect.
     pub(super) timeout: Duration,
-    /// Every lock has a lease of its own, and the key that etcd's own lock library would make.
+    /// Whether each lock has a lease of its own, and the key that etcd's own lock library would make.
     pub(super) is_lease_per_lock: bool,
-    /// Names stand in keys as they are.
+    /// Whether names are written in keys as they are.
     pub(super) is_raw: bool,
 }
 
@@ -35,7 +35,7 @@ impl Settings {
         };
         if !url.path.is_empty() {
             return invalid(format!(
-                "`{}:` takes no path after the hosts; what stands before every key is prefix=TEXT",
+                "`{}:` takes no path after the hosts; text before every key is prefix=TEXT",
                 url.scheme
             ));
         }

@@ -1,427 +1,249 @@
-//! Acquiring, from the first request to the answer; and waiting for those ahead.
+//! The waiter's side of the queue: watches, until its key holds.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Request};
+use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
-use super::ears::{Heard, Listening};
-use super::hold::{Asked, Place, Store, Which};
-use super::outcome::{Cure, Trouble};
-use super::place::{News, Standing, Waits};
-use super::session::silence;
+use super::errors::{self, Recovery, RequestError};
+use super::leases::Lease;
+use super::queue::{DeletionEffect, Predecessors, QueueEntry, QueuePosition};
+use super::requests;
+use super::store::Store;
+use super::subscribe::{Subscription, WatchEvent};
 
-/// How long a waiter trusts what it was told, at most: servers have lost events (etcd-io/etcd#18089, #19179).
-const TRUST: Duration = Duration::from_secs(5);
+/// The longest time between two reads of the queue, if the watch reports nothing: servers have lost events
+/// (etcd-io/etcd#18089, #19179).
+const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How an attempt ended.
-enum Attempt {
-    Answer(Answer),
-    /// The place in the queue is gone: with its session, or by somebody's hand.
-    PlaceLost,
-    /// Nothing was lost by it: ask again.
-    Again,
+/// Our key in the queue, behind others.
+pub(super) struct Waiter<'a> {
+    pub(super) store: &'a Store,
+    pub(super) request: &'a Request,
+    pub(super) entry: &'a QueueEntry,
+    pub(super) lease: &'a Arc<Lease>,
+    /// The create revision of our key.
+    pub(super) created: i64,
+    pub(super) ahead: Predecessors,
+    /// What happened up to this revision is known.
+    pub(super) revision: i64,
+    /// The subscription from before our key was put.
+    pub(super) subscription: Option<Subscription>,
 }
 
-/// What ended a watch.
-enum Ended {
+/// How a wait ended.
+pub(super) enum WaitOutcome {
+    /// Our key holds.
     Held,
-    Gone,
-    /// Something else has to be watched.
-    Moved,
+    /// Our key is gone.
+    EntryLost,
+    /// The caller gave up.
+    Stopped,
 }
 
-/// A place in the queue.
-struct Waiter<'a> {
-    request: &'a Request,
-    place: &'a Place,
-    /// Since when our key is there.
-    created: i64,
-    waits: Waits,
-    /// The revision up to which we know what happened.
-    known: i64,
-    /// What we listened to before we asked.
-    listening: Option<Listening>,
-    round_trip: Duration,
+/// Why a watch is not needed any more.
+enum Change {
+    Held,
+    EntryLost,
+    /// Another key has to be watched.
+    OtherPredecessor,
 }
 
-impl Store {
-    pub(super) async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        for lost in 0_u32.. {
-            match self.attempt(&request).await? {
-                Attempt::Answer(answer) => return Ok(answer),
-                Attempt::Again if !request.stop.is_raised() => {}
-                Attempt::Again => return Ok(Answer::Busy),
-                Attempt::PlaceLost => {
-                    if request.stop.is_raised() || self.closing.is_raised() {
-                        return Ok(Answer::Busy);
-                    }
-                    tracing::warn!(name = %request.name, backend = "etcd", "the place in the queue was lost, with its session or by somebody's hand; queueing again at the end");
-                    let pause = pace::next(lost, rand::random(), None, None);
-                    self.clock
-                        .sleep_until(self.clock.now().after(pause.unwrap_or(pace::CAP)))
-                        .await;
-                }
-            }
-        }
-        Ok(Answer::Busy)
-    }
-
-    async fn attempt(self: &Arc<Self>, request: &Arc<Request>) -> Result<Attempt, Error> {
-        let (store, of) = (self.clone(), request.clone());
-        let mut leasing = Box::pin(async move { store.lease_for(&of).await });
-        let lease = tokio::select! {
-            biased;
-            () = request.stop.raised() => {
-                // Until there is a lease nothing of the name can be left behind. The one that is on its way
-                // is seen to its end: given up before it is there, it would stay.
-                let store = self.clone();
-                self.background.spawn(&self.spawner, async move {
-                    if let Ok(lease) = leasing.await && !lease.is_session {
-                        store.drop_lease(&lease);
-                    }
-                });
-                return Ok(Attempt::Answer(Answer::Busy));
-            }
-            lease = &mut leasing => lease?,
-        };
-        let place = self.place(request, lease);
-        let listening = match request.wait {
-            true => self.listen(&place.directory),
-            false => None,
-        };
-        let asked = match self.ask(request, &place).await {
-            Ok(asked) => asked,
-            Err(trouble) if trouble.cure == Cure::NewLease => {
-                self.lease_is_gone(&place.lease);
-                self.forget(request.owner);
-                return Ok(Attempt::PlaceLost);
-            }
-            Err(trouble) => {
-                if !trouble.is_indeterminate() {
-                    self.forget(request.owner);
-                }
-                return Err(trouble.error);
-            }
-        };
-        let (created, standing, revision, round_trip) = match asked {
-            Asked::Stands {
-                created,
-                standing,
-                revision,
-                round_trip,
-            } => (created, standing, revision, round_trip),
-            Asked::Busy => {
-                self.forget(request.owner);
-                return Ok(Attempt::Answer(Answer::Busy));
-            }
-            Asked::Occupied => {
-                self.forget(request.owner);
-                self.leave_alone(&place.key, place.lease.end());
-                return Ok(Attempt::Again);
-            }
-        };
-        match standing {
-            Standing::Held => self.finish(request, &place, created, round_trip).await,
-            Standing::Gone => {
-                self.forget(request.owner);
-                Ok(Attempt::PlaceLost)
-            }
-            Standing::Waits(_) if !request.wait => self.leave(request, &place, created).await,
-            Standing::Waits(waits) => {
-                let waiter = Waiter {
-                    request,
-                    place: &place,
-                    created,
-                    waits,
-                    known: revision,
-                    listening,
-                    round_trip,
-                };
-                self.wait(waiter).await
-            }
-        }
-    }
-
-    /// It is ours. The lease is as long as it should be, or is made so.
-    async fn finish(
-        self: &Arc<Self>,
-        request: &Request,
-        place: &Place,
-        created: i64,
-        round_trip: Duration,
-    ) -> Result<Attempt, Error> {
-        let lease = &place.lease;
-        let left = lease.end().since(self.clock.now());
-        // What was granted a moment ago is as fresh as can be.
-        let is_fresh = self.clock.now().since(lease.sent()) <= round_trip * 2;
-        let wanted = request.min_lease.max(lease.ttl / 3);
-        if left < wanted && !is_fresh {
-            match self.refresh(lease, Duration::ZERO).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.forget(request.owner);
-                    return Ok(Attempt::PlaceLost);
-                }
-                Err(err) => return self.give_up(request, place, created, err).await,
-            }
-        }
-        let Ok(token) = u64::try_from(created) else {
-            let nonsense = super::outcome::nonsense();
-            return self.give_up(request, place, created, nonsense).await;
-        };
-        let sent = lease.sent();
-        self.granted(request, created, sent);
-        let grant = Grant::new(token, sent, round_trip, Some(lease.ttl));
-        Ok(Attempt::Answer(Answer::Granted(grant)))
-    }
-
-    async fn wait(self: &Arc<Self>, mut waiter: Waiter<'_>) -> Result<Attempt, Error> {
-        let (request, place, created) = (waiter.request, waiter.place, waiter.created);
-        let mut failures = 0;
+impl Waiter<'_> {
+    /// Waits until our key holds. After an error our key may be in the queue still.
+    pub(super) async fn wait(mut self) -> Result<WaitOutcome, Error> {
+        let (request, lease) = (self.request, self.lease);
+        let clock = &self.store.context.clock;
+        let mut retries = RetryBudget::without_limit();
         loop {
-            let ended = tokio::select! {
+            let change = tokio::select! {
                 biased;
-                () = request.stop.raised() => return self.leave(request, place, created).await,
-                () = place.lease.gone.raised() => Ok(Ended::Gone),
-                // Where no watch can be had, our turn comes all the same.
-                ended = async {
-                    if failures > 0 && let Some(ended) = self.look_again(&mut waiter, 0).await? {
-                        return Ok(ended);
-                    }
-                    self.follow(&mut waiter, &mut failures).await
-                } => ended,
+                () = request.stop.raised() => return Ok(WaitOutcome::Stopped),
+                () = lease.gone.raised() => return Ok(WaitOutcome::EntryLost),
+                change = self.follow(&mut retries) => change,
             };
-            match ended {
-                Ok(Ended::Held) => {
-                    let round_trip = waiter.round_trip;
-                    return self.finish(request, place, created, round_trip).await;
-                }
-                Ok(Ended::Gone) => {
-                    self.forget(request.owner);
-                    return Ok(Attempt::PlaceLost);
-                }
-                Ok(Ended::Moved) => {}
-                Err(trouble) => {
-                    let is_passing = matches!(
-                        trouble.error.kind(),
-                        ErrorKind::Unreachable | ErrorKind::Indeterminate
-                    ) || trouble.cure == Cure::LogIn && failures == 0;
-                    let now = self.clock.now();
-                    if !is_passing {
-                        return self.give_up(request, place, created, trouble.error).await;
-                    }
-                    if now >= place.lease.end() {
-                        let err = silence(trouble.error);
-                        return self.give_up(request, place, created, err).await;
-                    }
-                    tracing::debug!(name = %request.name, backend = "etcd", err = %trouble.error, "while waiting");
-                    let pause = pace::next(failures, rand::random(), None, None);
-                    failures += 1;
-                    tokio::select! {
-                        biased;
-                        () = request.stop.raised() => {}
-                        () = self.clock.sleep_until(now.after(pause.unwrap_or(pace::CAP))) => {}
-                    }
-                }
+            let err = match change {
+                Ok(Change::Held) => return Ok(WaitOutcome::Held),
+                Ok(Change::EntryLost) => return Ok(WaitOutcome::EntryLost),
+                Ok(Change::OtherPredecessor) => continue,
+                Err(err) => err,
+            };
+            let is_temporary = matches!(
+                err.error.kind(),
+                ErrorKind::Unreachable | ErrorKind::Indeterminate
+            ) || err.recovery == Recovery::LogIn && retries.failures() == 0;
+            if !is_temporary {
+                return Err(err.error);
             }
+            if clock.now() >= lease.end() {
+                return Err(errors::silent_for_a_ttl(err.error));
+            }
+            tracing::debug!(name = %request.name, backend = "etcd", err = %err.error, "while waiting");
+            // If the caller gives up meanwhile, the next round says so.
+            let _ = request.unless_stopped(retries.pause(clock)).await;
         }
     }
 
-    /// Follows what happens to those ahead. May be dropped at any time.
-    async fn follow(
-        self: &Arc<Self>,
-        waiter: &mut Waiter<'_>,
-        failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
-        match waiter.waits.only.clone() {
-            None => self.follow_all(waiter, failures).await,
-            Some(key) => self.follow_one(waiter, &key, failures).await,
+    /// Follows what happens to the keys ahead. Cancel safe.
+    async fn follow(&mut self, retries: &mut RetryBudget) -> Result<Change, RequestError> {
+        // Where no watch can be opened, reading alone finds out that our key holds.
+        if retries.failures() > 0
+            && let Some(change) = self.read_queue(0).await?
+        {
+            return Ok(change);
+        }
+        match self.ahead.only.clone() {
+            None => self.follow_directory(retries).await,
+            Some(key) => self.follow_key(&key, retries).await,
         }
     }
 
-    /// All of them, by the client's watch on the directory.
-    async fn follow_all(
-        self: &Arc<Self>,
-        waiter: &mut Waiter<'_>,
-        failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
-        let directory = &waiter.place.directory;
-        let listening = waiter.listening.take().filter(|it| !it.is_over());
-        let mut listening = match listening {
-            Some(listening) => listening,
+    /// Follows all keys ahead, by the shared watch on the directory.
+    async fn follow_directory(
+        &mut self,
+        retries: &mut RetryBudget,
+    ) -> Result<Change, RequestError> {
+        let early = self.subscription.take().filter(|it| !it.is_closed());
+        let mut subscription = match early {
+            Some(subscription) => subscription,
             None => {
-                let (listening, after) = match self.listen(directory) {
-                    // It began to tell some time ago, and we to listen now.
-                    Some(listening) => (listening, None),
-                    None => {
-                        let (listening, after) = self.listen_anew(directory).await?;
-                        (listening, Some(after))
-                    }
-                };
-                // What happened before that nobody tells.
-                if after.is_none_or(|after| after > waiter.known)
-                    && let Some(ended) = self.look_again(waiter, after.unwrap_or(0)).await?
+                let (subscription, after) = self.subscribe().await?;
+                // What happened before that, the watch does not report.
+                if after.is_none_or(|after| after > self.revision)
+                    && let Some(change) = self.read_queue(after.unwrap_or(0)).await?
                 {
-                    return Ok(ended);
+                    return Ok(change);
                 }
-                listening
+                subscription
             }
         };
-        *failures = 0;
-        let mut trusted_until = self.trusted_until(waiter);
+        retries.restart(Time::MAX);
+        let clock = &self.store.context.clock;
+        let mut read_at = self.next_safety_poll();
         loop {
-            let heard = tokio::select! {
+            let event = tokio::select! {
                 biased;
-                heard = listening.next() => heard,
-                () = self.clock.sleep_until(trusted_until) => Heard::Missed,
+                event = subscription.next() => event,
+                () = clock.sleep_until(read_at) => WatchEvent::Lagged,
             };
-            let ended = match heard {
-                Heard::Deleted(key, revision) => self.deleted(waiter, &key, revision).await?,
-                Heard::Missed => {
-                    let ended = self.look_again(waiter, 0).await?;
-                    trusted_until = self.trusted_until(waiter);
-                    ended
+            let change = match event {
+                WatchEvent::KeyDeleted((key, revision)) => self.deleted(&key, revision).await?,
+                WatchEvent::Lagged => {
+                    let change = self.read_queue(0).await?;
+                    read_at = self.next_safety_poll();
+                    change
                 }
-                Heard::Ended => {
-                    return Err(Trouble::new(
+                WatchEvent::Closed => {
+                    return Err(RequestError::new(
                         ErrorKind::Unreachable,
-                        Cure::Elsewhere,
+                        Recovery::AnotherMember,
                         "the watch ended",
                     ));
                 }
             };
-            if let Some(ended) = ended {
-                return Ok(ended);
+            if let Some(change) = change {
+                return Ok(change);
             }
         }
     }
 
-    /// The one just ahead, by a watch of its own.
-    async fn follow_one(
-        &self,
-        waiter: &mut Waiter<'_>,
-        key: &[u8],
-        failures: &mut u32,
-    ) -> Result<Ended, Trouble> {
-        let mut watch = self.watch(&waiter.place.directory, Some(key)).await?;
-        *failures = 0;
-        // What happened before the watch was there nobody tells.
-        if watch.after > waiter.known {
-            let at_least = watch.after;
-            if let Some(ended) = self.look_again(waiter, at_least).await? {
-                return Ok(ended);
-            }
+    /// A subscription to the watch on the directory, and the revision after which the watch reports deletions; `None`:
+    /// the watch was open already, and reports what happens from now on.
+    async fn subscribe(&self) -> Result<(Subscription, Option<i64>), RequestError> {
+        let (subscriptions, directory) = (&self.store.subscriptions, &self.entry.directory);
+        if let Some(subscription) = subscriptions.subscribe(directory) {
+            return Ok((subscription, None));
         }
-        let mut trusted_until = self.trusted_until(waiter);
-        let line = watch.line.clone();
+        let (subscription, after) = subscriptions.open_and_subscribe(directory).await?;
+        Ok((subscription, Some(after)))
+    }
+
+    /// Follows the key just ahead, by a watch of its own.
+    async fn follow_key(
+        &mut self,
+        key: &[u8],
+        retries: &mut RetryBudget,
+    ) -> Result<Change, RequestError> {
+        let mut watch = self.store.subscriptions.watch_key(key).await?;
+        retries.restart(Time::MAX);
+        // What happened before the watch was open, the watch does not report.
+        if watch.after > self.revision
+            && let Some(change) = self.read_queue(watch.after).await?
+        {
+            return Ok(change);
+        }
+        let clock = &self.store.context.clock;
+        let mut read_at = self.next_safety_poll();
+        let connection = watch.connection.clone();
         loop {
-            let told = tokio::select! {
+            let deletions = tokio::select! {
                 biased;
-                told = self.told(&mut watch) => told?,
-                () = line.ended.raised() => {
-                    return Err(Trouble::new(
+                deletions = watch.next() => deletions?,
+                () = connection.left.raised() => {
+                    return Err(RequestError::new(
                         ErrorKind::Unreachable,
-                        Cure::Elsewhere,
-                        format!("{} did not answer, so we left it", line.host),
+                        Recovery::AnotherMember,
+                        format!("{} did not answer, so this client left it", connection.host),
                     ));
                 }
-                () = self.clock.sleep_until(trusted_until) => {
-                    if let Some(ended) = self.look_again(waiter, 0).await? {
-                        return Ok(ended);
+                () = clock.sleep_until(read_at) => {
+                    if let Some(change) = self.read_queue(0).await? {
+                        return Ok(change);
                     }
-                    trusted_until = self.trusted_until(waiter);
+                    read_at = self.next_safety_poll();
                     continue;
                 }
             };
-            for (key, revision) in told.deleted {
-                if let Some(ended) = self.deleted(waiter, &key, revision).await? {
-                    return Ok(ended);
+            for (key, revision) in deletions {
+                if let Some(change) = self.deleted(&key, revision).await? {
+                    return Ok(change);
                 }
             }
         }
     }
 
-    /// That key was deleted. `None`: go on as before.
-    async fn deleted(
-        &self,
-        waiter: &mut Waiter<'_>,
-        key: &[u8],
-        revision: i64,
-    ) -> Result<Option<Ended>, Trouble> {
-        // Old news: the key may have been made again since then, and be ahead of us.
-        if revision <= waiter.known {
+    /// A key was deleted. `None`: the same watch is still the right one.
+    async fn deleted(&mut self, key: &[u8], revision: i64) -> Result<Option<Change>, RequestError> {
+        // Known already. The key may have been created again since then, and be ahead of ours.
+        if revision <= self.revision {
             return Ok(None);
         }
-        match waiter.waits.deleted(key, &waiter.place.key) {
-            News::Nothing => Ok(None),
-            News::Held => Ok(Some(Ended::Held)),
-            News::Gone => Ok(Some(Ended::Gone)),
-            News::Look => self.look_again(waiter, revision).await,
+        match self.ahead.deleted(key, &self.entry.key) {
+            DeletionEffect::None => Ok(None),
+            DeletionEffect::Held => Ok(Some(Change::Held)),
+            DeletionEffect::Gone => Ok(Some(Change::EntryLost)),
+            DeletionEffect::ReadQueue => self.read_queue(revision).await,
         }
     }
 
-    /// Reads the directory as it is at that revision or later. `None`: the same watch will do.
-    async fn look_again(
-        &self,
-        waiter: &mut Waiter<'_>,
-        at_least: i64,
-    ) -> Result<Option<Ended>, Trouble> {
-        let (request, place) = (waiter.request, waiter.place);
-        let seen = self.look(request, place, waiter.created, at_least).await?;
-        waiter.known = seen.revision;
-        Ok(match seen.standing {
-            Standing::Held => Some(Ended::Held),
-            Standing::Gone => Some(Ended::Gone),
-            Standing::Waits(waits) => {
-                let is_same = waits.only == waiter.waits.only;
-                waiter.waits = waits;
-                (!is_same).then_some(Ended::Moved)
+    /// Reads the queue as it was at revision `at_least` or later; with 0 as it is now. `None`: the same watch is still the
+    /// right one.
+    async fn read_queue(&mut self, at_least: i64) -> Result<Option<Change>, RequestError> {
+        let connections = &self.store.connections;
+        let snapshot = requests::read_queue(connections, self.entry, self.created, at_least);
+        let snapshot = snapshot.await?;
+        self.revision = snapshot.revision;
+        Ok(match snapshot.position {
+            QueuePosition::Held => Some(Change::Held),
+            QueuePosition::Gone => Some(Change::EntryLost),
+            QueuePosition::Behind(ahead) => {
+                let is_same = ahead.only == self.ahead.only;
+                self.ahead = ahead;
+                (!is_same).then_some(Change::OtherPredecessor)
             }
         })
     }
 
-    /// When to look without having been told.
-    fn trusted_until(&self, waiter: &Waiter<'_>) -> Time {
-        let trust = TRUST.min(waiter.place.lease.ttl / 3);
-        let random: u32 = rand::random();
-        // Between three quarters and all of it: a crowd must not look at the same moment.
-        self.clock
-            .now()
-            .after(trust * 3 / 4 + pace::fraction(trust / 4, random))
-    }
-
-    /// Leaves the queue, or what was granted meanwhile.
-    async fn leave(
-        self: &Arc<Self>,
-        request: &Request,
-        place: &Place,
-        created: i64,
-    ) -> Result<Attempt, Error> {
-        match self.delete(&place.key, &Which::Created(created)).await {
-            Ok(_) => {
-                self.forget(request.owner);
-                Ok(Attempt::Answer(Answer::Busy))
-            }
-            Err(err) => Err(Error::new(
-                ErrorKind::Indeterminate,
-                "no answer to the request to leave the queue",
-            )
-            .with_source(err)),
-        }
-    }
-
-    /// Says why the wait ended, unless something may be left behind.
-    async fn give_up(
-        self: &Arc<Self>,
-        request: &Request,
-        place: &Place,
-        created: i64,
-        err: Error,
-    ) -> Result<Attempt, Error> {
-        self.leave(request, place, created).await.and(Err(err))
+    /// When to read the queue although the watch has reported nothing.
+    fn next_safety_poll(&self) -> Time {
+        let clock = &self.store.context.clock;
+        let interval = SAFETY_POLL_INTERVAL.min(self.lease.ttl / 3);
+        // At least three quarters of the interval, and a random part of the rest: many waiters must not read at once.
+        let interval = interval * 3 / 4 + pace::fraction(interval / 4, clock.random());
+        clock.now().after(interval)
     }
 }

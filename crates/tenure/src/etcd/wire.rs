@@ -1,10 +1,9 @@
-//! What is said to the server and what it answers: the messages of etcd's API v3 that we use, and of those the
-//! fields that we use. Written by hand, so that nobody who builds this needs `protoc`; the numbers are
-//! those of `etcdserverpb/rpc.proto` and `mvccpb/kv.proto`.
+//! The messages of etcd's API v3 that this client uses, with the fields that it uses. They are written by hand, so that
+//! the build needs no `protoc`; the numbers are those of `etcdserverpb/rpc.proto` and `mvccpb/kv.proto`.
 
 use prost::Message;
 
-/// Where each request goes.
+/// The path of each request.
 pub(super) mod path {
     pub(in super::super) const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
     pub(in super::super) const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -43,7 +42,7 @@ pub(super) struct KeyValue {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum Order {
+pub(super) enum SortOrder {
     None = 0,
     Ascend = 1,
     Descend = 2,
@@ -51,7 +50,7 @@ pub(super) enum Order {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
-pub(super) enum By {
+pub(super) enum SortTarget {
     Key = 0,
     Version = 1,
     Create = 2,
@@ -67,9 +66,9 @@ pub(super) struct Range {
     pub(super) limit: i64,
     #[prost(int64, tag = "4")]
     pub(super) revision: i64,
-    #[prost(enumeration = "Order", tag = "5")]
+    #[prost(enumeration = "SortOrder", tag = "5")]
     pub(super) sort_order: i32,
-    #[prost(enumeration = "By", tag = "6")]
+    #[prost(enumeration = "SortTarget", tag = "6")]
     pub(super) sort_target: i32,
     #[prost(bool, tag = "7")]
     pub(super) serializable: bool,
@@ -80,7 +79,7 @@ pub(super) struct Range {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct RangeAnswer {
+pub(super) struct RangeResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
@@ -106,12 +105,12 @@ pub(super) struct Delete {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DeleteAnswer {
+pub(super) struct DeleteResponse {
     #[prost(int64, tag = "2")]
     pub(super) deleted: i64,
 }
 
-/// A condition: the key's create revision is this. (The other kinds of conditions are not used.)
+/// A condition on the create revision or the value of a key. (Other kinds of conditions are not used.)
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
     /// 0: equal.
@@ -122,15 +121,15 @@ pub(super) struct Compare {
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "With", tags = "5, 7")]
-    pub(super) with: Option<With>,
+    #[prost(oneof = "TargetUnion", tags = "5, 7")]
+    pub(super) with: Option<TargetUnion>,
     #[prost(bytes = "vec", tag = "64")]
     pub(super) range_end: Vec<u8>,
 }
 
-/// In a oneof of its own: zero must be sent too.
+/// A oneof, because protobuf does not send a plain field that is zero, and this zero must be sent.
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum With {
+pub(super) enum TargetUnion {
     #[prost(int64, tag = "5")]
     Create(i64),
     #[prost(bytes = "vec", tag = "7")]
@@ -138,27 +137,27 @@ pub(super) enum With {
 }
 
 impl Compare {
-    /// The key is there since that revision; with 0: it is not there.
+    /// The key was created at this revision; with 0: the key does not exist.
     pub(super) fn created(key: &[u8], revision: i64) -> Self {
         Self {
             result: 0,
             target: 1,
             key: key.to_vec(),
-            with: Some(With::Create(revision)),
+            with: Some(TargetUnion::Create(revision)),
             range_end: Vec::new(),
         }
     }
 
-    /// The key is there with that value.
+    /// The key exists and has this value.
     pub(super) fn has_value(key: &[u8], value: &[u8]) -> Self {
         Self {
             target: 3,
-            with: Some(With::Value(value.to_vec())),
+            with: Some(TargetUnion::Value(value.to_vec())),
             ..Self::created(key, 0)
         }
     }
 
-    /// There is no key from `key` on and before `range_end`.
+    /// No key exists from `key` up to `range_end`, which does not belong to the range.
     pub(super) fn is_empty(key: &[u8], range_end: &[u8]) -> Self {
         Self {
             range_end: range_end.to_vec(),
@@ -168,13 +167,13 @@ impl Compare {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Op {
-    #[prost(oneof = "Do", tags = "1, 2, 3")]
-    pub(super) what: Option<Do>,
+pub(super) struct RequestOp {
+    #[prost(oneof = "Request", tags = "1, 2, 3")]
+    pub(super) what: Option<Request>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-pub(super) enum Do {
+pub(super) enum Request {
     #[prost(message, tag = "1")]
     Range(Range),
     #[prost(message, tag = "2")]
@@ -183,26 +182,26 @@ pub(super) enum Do {
     Delete(Delete),
 }
 
-impl From<Range> for Op {
+impl From<Range> for RequestOp {
     fn from(range: Range) -> Self {
         Self {
-            what: Some(Do::Range(range)),
+            what: Some(Request::Range(range)),
         }
     }
 }
 
-impl From<Put> for Op {
+impl From<Put> for RequestOp {
     fn from(put: Put) -> Self {
         Self {
-            what: Some(Do::Put(put)),
+            what: Some(Request::Put(put)),
         }
     }
 }
 
-impl From<Delete> for Op {
+impl From<Delete> for RequestOp {
     fn from(delete: Delete) -> Self {
         Self {
-            what: Some(Do::Delete(delete)),
+            what: Some(Request::Delete(delete)),
         }
     }
 }
@@ -212,27 +211,27 @@ pub(super) struct Txn {
     #[prost(message, repeated, tag = "1")]
     pub(super) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    pub(super) success: Vec<Op>,
+    pub(super) success: Vec<RequestOp>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) failure: Vec<Op>,
+    pub(super) failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TxnAnswer {
+pub(super) struct TxnResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
-    pub(super) answers: Vec<OpAnswer>,
+    pub(super) responses: Vec<ResponseOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct OpAnswer {
+pub(super) struct ResponseOp {
     #[prost(message, optional, tag = "1")]
-    pub(super) range: Option<RangeAnswer>,
+    pub(super) range: Option<RangeResponse>,
     #[prost(message, optional, tag = "3")]
-    pub(super) delete: Option<DeleteAnswer>,
+    pub(super) delete: Option<DeleteResponse>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -244,14 +243,14 @@ pub(super) struct LeaseGrant {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseGrantAnswer {
+pub(super) struct LeaseGrantResponse {
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
 }
 
-/// Also the request to keep alive, to revoke, and to be told the time left.
+/// The request to keep a lease alive, to revoke it, or to read its remaining time.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(super) struct LeaseId {
     #[prost(int64, tag = "1")]
@@ -259,16 +258,16 @@ pub(super) struct LeaseId {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct LeaseAnswer {
+pub(super) struct LeaseResponse {
     #[prost(int64, tag = "2")]
     pub(super) id: i64,
     #[prost(int64, tag = "3")]
     pub(super) ttl: i64,
 }
 
-/// An answer of which nothing is needed.
+/// A request without arguments, or a response of which no field is needed.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Nothing {}
+pub(super) struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Watch {
@@ -282,13 +281,13 @@ pub(super) struct WatchCreate {
     pub(super) key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub(super) range_end: Vec<u8>,
-    /// 0: whatever is put is not told.
+    /// 0: puts are not reported.
     #[prost(int32, repeated, tag = "5")]
     pub(super) filters: Vec<i32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct WatchAnswer {
+pub(super) struct WatchResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) header: Option<Header>,
     #[prost(bool, tag = "3")]
@@ -321,13 +320,13 @@ pub(super) struct Authenticate {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AuthenticateAnswer {
+pub(super) struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub(super) token: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct MemberListAnswer {
+pub(super) struct MemberListResponse {
     #[prost(message, repeated, tag = "2")]
     pub(super) members: Vec<Member>,
 }
@@ -338,13 +337,13 @@ pub(super) struct Member {
     pub(super) id: u64,
     #[prost(string, tag = "2")]
     pub(super) name: String,
-    /// It takes no part in votes.
+    /// A learner does not vote.
     #[prost(bool, tag = "5")]
     pub(super) is_learner: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct StatusAnswer {
+pub(super) struct StatusResponse {
     #[prost(string, tag = "2")]
     pub(super) version: String,
     #[prost(int64, tag = "3")]
@@ -357,15 +356,15 @@ pub(super) struct StatusAnswer {
     pub(super) is_learner: bool,
 }
 
-/// All zero: which alarms are on?
+/// Zero for all fields asks which alarms are on.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AlarmGet {
+pub(super) struct AlarmRequest {
     #[prost(int32, tag = "1")]
     pub(super) action: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct AlarmAnswer {
+pub(super) struct AlarmResponse {
     #[prost(message, repeated, tag = "2")]
     pub(super) alarms: Vec<MemberAlarm>,
 }

@@ -80,9 +80,9 @@ impl AsyncBackend for Store {
         self.context.clock.clone()
     }
 
-    fn attach(&self, alarm: LossNotifier) {
+    fn attach(&self, loss_notifier: LossNotifier) {
         // Called once.
-        let _ = self.alarm.set(alarm);
+        let _ = self.loss_notifier.set(loss_notifier);
     }
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {

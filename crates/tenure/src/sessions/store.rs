@@ -42,7 +42,7 @@ pub struct Store {
     pub(super) contended: ContendedKeys,
     /// The session that carries each acquisition.
     pub(super) holds: HoldRegistry<Arc<Session>>,
-    pub(super) alarm: OnceLock<LossNotifier>,
+    pub(super) loss_notifier: OnceLock<LossNotifier>,
 }
 
 impl fmt::Debug for Store {
@@ -85,7 +85,7 @@ impl Store {
                 keys: KeyCache::new(control.clone()),
                 contended: ContendedKeys::default(),
                 holds: HoldRegistry::default(),
-                alarm: OnceLock::new(),
+                loss_notifier: OnceLock::new(),
                 context,
                 connector,
                 control,
@@ -127,8 +127,8 @@ impl Store {
 
     /// Tells the driver that a hold has ended.
     pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
-        if let Some(alarm) = self.alarm.get() {
-            alarm.lost(owner, reason);
+        if let Some(loss_notifier) = self.loss_notifier.get() {
+            loss_notifier.lost(owner, reason);
         }
     }
 }

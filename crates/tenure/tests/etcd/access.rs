@@ -13,7 +13,7 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, USER};
 
-/// The token of a login is good for a second, and a renewal comes every two.
+/// A login token is valid for one second, and a renewal comes every two seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_login_that_has_expired_is_done_again() {
     needs!(etcd);
@@ -28,8 +28,8 @@ async fn a_login_that_has_expired_is_done_again() {
     soon(soon(waiting).await.unwrap().unwrap().release())
         .await
         .unwrap();
-    until("the sessions run out", || etcd.leases().is_empty()).await;
-    // Nobody has said anything for seconds.
+    until("the leases expire", || etcd.leases().is_empty()).await;
+    // No request was sent for seconds.
     take_and_release(&first, "x", TTL).await;
 }
 
@@ -57,7 +57,7 @@ async fn a_wrong_login_is_one_clear_line() {
     assert_says(denied, ErrorKind::Denied, &["refused user or password"]);
     let nobody = soon(tenure::connect(&format!("etcd://{address}"))).await;
     let nobody = match nobody {
-        // Who is a member is no secret; locks are.
+        // The list of members needs no rights; locks do.
         Ok(client) => soon(client.lock("x").try_acquire()).await.map(|_| ()),
         Err(err) => Err(err),
     };
@@ -131,7 +131,7 @@ async fn a_wrong_address_is_one_clear_line() {
         &["signed by an authority that is not trusted"],
     );
     let outcome = connect(format!("{login}?ca={ca}")).await;
-    // It hangs up, and what it says of that may get lost.
+    // The server closes the connection, and its reason may be lost.
     let kind = match &outcome {
         Err(err) if err.kind() == ErrorKind::Denied => ErrorKind::Denied,
         _ => ErrorKind::Unreachable,
@@ -151,7 +151,7 @@ async fn a_wrong_address_is_one_clear_line() {
     );
 }
 
-/// What is held is kept and can be released; nothing new is granted, and the reason is told.
+/// A hold is kept and can be released; a new lock is refused, with the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_one_clear_line() {
     needs!(etcd);
@@ -159,7 +159,7 @@ async fn a_full_database_is_one_clear_line() {
     let client = connect(&etcd.url()).await;
     let guard = take(&client, "x", TTL).await;
     let full = "x".repeat(200_000);
-    // The server looks at its size ten times a second.
+    // The server checks its size ten times a second.
     let mut fills = 0..;
     until("the database is full", || {
         let fill = format!("fill-{}", fills.next().unwrap());
@@ -180,7 +180,7 @@ async fn a_full_database_is_one_clear_line() {
     assert!(etcd.keys("x/").is_empty());
 }
 
-/// A holder that cannot talk to anybody stops believing in time.
+/// A holder that no member serves any more counts its hold as lost in time.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_that_is_taken_away_ends_the_hold_by_its_deadline() {
     needs!(etcd);

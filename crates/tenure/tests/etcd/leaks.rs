@@ -19,15 +19,15 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
     for i in 0..1_000_u64 {
         if i % 4 == 0 {
             let wait = Duration::from_micros(i * 4);
-            // Dropped wherever it is by then.
+            // Dropped at whatever step it has reached.
             let _ = tokio::time::timeout(wait, lock.acquire()).await;
         } else {
             assert!(soon(lock.try_acquire()).await.unwrap().is_none());
         }
     }
-    until("nobody waits", || etcd.keys("").len() == 1).await;
-    until("nobody watches", || etcd.watches() == 0).await;
-    assert_eq!(etcd.leases().len(), 2, "one session each");
+    until("only the holder is left", || etcd.keys("").len() == 1).await;
+    until("no watch is left", || etcd.watches() == 0).await;
+    assert_eq!(etcd.leases().len(), 2, "one lease for each client");
     assert!(guard.is_held());
     soon(guard.release()).await.unwrap();
     soon(lock.acquire()).await.unwrap().release().await.unwrap();
@@ -42,14 +42,14 @@ async fn a_lease_per_lock_goes_with_its_lock() {
     let etcd = Etcd::start(1, &[]);
     let url = format!("{}?lease=lock", etcd.url());
     let (first, second) = (connect(&url).await, connect(&url).await);
-    // Far longer than this test: nothing runs out by itself.
+    // Far longer than this test, so that no lease expires during it.
     let ttl = Duration::from_secs(3_600);
     let guard = take(&first, "x", ttl).await;
     let key = &etcd.keys("x/")[0];
     assert_eq!(
         key.key,
         format!("x/{:x}", key.lease),
-        "as etcd's own library has it"
+        "the key of etcd's own library"
     );
     for i in 0..100_u64 {
         let lock = second.lock("x").ttl(ttl);
@@ -63,26 +63,26 @@ async fn a_lease_per_lock_goes_with_its_lock() {
     assert_eq!(etcd.keys("").len(), 1);
     soon(guard.release()).await.unwrap();
     until("no lease is left", || etcd.leases().is_empty()).await;
-    until("nobody watches", || etcd.watches() == 0).await;
+    until("no watch is left", || etcd.watches() == 0).await;
 }
 
-/// A program may end as soon as its client is closed, and its background tasks with it.
+/// A program may end as soon as its client is closed, and its background tasks end with it.
 #[tokio::test]
 async fn nothing_is_left_when_close_returns() {
     needs!(etcd);
-    /// How much longer the request takes for which only `close` waits.
+    /// The delay of the request that only `close` waits for.
     const LATE: Fault = Fault::Late(Duration::from_millis(50));
     let etcd = Etcd::start(1, &[]);
     let proxy = Proxy::etcd(etcd.members[0].port());
     let url = etcd.url_by(&[proxy.address()]);
-    // Far longer than this test: nothing runs out by itself.
+    // Far longer than this test, so that no lease expires during it.
     let ttl = Duration::from_secs(3_600);
     let holder = connect(&etcd.url()).await;
     let guard = take(&holder, "held", ttl).await;
     let (keys, leases) = (etcd.keys("").len(), etcd.leases());
     let mut kept = Vec::new();
     for option in ["", "?lease=lock"] {
-        // A hold that is not renewed has a lease of its own in either case.
+        // With both options a hold that is not renewed has a lease of its own.
         for renew in [Renew::Automatic, Renew::Never] {
             for case in ["released", "dropped", "kept", "busy", "given up"] {
                 let client = connect(&format!("{url}{option}")).await;
@@ -96,7 +96,7 @@ async fn nothing_is_left_when_close_returns() {
                 proxy.plan(step, LATE);
                 let mut acquire = Box::pin(lock.try_acquire());
                 let guard = match case {
-                    // As far as the request for a lease.
+                    // Polled until the request for a lease is sent.
                     "given up" => {
                         let polled = tokio::time::timeout(Duration::from_millis(5), &mut acquire);
                         assert!(polled.await.is_err(), "the grant is late");
@@ -122,7 +122,7 @@ async fn nothing_is_left_when_close_returns() {
     soon(guard.release()).await.unwrap();
 }
 
-/// A client that has no lock costs nothing, and its next lock is as good as its first.
+/// The shared lease of a client without locks expires, and the next lock gets a new lease.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_session_of_an_idle_client_runs_out() {
     needs!(etcd);
@@ -130,7 +130,7 @@ async fn the_session_of_an_idle_client_runs_out() {
     let client = connect(&etcd.url()).await;
     for _ in 0..2 {
         take_and_release(&client, "x", Duration::from_secs(1)).await;
-        until("its lease runs out", || etcd.leases().is_empty()).await;
+        until("the lease expires", || etcd.leases().is_empty()).await;
     }
     let guard = take(&client, "x", Duration::from_secs(1)).await;
     until_renewed(&guard).await;

@@ -1,4 +1,4 @@
-//! The `etcd:` backend on real members, with everything that can go wrong.
+//! The `etcd:` backend on real members: waiting, leftovers, faults of requests, members and networks, and access.
 
 #![cfg(feature = "etcd")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]

@@ -1,4 +1,4 @@
-//! Three members, of which some are killed, stopped, cut off or started again.
+//! Three members, some of which are killed, stopped, cut off or started again.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Proxy;
 
-/// Longer than a leader is stopped. One that goes on after a whole ttl ends leases that were kept alive by its
-/// successor, in versions that `tenure check` warns of (etcd-io/etcd#15247).
-const FAR: Duration = Duration::from_secs(30);
+/// Longer than a leader is stopped. A leader that goes on after a whole ttl ends leases that its successor has kept
+/// alive, in versions that `tenure check` warns of (etcd-io/etcd#15247).
+const LONGER_THAN_A_STOP: Duration = Duration::from_secs(30);
 
 async fn client(etcd: &Etcd) -> Client {
     connect(&etcd.url()).await
 }
 
-/// Acquires, however often it is told to try again.
+/// Acquires, and tries again after each error that allows that.
 async fn acquire(client: &Client, name: &str) -> Guard {
-    let lock = client.lock(name).ttl(FAR);
+    let lock = client.lock(name).ttl(LONGER_THAN_A_STOP);
     loop {
         match soon(lock.acquire()).await {
             Ok(guard) => return guard,
@@ -33,7 +33,7 @@ async fn acquire(client: &Client, name: &str) -> Guard {
     }
 }
 
-/// Whatever happened, names that are free can be had, and those that are held cannot.
+/// A name that is free can be acquired, and a name that is held cannot.
 async fn assert_works(etcd: &Etcd, held: &Guard) {
     let client = loop {
         match soon(tenure::connect(&etcd.url())).await {
@@ -47,11 +47,12 @@ async fn assert_works(etcd: &Etcd, held: &Guard) {
     let lock = client.lock(held.name()).ttl(LONG);
     assert!(
         soon(lock.try_acquire()).await.unwrap().is_none(),
-        "two hold it"
+        "two clients hold the lock"
     );
 }
 
-/// One holds, one waits for it, many acquire; whatever is done to the leader costs none of them anything.
+/// One client holds, one waits, one acquires again and again. What `act` does to the leader costs none of them its lock
+/// or its place.
 async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
     let etcd = Etcd::start(3, &[]);
     let (first, second, third) = (
@@ -59,20 +60,20 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
         client(&etcd).await,
         client(&etcd).await,
     );
-    let mut guard = take(&first, "x", FAR).await;
+    let mut guard = take(&first, "x", LONGER_THAN_A_STOP).await;
     for round in 0..2 {
         // A lease that is shorter than the stop is revoked by the old leader of an etcd before 3.4.32 and 3.5.14,
-        // though it was renewed at the new one (etcd-io/etcd#15247).
-        let waiting = start_acquire(second.lock("x").ttl(FAR));
-        until("it waits", || etcd.keys("x/").len() == 2).await;
-        let lock = third.lock(format!("busy-{round}")).ttl(FAR);
+        // although it was renewed at the new leader (etcd-io/etcd#15247).
+        let waiting = start_acquire(second.lock("x").ttl(LONGER_THAN_A_STOP));
+        until("the second client waits", || etcd.keys("x/").len() == 2).await;
+        let lock = third.lock(format!("busy-{round}")).ttl(LONGER_THAN_A_STOP);
         let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
         let acquiring = tokio::spawn(async move {
             let (mut has_held, mut is_over) = (false, false);
             while !(has_held && is_over) {
                 is_over |= stopped.try_recv().is_ok();
                 let outcome = lock.acquire().await;
-                // It may be told that nobody knows; never that it holds when it does not.
+                // The outcome may be unknown; a grant is never wrong.
                 if let Ok(guard) = outcome {
                     let _ = guard.release().await;
                     has_held = true;
@@ -83,7 +84,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
         act(&etcd, leader);
         assert_works(&etcd, &guard).await;
         assert!(guard.is_held(), "lost with the leader");
-        assert!(!waiting.is_finished(), "two hold it");
+        assert!(!waiting.is_finished(), "two clients hold the lock");
         let token = guard.token();
         soon(guard.release()).await.unwrap();
         guard = soon(waiting).await.unwrap().unwrap();
@@ -96,7 +97,7 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
         guard = acquire(&first, "x").await;
     }
     soon(guard.release()).await.unwrap();
-    // What they left in doubt goes with their sessions.
+    // Keys of requests of unknown outcome are deleted with their leases.
     for client in [first, second, third] {
         soon(client.close()).await;
     }
@@ -123,7 +124,7 @@ async fn the_leader_is_stopped() {
     .await;
 }
 
-/// Whichever member a client talks to.
+/// Each of them is, in its turn, the member that the clients use.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_member_in_turn_is_cut_off_from_the_clients() {
     needs!(etcd);
@@ -147,7 +148,7 @@ async fn each_member_in_turn_is_cut_off_from_the_clients() {
     soon(guard.release()).await.unwrap();
 }
 
-/// Without a majority nothing is granted and nothing is renewed; with one all goes on.
+/// Without a majority nothing is granted and nothing is renewed; when there is a majority again, both go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_majority_is_away() {
     needs!(etcd);
@@ -165,9 +166,9 @@ async fn a_majority_is_away() {
         "{kind:?}"
     );
     assert_eq!(soon(guard.lost()).await, LostReason::Expired);
-    // One that is there without the others says so in one line.
+    // A member that is alone refuses with one line.
     let alone = format!("{}?timeout=1s", etcd.url_by(&[etcd.members[0].address()]));
-    until("it knows that it is alone", || {
+    until("the member knows that it is alone", || {
         etcd.leader_of(&etcd.members[0]) == 0
     })
     .await;
@@ -212,7 +213,7 @@ async fn all_members_are_started_again() {
     soon(next.release()).await.unwrap();
 }
 
-/// The power is gone for a moment: the member finds on its disk what it has synced, and nothing else.
+/// After a power loss the member finds on its disk only what it has synced.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
     needs!(etcd, tracer);
@@ -221,7 +222,7 @@ async fn the_power_is_lost() {
         let setting = format!("--unsafe-no-fsync={careless}");
         let etcd = Etcd::start_after(&disk.traced_command(), 1, &[&setting]);
         let member = &etcd.members[0];
-        power::lose_power(&disk, &etcd.url(), FAR, remembers, |act| {
+        power::lose_power(&disk, &etcd.url(), LONGER_THAN_A_STOP, remembers, |act| {
             member.kill();
             act(member.dir());
             member.start();

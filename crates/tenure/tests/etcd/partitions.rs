@@ -1,4 +1,4 @@
-//! Three members on a network that falls apart between them; what happens is in `common::partitions`.
+//! Three members on a network with partitions; the steps are in `common::partitions`.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Trio for Etcd {
     fn url(&self, servers: &[usize]) -> String {
         let addresses = servers.iter().map(|at| self.members[*at].address());
         let addresses: Vec<_> = addresses.collect();
-        // Told soon that one does not answer.
+        // A short limit, so that a member that does not answer is left soon.
         format!("{}?timeout=1s", self.url_by(&addresses))
     }
 
@@ -32,7 +32,7 @@ impl Trio for Etcd {
     }
 }
 
-/// `None`: there is no etcd, or no network, which is said.
+/// `None`, with a message: etcd is not installed, or no network can be made.
 fn start() -> Option<(Etcd, Network)> {
     if skip_unless_installed() {
         return None;

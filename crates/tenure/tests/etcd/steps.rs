@@ -1,4 +1,4 @@
-//! Each step of a lock's life, with its request or its answer lost, late, or never coming.
+//! Each request of a lock's life, when the request or its reply is lost, late, or never comes.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Fault;
 
-/// Later than the client waits for an answer.
+/// Later than the time limit of a request.
 const LATE: Duration = Duration::from_secs(3);
 
 fn faults() -> [Fault; 4] {
@@ -35,7 +35,7 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
     for waits in [false, true] {
         for fault in faults() {
             let name = name("acquire");
-            // There is a session; so what gets lost is the request for the key.
+            // The shared lease exists after this, so the fault hits the request for the key.
             take_and_release(&client, &name, TTL).await;
             let is_late = matches!(fault, Fault::Late(_));
             proxy.plan("acquire", fault);
@@ -48,7 +48,7 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
             proxy.resume();
             until("the fault happened", || proxy.is_done()).await;
             if is_late {
-                // It comes to be after it was given back, and does not stay: somebody else has the name soon.
+                // The key is put after it was released, and is deleted again: another client can acquire the name soon.
                 let lock = other.lock(&name).ttl(TTL);
                 soon(soon(lock.acquire()).await.unwrap().release())
                     .await
@@ -75,7 +75,7 @@ async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
         let next = take(&other, &name, TTL).await;
         proxy.resume();
         until("the fault happened", || proxy.is_done()).await;
-        // Once more, so that whatever comes late has come.
+        // One more request, so that late requests have arrived.
         take_and_release(&client, &crate::support::name("after"), TTL).await;
         assert_eq!(keys(&name), 1, "{fault:?} freed the next hold");
         soon(next.release()).await.unwrap();
@@ -104,14 +104,14 @@ async fn a_lost_renewal_is_neither_loss_nor_success() {
     }
 }
 
-/// The lease that was granted, and nobody was told, is given up.
+/// A lease whose grant got no reply is revoked.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_grant_of_a_lease_leaves_no_lease() {
     needs!(etcd);
     for fault in faults() {
         let (proxy, client) = proxied().await;
         let name = name("grant");
-        // Long enough not to run out by itself while we look.
+        // Long enough not to expire during this test.
         let ttl = Duration::from_secs(3_333);
         proxy.plan("grant", fault);
         let outcome = soon(client.lock(&name).ttl(ttl).try_acquire()).await;
@@ -123,10 +123,7 @@ async fn a_lost_grant_of_a_lease_leaves_no_lease() {
         assert!(SHARED.leases().contains(&lease));
         soon(guard.release()).await.unwrap();
         soon(client.close()).await;
-        assert!(
-            !SHARED.leases().contains(&lease),
-            "the session is still there"
-        );
+        assert!(!SHARED.leases().contains(&lease), "the lease still exists");
     }
 }
 
@@ -143,7 +140,7 @@ async fn a_server_with_too_much_to_do_is_asked_again() {
     assert!(proxy.is_done());
 }
 
-/// The lease ends in the store, and before that the holder stops believing.
+/// The holder counts its hold as lost before the lease ends in the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
     needs!(etcd);
@@ -156,7 +153,7 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
     let next = soon(waiting).await.unwrap().unwrap();
     assert!(
         lost.is_finished() && !guard.is_held(),
-        "both claim to hold it"
+        "two clients hold the lock"
     );
     assert_eq!(soon(lost).await.unwrap(), LostReason::Expired);
     assert!(next.token() > guard.token());
@@ -164,11 +161,11 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
     assert!(next.is_held());
     proxy.resume();
     soon(next.release()).await.unwrap();
-    // And the client has a session again.
+    // The client gets a new lease.
     take_and_release(&client, &name, TTL).await;
 }
 
-/// Told by the store, long before the deadline.
+/// The loss is reported by the store, long before the deadline.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_is_gone_takes_its_holds_along() {
     needs!(etcd);

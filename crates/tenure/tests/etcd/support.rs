@@ -1,4 +1,4 @@
-//! What the tests about etcd share.
+//! Helpers of the tests about etcd.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,10 +19,10 @@ pub(crate) const TTL: Duration = Duration::from_secs(4);
 /// Longer than an election and a silent member take together.
 pub(crate) const LONG: Duration = Duration::from_secs(8);
 
-/// One member for all tests that do nothing to it but lock.
+/// One member for all tests that only use locks.
 pub(crate) static SHARED: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
 
-/// A name of this test only.
+/// A name that no other test uses.
 pub(crate) fn name(tail: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("{tail}-{}", COUNT.fetch_add(1, Ordering::SeqCst))
@@ -36,12 +36,12 @@ pub(crate) async fn proxied() -> (Proxy, Client) {
     (proxy, client)
 }
 
-/// A client of the shared member that nothing happens to.
+/// A client of the shared member, without a proxy.
 pub(crate) async fn direct() -> Client {
     connect(&SHARED.url()).await
 }
 
-/// Begins to wait, and returns when it stands in the queue behind so many others.
+/// Begins to wait, and returns when the waiter is in the queue behind `others` keys.
 pub(crate) async fn wait_behind(
     etcd: &Etcd,
     client: &Client,
@@ -49,7 +49,7 @@ pub(crate) async fn wait_behind(
     others: usize,
 ) -> JoinHandle<Result<Guard, Error>> {
     let waiting = start_acquire(client.lock(name).ttl(TTL));
-    until("it stands in the queue", || {
+    until("the waiter is in the queue", || {
         etcd.keys(&format!("{name}/")).len() > others
     })
     .await;

@@ -1,4 +1,4 @@
-//! The queue, from the waiter's side.
+//! Waiting in the queue: order, deleted keys, and watches that break or report nothing.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
 
-/// etcd-io/etcd#11456: the lease of a waiter ran out while it waited, and it was told that it holds the lock.
+/// etcd-io/etcd#11456: the lease of a waiter ended while the waiter waited, and then the waiter was granted the lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
     needs!(etcd);
@@ -20,14 +20,14 @@ async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
     for round in 0..10 {
         let guard = take(&holder, &name, TTL).await;
         let waiting = wait_behind(&SHARED, &waiter, &name, 1).await;
-        let place = SHARED.keys(&path)[1].clone();
-        // At the same time as the release in some rounds, well before it in others.
+        let entry = SHARED.keys(&path)[1].clone();
+        // In half of the rounds the lease ends after the release, in the others while the release is under way.
         let release = tokio::spawn(guard.release());
         if round % 2 == 0 {
             soon(release).await.unwrap().unwrap();
-            SHARED.revoke(place.lease);
+            SHARED.revoke(entry.lease);
         } else {
-            SHARED.revoke(place.lease);
+            SHARED.revoke(entry.lease);
             soon(release).await.unwrap().unwrap();
         }
         let next = soon(waiting).await.unwrap().unwrap();
@@ -35,17 +35,17 @@ async fn a_waiter_whose_lease_ends_is_never_told_that_it_holds() {
             let keys = SHARED.keys(&path);
             keys.first().is_some_and(|key| key.created == token)
         };
-        if next.token().get() == place.created {
-            // It was told so before its lease ended; then it hears of the end.
+        if next.token().get() == entry.created {
+            // The lock was granted before the lease ended; then the loss is reported.
             soon(next.lost()).await;
         } else {
-            assert!(is_held(next.token().get()), "told so without a key");
+            assert!(is_held(next.token().get()), "granted without a key");
             soon(next.release()).await.unwrap();
         }
     }
 }
 
-/// Both kinds of waiters: near ones, that count down by themselves, and far ones.
+/// Both kinds of waiters: those with few keys ahead, which count deletions, and those with many.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_whose_key_is_deleted_queues_again() {
     needs!(etcd);
@@ -63,7 +63,7 @@ async fn a_waiter_whose_key_is_deleted_queues_again() {
         let before = SHARED.keys(&path);
         SHARED.delete(&before[at].key);
         let youngest = before.last().unwrap().created;
-        until("it stands at the end", || {
+        until("the waiter is the last in the queue", || {
             let keys = SHARED.keys(&path);
             keys.len() == 12 && keys[11].created > youngest
         })
@@ -71,13 +71,13 @@ async fn a_waiter_whose_key_is_deleted_queues_again() {
     }
     soon(guard.release()).await.unwrap();
     for waiting in waiting {
-        // Whoever it is: all of them get their turn.
+        // In any order: each waiter gets its turn.
         tokio::spawn(async move { waiting.await.unwrap().unwrap().release().await.unwrap() });
     }
-    until("all had their turn", || SHARED.keys(&path).is_empty()).await;
+    until("each waiter had its turn", || SHARED.keys(&path).is_empty()).await;
 }
 
-/// The judge is the order of the keys in the store: whoever is granted has the oldest one.
+/// Grants come in the order in which the keys were created in the store.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
     needs!(etcd);
@@ -85,13 +85,13 @@ async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
     let holder = direct().await;
     let guard = take(&holder, &name, TTL).await;
     let granted = Arc::new(Mutex::new(vec![guard.token().get()]));
-    let mut crowd = Vec::new();
+    let mut contenders = Vec::new();
     let mut clients = Vec::new();
     for _ in 0..40 {
         let client = direct().await;
         for _ in 0..5 {
             let (lock, granted) = (client.lock(&name).ttl(TTL), granted.clone());
-            crowd.push(tokio::spawn(async move {
+            contenders.push(tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
                 granted.lock().unwrap().push(guard.token().get());
                 guard.release().await.unwrap();
@@ -102,8 +102,8 @@ async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
     let path = format!("{name}/");
     until("all clients wait", || SHARED.keys(&path).len() == 41).await;
     soon(guard.release()).await.unwrap();
-    for one in crowd {
-        soon(one).await.unwrap();
+    for contender in contenders {
+        soon(contender).await.unwrap();
     }
     let granted = granted.lock().unwrap();
     assert_eq!(granted.len(), 201);
@@ -129,13 +129,13 @@ async fn a_watch_that_breaks_is_opened_again() {
         until("the fault happened", || proxy.is_done()).await;
         soon(guard.release()).await.unwrap();
         let next = soon(waiting).await.unwrap().unwrap();
-        // One that works is cut, again and again.
+        // A watch that works is cut again and again.
         let other = wait_behind(&SHARED, &holder, &name, 1).await;
         for _ in 0..3 {
             proxy.take_seen();
             proxy.cut();
         }
-        // It may be told that nobody knows what came of it.
+        // The outcome of this release may be unknown.
         let _ = soon(next.release()).await;
         soon(soon(other).await.unwrap().unwrap().release())
             .await
@@ -143,7 +143,7 @@ async fn a_watch_that_breaks_is_opened_again() {
     }
 }
 
-/// The hand-over is told to nobody: the watch says nothing, and everything else works.
+/// The watch reports nothing, and all other requests work: the waiter learns of its turn by reading the queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_not_trusted_for_ever() {
     needs!(etcd);
@@ -152,7 +152,7 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
     let guard = take(&holder, &name, TTL).await;
     proxy.block("events");
     let waiting = wait_behind(&SHARED, &waiter, &name, 1).await;
-    until("it watches", || {
+    until("the waiter watches", || {
         proxy.take_seen().contains(&"watch".to_owned())
     })
     .await;
@@ -162,7 +162,7 @@ async fn a_silent_watch_is_not_trusted_for_ever() {
         .unwrap();
 }
 
-/// etcd-io/etcd#18089, #19179: what happened is compacted away before a watch could tell.
+/// etcd-io/etcd#18089, #19179: events are compacted away before the watch reports them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_loses_no_wake_up() {
     needs!(etcd);
@@ -175,13 +175,13 @@ async fn a_compaction_loses_no_wake_up() {
     ))
     .await;
     for round in 0..10 {
-        // Another name each time, for which nobody watches yet.
+        // A new name each time, for which no watch is open yet.
         let name = format!("x{round}");
         let guard = take(&holder, &name, TTL).await;
         proxy.take_seen();
         let waiting = wait_behind(&etcd, &waiter, &name, 1).await;
-        // Before that the cut could hit the request for the place itself.
-        until("it watches", || {
+        // Before that the cut could hit the request that puts the key.
+        until("the waiter watches", || {
             proxy.take_seen().contains(&"watch".to_owned())
         })
         .await;
@@ -196,7 +196,7 @@ async fn a_compaction_loses_no_wake_up() {
     }
 }
 
-/// Its answer is lost, or never comes; the key goes all the same.
+/// The reply to the delete of the key is lost, or never comes; the key is deleted in the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiter_that_leaves_leaves_nothing() {
     needs!(etcd);
@@ -208,7 +208,7 @@ async fn a_waiter_that_leaves_leaves_nothing() {
         let waiting = wait_behind(&SHARED, &waiter, &name, 1).await;
         proxy.plan("release", fault);
         waiting.abort();
-        until("it has left", || SHARED.keys(&path).len() == 1).await;
+        until("the waiter has left", || SHARED.keys(&path).len() == 1).await;
         proxy.resume();
     }
     let (_proxy, waiter) = proxied().await;
@@ -219,6 +219,6 @@ async fn a_waiter_that_leaves_leaves_nothing() {
         ErrorKind::WaitElapsed,
         &["is held by"],
     );
-    until("it has left", || SHARED.keys(&path).len() == 1).await;
+    until("the waiter has left", || SHARED.keys(&path).len() == 1).await;
     soon(guard.release()).await.unwrap();
 }

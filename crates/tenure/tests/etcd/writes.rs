@@ -1,4 +1,4 @@
-//! Writes that count only while the lock is held; what happens is in `common::writes`.
+//! Writes that are applied only while the lock is held; the steps are in `common::writes`.
 
 use std::sync::LazyLock;
 
@@ -43,7 +43,7 @@ async fn a_write_that_arrives_late_does_not_count() {
     proxy.take_seen();
     proxy.hold(Direction::Up, true);
     let writing = total.write_late(old);
-    until("it is on its way", || {
+    until("the write is on its way", || {
         proxy.take_seen().contains(&"write".to_owned())
     })
     .await;
@@ -69,7 +69,7 @@ async fn a_write_under_several_names_wants_all_of_them() {
     total().wants_all_names(client, names).await;
 }
 
-/// A transaction of the user's own, by a client of the user's own.
+/// The user sends a transaction with another client library.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
     needs!(etcd);
@@ -97,7 +97,7 @@ async fn a_transaction_with_the_compare_is_applied_while_the_lock_is_held() {
     };
     for is_held in [true, false] {
         if !is_held {
-            // One of the two is enough.
+            // One lost lock of two is enough.
             SHARED.delete(&String::from_utf8(lock.compare()[1].key.clone()).unwrap());
         }
         let put = serde_json::json!({

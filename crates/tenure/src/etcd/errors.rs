@@ -1,4 +1,5 @@
-//! What an error means: nothing was applied, cannot tell, or refused; and what helps.
+//! What an error means: that nothing was applied, that the outcome is unknown, or that the server refused; and what may
+//! let the next attempt succeed.
 
 use std::error::Error as StdError;
 use std::io;
@@ -11,66 +12,71 @@ use tenure_core::name::Escaped;
 
 use crate::tls;
 
-/// An error, and what can be done about it before anybody is told.
-#[derive(Debug)]
-pub(super) struct Trouble {
+/// The error of a request, and what this client can do about it.
+#[derive(Clone, Debug)]
+pub(super) struct RequestError {
     pub(super) error: Error,
-    pub(super) cure: Cure,
+    pub(super) recovery: Recovery,
 }
 
+/// What may let the next attempt succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cure {
-    /// Another member may do better; whatever this request was, it may be repeated there.
-    Elsewhere,
-    /// Log in again, and repeat.
+pub(super) enum Recovery {
+    /// Use another member. Every request may be repeated there.
+    AnotherMember,
+    /// Log in again, and repeat the request.
     LogIn,
-    /// Repeat after a pause: the server has too much to do.
-    Later,
-    /// That lease is over.
+    /// Repeat the request after a pause: the server has too many requests.
+    Pause,
+    /// The lease is over: get another one.
     NewLease,
-    /// That lease is there already: it was granted by an earlier try.
-    OldLease,
+    /// The lease exists: an earlier attempt of the request made it.
+    UseLease,
     /// Nothing helps.
     None,
 }
 
-impl From<Trouble> for Error {
-    fn from(trouble: Trouble) -> Self {
-        trouble.error
+impl From<RequestError> for Error {
+    fn from(err: RequestError) -> Self {
+        err.error
     }
 }
 
-impl Trouble {
-    pub(super) fn new(kind: ErrorKind, cure: Cure, message: impl Into<String>) -> Self {
+impl RequestError {
+    pub(super) fn new(kind: ErrorKind, recovery: Recovery, message: impl Into<String>) -> Self {
         Self {
             error: Error::new(kind, message),
-            cure,
+            recovery,
         }
     }
 
-    /// No answer within the time limit.
-    pub(super) fn silence(host: &impl std::fmt::Display) -> Self {
+    /// No reply within the time limit.
+    pub(super) fn no_reply(host: &impl std::fmt::Display) -> Self {
         Self::new(
             ErrorKind::Indeterminate,
-            Cure::Elsewhere,
+            Recovery::AnotherMember,
             format!(
                 "no answer from {host} in time; whether the request was applied cannot be told"
             ),
         )
     }
 
-    pub(super) fn is_indeterminate(&self) -> bool {
+    /// Whether the request may have been applied, or may be applied later.
+    pub(super) fn is_ambiguous(&self) -> bool {
         self.error.kind() == ErrorKind::Indeterminate
+    }
+
+    /// The error of the login before a request, which was not sent.
+    pub(super) fn of_unsent_request(self) -> Self {
+        Self {
+            error: without_effect(self.error),
+            ..self
+        }
     }
 }
 
-/// A copy, for each of many that one request was for.
-pub(super) fn copy(err: &Error) -> Error {
-    Error::new(err.kind(), err.to_string())
-}
-
-/// A request that leaves nothing behind that anybody would miss: what became of it does not matter.
-pub(super) fn harmless(err: Error) -> Error {
+/// The error of a request about a lease. Nothing is locked by that, so its outcome does not matter to the caller.
+pub(super) fn without_effect(err: Error) -> Error {
     match err.kind() {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
@@ -80,46 +86,59 @@ pub(super) fn harmless(err: Error) -> Error {
     }
 }
 
-pub(super) fn nonsense() -> Error {
+/// The lease of a waiter ended while the store did not answer.
+pub(super) fn silent_for_a_ttl(err: Error) -> Error {
+    let kind = match err.kind() {
+        ErrorKind::Indeterminate => ErrorKind::Unreachable,
+        kind => kind,
+    };
+    Error::new(
+        kind,
+        "the store did not answer for a whole ttl; the place in the queue is given up",
+    )
+    .with_source(err)
+}
+
+pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
-        "the server's answer makes no sense to this version; is something between us and it?",
+        "this version does not understand the server's answer; is a proxy or another program between the client and etcd?",
     )
 }
 
-/// An error while a connection is being made: nothing of ours was sent.
-pub(super) fn connecting(
+/// The meaning of an error while a connection is made: no request was sent.
+pub(super) fn explain_connect(
     err: impl StdError + Send + Sync + 'static,
     host: &impl std::fmt::Display,
-) -> Trouble {
-    let elsewhere = |error| Trouble {
+) -> RequestError {
+    let another_member = |error| RequestError {
         error,
-        cure: Cure::Elsewhere,
+        recovery: Recovery::AnotherMember,
     };
     if let Some(found) = find::<rustls::Error>(&err) {
-        return elsewhere(tls::explain(found, host, "etcd://"));
+        return another_member(tls::explain(found, host, "etcd://"));
     }
     let io = find::<io::Error>(&err).map(io::Error::kind);
     if io == Some(io::ErrorKind::TimedOut) {
-        return elsewhere(silent(host));
+        return another_member(silent_host(host));
     }
     if let Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) = io {
         let message = format!(
             "{host} hung up at the first word; is the port right, and does it speak TLS (else write etcd://)?"
         );
-        return elsewhere(Error::new(ErrorKind::Unreachable, message));
+        return another_member(Error::new(ErrorKind::Unreachable, message));
     }
-    elsewhere(
+    another_member(
         Error::new(
             ErrorKind::Unreachable,
             format!("no connection to {host}; is the server running, and the URL right?"),
         )
-        .with_source(Said::by(&err)),
+        .with_source(ServerText::innermost(&err)),
     )
 }
 
-/// It accepted a connection and says nothing, or nothing was accepted.
-pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
+/// The host did not accept the connection in time, or accepted it and sent nothing.
+pub(super) fn silent_host(host: &impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Unreachable,
         format!(
@@ -128,15 +147,14 @@ pub(super) fn silent(host: &impl std::fmt::Display) -> Error {
     )
 }
 
-/// The first request of a client failed: what an error after a request means when the server has never said
-/// anything sensible.
-pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
-    let error = trouble.error;
+/// The meaning of an error of a client's first request. The server has not given any answer yet, so it may be no etcd.
+pub(super) fn explain_first_request(err: RequestError, hosts: &str, is_tls: bool) -> Error {
+    let error = err.error;
     if error.kind() != ErrorKind::Indeterminate {
         return error;
     }
     let other = match is_tls {
-        // What a server says of that may be lost when it hangs up.
+        // The server's reason may be lost when it closes the connection.
         true => {
             "does it speak TLS (else write etcd://) and want a certificate of ours (then name it with cert=FILE and key=FILE)"
         }
@@ -149,156 +167,156 @@ pub(super) fn first_word(trouble: Trouble, hosts: &str, is_tls: bool) -> Error {
     .with_source(error)
 }
 
-/// An error after a request was sent.
-pub(super) fn asking(status: &Status, host: &impl std::fmt::Display) -> Trouble {
-    let said = status.message();
-    let text = said.strip_prefix("etcdserver: ").unwrap_or(said);
-    let is_server = text.len() != said.len();
+/// The meaning of a status that came after a request was sent.
+pub(super) fn explain_status(status: &Status, host: &impl std::fmt::Display) -> RequestError {
+    let message = status.message();
+    let text = message.strip_prefix("etcdserver: ").unwrap_or(message);
+    let is_server = text.len() != message.len();
     if !is_server && let Some(found) = find::<rustls::Error>(status).cloned().or(alert(status)) {
-        return Trouble {
+        return RequestError {
             error: tls::explain(&found, host, "etcd://"),
-            cure: Cure::Elsewhere,
+            recovery: Recovery::AnotherMember,
         };
     }
     if !is_server && find::<ConnectError>(status).is_some() {
         let message = format!("no connection to {host}; is the server running?");
-        return Trouble::new(ErrorKind::Unreachable, Cure::Elsewhere, message);
+        return RequestError::new(ErrorKind::Unreachable, Recovery::AnotherMember, message);
     }
     let known = KNOWN.iter().find(|(start, ..)| text.starts_with(start));
-    let (kind, cure, what) = match (known, status.code()) {
-        (Some((_, kind, cure, what)), _) => (*kind, *cure, *what),
-        (None, Code::Unauthenticated) => (ErrorKind::Denied, Cure::LogIn, NOT_KNOWN),
-        (None, Code::PermissionDenied) => (ErrorKind::Denied, Cure::None, NOT_ALLOWED),
+    let (kind, recovery, what) = match (known, status.code()) {
+        (Some((_, kind, recovery, what)), _) => (*kind, *recovery, *what),
+        (None, Code::Unauthenticated) => (ErrorKind::Denied, Recovery::LogIn, NOT_KNOWN),
+        (None, Code::PermissionDenied) => (ErrorKind::Denied, Recovery::None, NOT_ALLOWED),
         (None, Code::Unimplemented) => (
             ErrorKind::Unsupported,
-            Cure::None,
+            Recovery::None,
             "the server does not know a request that a lock needs; etcd 3.4 and newer do",
         ),
         (None, _) if is_server && status.code() != Code::Unavailable => (
             ErrorKind::Backend,
-            Cure::None,
+            Recovery::None,
             "the server refused the request",
         ),
         (None, _) => (
             ErrorKind::Indeterminate,
-            Cure::Elsewhere,
+            Recovery::AnotherMember,
             "the connection broke before the answer; whether the request was applied cannot be told",
         ),
     };
     let error = Error::new(kind, what);
     let error = match is_server {
-        true => error.with_source(Said(Escaped(said).to_string())),
+        true => error.with_source(ServerText(Escaped(message).to_string())),
         false => error,
     };
-    Trouble { error, cure }
+    RequestError { error, recovery }
 }
 
 const NOT_KNOWN: &str = "the server wants a user and a password; they stand before `@` in the URL";
 const NOT_ALLOWED: &str =
     "the server does not let this user do what a lock needs; docs/stores/etcd.md lists the keys";
-const UNSURE: &str = "the cluster could not say whether the request was applied; retry";
+const AMBIGUOUS: &str = "the cluster could not say whether the request was applied; retry";
 
-/// How the server's own words begin, after `etcdserver: `.
-const KNOWN: &[(&str, ErrorKind, Cure, &str)] = &[
+/// How the server's messages begin after `etcdserver: `, and what they mean.
+const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     (
         "no leader",
         ErrorKind::Unreachable,
-        Cure::Elsewhere,
+        Recovery::AnotherMember,
         "the cluster has no leader: half of its members or more are away, or an election is under way; retry",
     ),
     (
         "too many requests",
         ErrorKind::Unreachable,
-        Cure::Later,
+        Recovery::Pause,
         "the server has too many requests to serve; retry",
     ),
     (
         "request timed out",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "leader changed",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "server stopped",
         ErrorKind::Indeterminate,
-        Cure::Elsewhere,
-        UNSURE,
+        Recovery::AnotherMember,
+        AMBIGUOUS,
     ),
     (
         "rpc not supported for learner",
         ErrorKind::Unreachable,
-        Cure::Elsewhere,
+        Recovery::AnotherMember,
         "the server is a learner, which serves no locks; name a voting member in the URL",
     ),
     (
         "mvcc: database space exceeded",
         ErrorKind::Backend,
-        Cure::None,
+        Recovery::None,
         "the server's database is full (alarm NOSPACE); compact and defragment it and disarm the alarm, or raise --quota-backend-bytes",
     ),
     (
         "corrupt cluster",
         ErrorKind::Backend,
-        Cure::None,
+        Recovery::None,
         "the cluster has the alarm CORRUPT and refuses everything; see etcd's page on data corruption",
     ),
     (
         "invalid auth token",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "revision of auth store is old",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "user name is empty",
         ErrorKind::Denied,
-        Cure::LogIn,
+        Recovery::LogIn,
         NOT_KNOWN,
     ),
     (
         "authentication failed",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         "the server refused user or password; they stand before `@` in the URL",
     ),
     (
         "authentication is not enabled",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         "the server has no users (authentication is off); leave user and password out of the URL",
     ),
     (
         "permission denied",
         ErrorKind::Denied,
-        Cure::None,
+        Recovery::None,
         NOT_ALLOWED,
     ),
     (
         "requested lease not found",
         ErrorKind::Lost,
-        Cure::NewLease,
+        Recovery::NewLease,
         "the lease is over",
     ),
     (
         "lease already exists",
         ErrorKind::Backend,
-        Cure::OldLease,
+        Recovery::UseLease,
         "the lease is there already",
     ),
 ];
 
-/// The first error of that type in a chain, also where it is wrapped in one of `io`.
+/// The first error of type `E` in a chain of sources, also if an [`io::Error`] contains it.
 fn find<'a, E: StdError + 'static>(err: &'a (dyn StdError + 'static)) -> Option<&'a E> {
     let mut next = Some(err);
     while let Some(err) = next {
@@ -319,8 +337,8 @@ fn find<'a, E: StdError + 'static>(err: &'a (dyn StdError + 'static)) -> Option<
     None
 }
 
-/// What the server refused our certificate with, or the lack of one. It comes after the handshake, and then the
-/// client library passes on nothing but the text.
+/// The alert with which the server refused our certificate, or asked for one. The alert comes after the handshake, and
+/// then the client library passes on only its text.
 fn alert(err: &(dyn StdError + 'static)) -> Option<rustls::Error> {
     let mut next = Some(err);
     while let Some(err) = next {
@@ -348,13 +366,13 @@ const ALERTS: &[AlertDescription] = &[
     AlertDescription::AccessDenied,
 ];
 
-/// Somebody else's words, in one line.
+/// The text of another program, in one line.
 #[derive(Debug)]
-struct Said(String);
+struct ServerText(String);
 
-impl Said {
-    /// The innermost error: those around it only say that there was one.
-    fn by(err: &dyn StdError) -> Self {
+impl ServerText {
+    /// The text of the innermost error: those around it only say that there was an error.
+    fn innermost(err: &dyn StdError) -> Self {
         let mut text = err.to_string();
         let mut next = err.source();
         while let Some(inner) = next {
@@ -365,113 +383,113 @@ impl Said {
     }
 }
 
-impl std::fmt::Display for Said {
+impl std::fmt::Display for ServerText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl StdError for Said {}
+impl StdError for ServerText {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_the_server_says_is_sorted() {
-        for (code, said, kind, cure) in [
+    fn each_message_of_the_server_has_a_kind_and_a_recovery() {
+        for (code, said, kind, recovery) in [
             (
                 Code::Unavailable,
                 "etcdserver: no leader",
                 ErrorKind::Unreachable,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "etcdserver: request timed out, possibly due to previous leader failure",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "etcdserver: something new",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unavailable,
                 "transport error",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::Unknown,
                 "h2 protocol error",
                 ErrorKind::Indeterminate,
-                Cure::Elsewhere,
+                Recovery::AnotherMember,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: too many requests",
                 ErrorKind::Unreachable,
-                Cure::Later,
+                Recovery::Pause,
             ),
             (
                 Code::ResourceExhausted,
                 "etcdserver: mvcc: database space exceeded",
                 ErrorKind::Backend,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::Unauthenticated,
                 "etcdserver: invalid auth token",
                 ErrorKind::Denied,
-                Cure::LogIn,
+                Recovery::LogIn,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: revision of auth store is old",
                 ErrorKind::Denied,
-                Cure::LogIn,
+                Recovery::LogIn,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: authentication failed, invalid user ID or password",
                 ErrorKind::Denied,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::PermissionDenied,
                 "etcdserver: permission denied",
                 ErrorKind::Denied,
-                Cure::None,
+                Recovery::None,
             ),
             (
                 Code::NotFound,
                 "etcdserver: requested lease not found",
                 ErrorKind::Lost,
-                Cure::NewLease,
+                Recovery::NewLease,
             ),
             (
                 Code::FailedPrecondition,
                 "etcdserver: lease already exists",
                 ErrorKind::Backend,
-                Cure::OldLease,
+                Recovery::UseLease,
             ),
             (
                 Code::InvalidArgument,
                 "etcdserver: duplicate key given in txn request",
                 ErrorKind::Backend,
-                Cure::None,
+                Recovery::None,
             ),
         ] {
-            let trouble = asking(&Status::new(code, said), &"host:1");
-            assert_eq!((trouble.error.kind(), trouble.cure), (kind, cure), "{said}");
-            let text = trouble.error.to_string();
+            let err = explain_status(&Status::new(code, said), &"host:1");
+            assert_eq!((err.error.kind(), err.recovery), (kind, recovery), "{said}");
+            let text = err.error.to_string();
             assert!(!text.contains('\n') && text.len() < 300, "{text}");
         }
         let new = Status::new(Code::Unknown, "etcdserver: two\nlines");
-        let new = asking(&new, &"host:1").error.to_string();
+        let new = explain_status(&new, &"host:1").error.to_string();
         assert!(new.ends_with("two\\nlines"), "{new}");
     }
 }

@@ -1,0 +1,203 @@
+//! Inspecting, listing, breaking and checking locks: for operators.
+
+use futures_util::future::join_all;
+
+use tenure_core::backend::{Finding, Severity};
+use tenure_core::error::Error;
+use tenure_core::holder::{HoldInfo, Status};
+use tenure_core::logic::queue::{Turn, decide};
+use tenure_core::name::{Escaped, LockName};
+use tenure_core::url::Host;
+
+use crate::tls;
+
+use super::names::{after_prefix, encoded, name_of};
+use super::queue::{KeyRecord, contenders};
+use super::requests::{self, KeySelector};
+use super::store::{Store, revision};
+use super::wire::{KeyValue, StatusResponse};
+
+/// How many locks are inspected at the same time.
+const PARALLEL_INSPECTIONS: usize = 32;
+
+/// The first versions without the known bugs that concern locks: an old leader may end leases (etcd-io/etcd#15247), and
+/// revisions may go backward.
+const FIXED_VERSIONS: &[(u32, u32, u32)] = &[(3, 4, 32), (3, 5, 14)];
+
+/// In bytes. The quota of a server that sets none is 2 GB.
+const NEARLY_FULL: i64 = 1_700 << 20;
+
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+    let queue = read_queue(store, &name).await?;
+    let mut status = Status::free(name);
+    let mut waiting = Vec::new();
+    for (kv, is_held) in queue {
+        let record = KeyRecord::read(&kv.value);
+        let mode = record.mode();
+        if record.is_reserved() {
+            status.reserved = requests::lease_time_left(&store.connections, kv.lease).await?;
+        } else if is_held {
+            let left = requests::lease_time_left(&store.connections, kv.lease).await?;
+            let token = u64::try_from(kv.create_revision).ok();
+            let hold = HoldInfo::new(record.holder(), mode, token, left);
+            status.holds.push(hold);
+        } else {
+            waiting.push(record.holder());
+        }
+    }
+    status.queue = Some(waiting);
+    Ok(status)
+}
+
+/// The keys of a lock, the oldest first, and whether each of them holds.
+async fn read_queue(store: &Store, name: &LockName) -> Result<Vec<(KeyValue, bool)>, Error> {
+    let directory = store.directory(name);
+    let keys = requests::read_directory(&store.connections, &directory).await?;
+    let contenders = contenders(&keys);
+    let is_held = |at| decide(&contenders, at) == Turn::Held;
+    let keys = keys.into_iter().enumerate();
+    Ok(keys.map(|(at, kv)| (kv, is_held(at))).collect())
+}
+
+/// The locks whose name begins with `prefix` and that are held.
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+    let settings = &store.context.settings;
+    let mut start = settings.prefix.clone();
+    start += &encoded(prefix, settings.is_raw);
+    let end = after_prefix(start.as_bytes());
+    // etcd refuses an empty key; the first key that can exist is one zero byte.
+    let start = match start.is_empty() {
+        true => vec![0],
+        false => start.into_bytes(),
+    };
+    let keys = requests::list_keys(&store.connections, start, end).await?;
+    let name = |kv: &KeyValue| name_of(settings, &kv.key, kv.lease);
+    let mut names: Vec<_> = keys.iter().filter_map(name).collect();
+    names.sort();
+    names.dedup();
+    let mut held = Vec::new();
+    for names in names.chunks(PARALLEL_INSPECTIONS) {
+        let statuses = names.iter().map(|name| inspect(store, name.clone()));
+        for status in join_all(statuses).await {
+            held.extend(Some(status?).filter(Status::is_held));
+        }
+    }
+    Ok(held)
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    let created = revision(token);
+    let queue = read_queue(store, name).await?;
+    let holder = queue
+        .iter()
+        .find(|(kv, is_held)| *is_held && kv.create_revision == created);
+    match holder {
+        Some((kv, _)) => {
+            let selector = KeySelector::Created(created);
+            requests::delete_key(&store.connections, &kv.key, &selector).await
+        }
+        None => Ok(false),
+    }
+}
+
+pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
+    let settings = &store.context.settings;
+    let is_tls = settings.tls.is_some();
+    let plaintext = |host| tls::plaintext(host, is_tls, "etcds://");
+    let mut findings: Vec<_> = settings.hosts.iter().filter_map(plaintext).collect();
+    for (host, status) in store.connections.status().await {
+        match status {
+            Ok(status) => findings.extend(member_findings(&host, &status)),
+            Err(err) => findings.push(Finding::new(Severity::Warning, err.to_string())),
+        }
+    }
+    let voters = requests::count_voters(&store.connections).await?;
+    findings.push(match voters {
+        1 => Finding::new(
+            Severity::Warning,
+            "there is one member: while it is away nothing is granted and nothing renewed",
+        ),
+        voters if voters % 2 == 0 => Finding::new(
+            Severity::Warning,
+            format!("there are {voters} members: they survive no more failures than one less"),
+        ),
+        voters => Finding::new(Severity::Good, format!("there are {voters} members")),
+    });
+    for alarm in requests::alarms(&store.connections).await? {
+        let member = alarm.member;
+        let text = match alarm.alarm {
+            1 => format!(
+                "member {member:x} has the alarm NOSPACE: nothing is granted; compact and defragment, then disarm it"
+            ),
+            _ => format!("member {member:x} has the alarm CORRUPT"),
+        };
+        findings.push(Finding::new(Severity::Bad, text));
+    }
+    Ok(findings)
+}
+
+/// What the status of one member says.
+fn member_findings(host: &Host, status: &StatusResponse) -> Vec<Finding> {
+    let version = Escaped(&status.version).to_string();
+    let mut findings = vec![match is_fixed(&status.version) {
+        true => Finding::new(Severity::Good, format!("{host}: etcd {version}")),
+        false => Finding::new(
+            Severity::Warning,
+            format!(
+                "{host}: etcd {version} has known bugs in leases and revisions, fixed in 3.4.32 and 3.5.14; update it"
+            ),
+        ),
+    }];
+    if status.is_learner {
+        let text = format!("{host} is a learner and serves no locks; name voting members");
+        findings.push(Finding::new(Severity::Bad, text));
+    }
+    if status.leader == 0 {
+        let text = format!("{host} has no leader: half of the members or more are away");
+        findings.push(Finding::new(Severity::Bad, text));
+    }
+    if status.db_size > NEARLY_FULL {
+        let size = status.db_size >> 20;
+        let text = format!(
+            "{host}: the database has {size} MB, and 2 GB unless the quota was raised; when it is full nothing is granted"
+        );
+        findings.push(Finding::new(Severity::Warning, text));
+    }
+    findings
+}
+
+/// Whether a version has none of the known bugs.
+fn is_fixed(version: &str) -> bool {
+    let mut parts = version
+        .split(['.', '-', '+'])
+        .map(|part| part.parse().unwrap_or(0));
+    let mut next = || parts.next().unwrap_or(0);
+    let version: (u32, u32, u32) = (next(), next(), next());
+    let line = |of: &&(u32, u32, u32)| (of.0, of.1) == (version.0, version.1);
+    match FIXED_VERSIONS.iter().find(line) {
+        Some(least) => version >= *least,
+        None => version > (3, 5, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_with_known_bugs() {
+        for (version, fixed) in [
+            ("3.4.23", false),
+            ("3.4.32", true),
+            ("3.5.13", false),
+            ("3.5.14", true),
+            ("3.6.0", true),
+            ("3.6.0-rc.1", true),
+            ("3.3.10", false),
+            ("4.0.0", true),
+            ("", false),
+        ] {
+            assert_eq!(is_fixed(version), fixed, "{version}");
+        }
+    }
+}

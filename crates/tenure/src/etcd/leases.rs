@@ -1,0 +1,330 @@
+//! The leases of a client in etcd: granted, kept alive, revoked. They know no locks.
+//!
+//! The locks of a client that have the same ttl share a lease, unless the URL or the request wants a lease for each lock.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use tenure_core::backend::Request;
+use tenure_core::error::Error;
+use tenure_core::rt::{Flag, lock};
+use tenure_core::support::SingleFlight;
+use tenure_core::time::Time;
+
+use super::connection::Connections;
+use super::context::Context;
+use super::errors::{self, Recovery};
+use super::requests;
+
+/// For how many ttls of its lease a key is deleted again and again that may be put late. A request that is later than
+/// that is in a machine that was stopped; by then the lease has expired, and etcd refuses the put.
+const LATE_PUT_TTLS: u32 = 10;
+
+/// A lease in the store.
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) id: i64,
+    /// As granted.
+    pub(super) ttl: Duration,
+    /// Whether locks of this client share the lease; otherwise the lease belongs to one of them.
+    pub(super) is_shared: bool,
+    /// When the last request was sent that confirmed the lease.
+    sent: Mutex<Time>,
+    /// Raised when the store says that the lease is over, or when this client revokes the lease.
+    pub(super) gone: Flag,
+    late_puts: Mutex<Vec<LatePut>>,
+}
+
+/// A key that may be put after it was deleted, by a request of unknown outcome.
+#[derive(Clone, Debug)]
+pub(super) struct LatePut {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Arc<[u8]>,
+    until: Time,
+}
+
+impl Lease {
+    /// The lease lasts its whole ttl from this instant on.
+    pub(super) fn sent(&self) -> Time {
+        *lock(&self.sent)
+    }
+
+    pub(super) fn end(&self) -> Time {
+        self.sent().after(self.ttl)
+    }
+
+    /// When the next keep-alive is due.
+    pub(super) fn due(&self) -> Time {
+        self.sent().after(self.ttl / 3)
+    }
+
+    /// Whether the lease can be used at `now`, as far as this client knows.
+    fn is_alive(&self, now: Time) -> bool {
+        !self.gone.is_raised() && self.end() > now
+    }
+
+    fn confirm(&self, sent: Time) {
+        let mut last = lock(&self.sent);
+        *last = sent.max(*last);
+    }
+
+    /// From now on this key may be put late.
+    pub(super) fn add_late_put(&self, key: &[u8], value: &Arc<[u8]>, now: Time) {
+        lock(&self.late_puts).push(LatePut {
+            key: key.to_vec(),
+            value: value.clone(),
+            until: now.after(self.ttl * LATE_PUT_TTLS),
+        });
+    }
+
+    /// The keys that may still be put late.
+    pub(super) fn late_puts(&self, now: Time) -> Vec<LatePut> {
+        let mut late_puts = lock(&self.late_puts);
+        late_puts.retain(|put| put.until > now && !self.gone.is_raised());
+        late_puts.clone()
+    }
+}
+
+/// Learns which leases have ended: what was held under them is lost.
+pub(super) trait LeaseListener: Send + Sync {
+    fn ended(&self, lease: &Arc<Lease>);
+}
+
+/// The leases of one client.
+pub(super) struct Leases {
+    context: Arc<Context>,
+    connections: Arc<Connections>,
+    /// By their ttl in seconds.
+    shared: Mutex<HashMap<i64, Arc<SharedLease>>>,
+    /// Locked by the task that sends a keep-alive.
+    keep_alive_lock: tokio::sync::Mutex<()>,
+    listener: OnceLock<Box<dyn LeaseListener>>,
+}
+
+/// The lease of all locks with one ttl, and the next such lease when that one is over.
+#[derive(Default)]
+struct SharedLease {
+    lease: Mutex<Option<Arc<Lease>>>,
+    granting: SingleFlight<Error>,
+}
+
+impl Leases {
+    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
+        Self {
+            context: context.clone(),
+            connections: connections.clone(),
+            shared: Mutex::default(),
+            keep_alive_lock: tokio::sync::Mutex::new(()),
+            listener: OnceLock::new(),
+        }
+    }
+
+    /// Sets the listener, unless there is one.
+    pub(super) fn listen(&self, listener: impl FnOnce() -> Box<dyn LeaseListener>) {
+        self.listener.get_or_init(listener);
+    }
+
+    /// The lease for a request: the shared one with its ttl, or one of its own.
+    pub(super) async fn for_request(
+        self: &Arc<Self>,
+        request: &Request,
+    ) -> Result<Arc<Lease>, Error> {
+        let seconds = whole_seconds(request.ttl);
+        // A hold that wants all of its lease, because no task will renew the hold, ends with a lease of its own.
+        let wants_all = request.min_lease >= request.ttl;
+        if self.context.settings.is_lease_per_lock || wants_all {
+            return self.grant(seconds, false).await;
+        }
+        self.shared(seconds, request.min_lease).await
+    }
+
+    async fn shared(
+        self: &Arc<Self>,
+        seconds: i64,
+        min_lease: Duration,
+    ) -> Result<Arc<Lease>, Error> {
+        let clock = &self.context.clock;
+        let shared = lock(&self.shared).entry(seconds).or_default().clone();
+        let current = || {
+            let lease = lock(&shared.lease).clone();
+            lease.filter(|lease| lease.is_alive(clock.now()))
+        };
+        loop {
+            let grant = async {
+                let lease = self.grant(seconds, true).await?;
+                *lock(&shared.lease) = Some(lease.clone());
+                Ok((lease, true))
+            };
+            let find = || Some((current()?, false));
+            let (lease, is_new) = shared.granting.run(clock, find, grant).await?;
+            let left = lease.end().since(clock.now());
+            if is_new || left >= min_lease.max(lease.ttl / 2) {
+                return Ok(lease);
+            }
+            if self.refresh(&lease, Duration::ZERO).await? {
+                return Ok(lease);
+            }
+            // The lease was over, so the next round gets another one.
+        }
+    }
+
+    /// Makes a lease for a ttl in seconds. This client chooses the id, so that a lease whose grant got no reply can be
+    /// revoked.
+    pub(super) async fn grant(
+        self: &Arc<Self>,
+        seconds: i64,
+        is_shared: bool,
+    ) -> Result<Arc<Lease>, Error> {
+        let id = (rand::random::<i64>() & i64::MAX).max(1);
+        let mut unclaimed = UnclaimedLease {
+            leases: self.clone(),
+            id,
+            may_exist: true,
+        };
+        let (ttl, sent) = match requests::grant_lease(&self.connections, id, seconds).await {
+            Ok(granted) => granted,
+            // An earlier attempt of the same request was applied. The reply to a keep-alive has the ttl of the lease.
+            Err(err) if err.recovery == Recovery::UseLease => {
+                let reply = requests::keep_alive(&self.connections, &[id]).await;
+                let reply = reply.map_err(errors::without_effect)?;
+                (reply.ttls.first().copied().unwrap_or(0), reply.sent)
+            }
+            Err(err) => {
+                unclaimed.may_exist = err.is_ambiguous();
+                return Err(errors::without_effect(err.error));
+            }
+        };
+        let Some(seconds) = u64::try_from(ttl).ok().filter(|seconds| *seconds > 0) else {
+            return Err(errors::without_effect(errors::unexpected_reply()));
+        };
+        unclaimed.may_exist = false;
+        Ok(Arc::new(Lease {
+            id,
+            ttl: Duration::from_secs(seconds),
+            is_shared,
+            sent: Mutex::new(sent),
+            gone: Flag::new(),
+            late_puts: Mutex::default(),
+        }))
+    }
+
+    /// Makes sure that each of these leases was confirmed not longer than `age` ago, or is known to be gone.
+    pub(super) async fn refresh_all(
+        &self,
+        leases: &[Arc<Lease>],
+        age: Duration,
+    ) -> Result<(), Error> {
+        let due = || -> Vec<_> {
+            let now = self.context.now();
+            let is_due = |it: &&Arc<Lease>| !it.gone.is_raised() && it.sent().after(age) <= now;
+            leases.iter().filter(is_due).cloned().collect()
+        };
+        if due().is_empty() {
+            return Ok(());
+        }
+        let asked = self.context.now();
+        let _keeping_alive = self.keep_alive_lock.lock().await;
+        // Another task may have confirmed some of them meanwhile.
+        let mut due = due();
+        due.retain(|lease| lease.sent() < asked);
+        if due.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = due.iter().map(|lease| lease.id).collect();
+        let reply = requests::keep_alive(&self.connections, &ids).await?;
+        for (lease, ttl) in due.iter().zip(reply.ttls) {
+            if ttl > 0 {
+                lease.confirm(reply.sent);
+            } else {
+                self.end(lease);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for one lease. `false`: the lease is gone.
+    pub(super) async fn refresh(&self, lease: &Arc<Lease>, age: Duration) -> Result<bool, Error> {
+        let leases = std::slice::from_ref(lease);
+        let refreshed = self.refresh_all(leases, age).await;
+        refreshed.map_err(errors::without_effect)?;
+        Ok(!lease.gone.is_raised())
+    }
+
+    /// The store says that this lease is over.
+    pub(super) fn end(&self, lease: &Arc<Lease>) {
+        lease.gone.raise();
+        if let Some(listener) = self.listener.get() {
+            listener.ended(lease);
+        }
+    }
+
+    /// Revokes a lease that no key needs, in the background.
+    pub(super) fn revoke_in_background(&self, lease: &Lease) {
+        lease.gone.raise();
+        let (connections, id) = (self.connections.clone(), lease.id);
+        let Context {
+            background,
+            spawner,
+            ..
+        } = &*self.context;
+        background.spawn(spawner, async move {
+            // A lease that cannot be revoked expires.
+            let _ = requests::revoke_lease(&connections, id).await;
+        });
+    }
+
+    /// The ids of the shared leases.
+    pub(super) fn shared_ids(&self) -> Vec<i64> {
+        let shared = lock(&self.shared);
+        let id = |shared: &Arc<SharedLease>| lock(&shared.lease).as_ref().map(|lease| lease.id);
+        shared.values().filter_map(id).collect()
+    }
+}
+
+/// A ttl in whole seconds, as leases have it, and never less than was asked for.
+pub(super) fn whole_seconds(ttl: Duration) -> i64 {
+    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+    i64::try_from(seconds.max(1)).unwrap_or(i64::MAX)
+}
+
+/// The lease of a grant that is under way. When this is dropped while the lease may exist, the lease is revoked.
+struct UnclaimedLease {
+    leases: Arc<Leases>,
+    id: i64,
+    may_exist: bool,
+}
+
+impl Drop for UnclaimedLease {
+    fn drop(&mut self) {
+        if !self.may_exist {
+            return;
+        }
+        let (leases, id) = (self.leases.clone(), self.id);
+        let Context {
+            background,
+            spawner,
+            ..
+        } = &*self.leases.context;
+        background.spawn(spawner, async move {
+            let Context {
+                settings,
+                clock,
+                closing,
+                ..
+            } = &*leases.context;
+            // The grant may be applied later than the first request to revoke the lease. A lease that cannot be
+            // revoked expires.
+            for pause in [0, 1, 4] {
+                let at = clock.now().after(settings.timeout * pause);
+                tokio::select! {
+                    () = clock.sleep_until(at) => {}
+                    () = closing.raised() => {}
+                }
+                if let Ok(true) = requests::revoke_lease(&leases.connections, id).await {
+                    return;
+                }
+            }
+        });
+    }
+}

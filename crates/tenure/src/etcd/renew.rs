@@ -1,0 +1,262 @@
+//! Renewal of many holds in few requests, keep-alives for waiters, and the end of holds that are not renewed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future;
+
+use tenure_core::backend::{Hold, Renewal, Request};
+use tenure_core::fence::OwnerId;
+use tenure_core::lost::LostReason;
+use tenure_core::time::Time;
+
+use super::errors::unexpected_reply;
+use super::leases::{Lease, LeaseListener};
+use super::release;
+use super::requests::{self, KeySelector};
+use super::store::{AcquisitionState, HeldEntry, Store, revision};
+
+/// What has to be known of a hold to renew it.
+struct HeldKey {
+    lease: Arc<Lease>,
+    key: Vec<u8>,
+}
+
+/// The maintenance task has work by `at`.
+pub(super) fn schedule(store: &Arc<Store>, at: Time) {
+    let context = &store.context;
+    store
+        .maintenance
+        .start(&context.spawner, &context.clock, store, maintain);
+    store.maintenance.due_at(at);
+}
+
+/// Remembers a hold that is about to be passed to the driver.
+pub(super) fn record_grant(store: &Arc<Store>, request: &Request, created: i64, renewed: Time) {
+    store
+        .leases
+        .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
+    let reserved_until = store.context.now().after(request.min_hold);
+    let due = store.holds.update(request.owner, |entry| {
+        entry.created = created;
+        entry.state = AcquisitionState::Held { renewed };
+        entry.reserved_until = reserved_until;
+        entry
+            .lease
+            .is_shared
+            .then(|| renewed.after(entry.lease.ttl / 3))
+    });
+    schedule(store, due.flatten().unwrap_or(Time::MAX));
+}
+
+/// Asks whether the keys of all these holds exist, and keeps their leases alive.
+pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
+    let held: Vec<_> = holds.iter().map(|hold| held_key(store, hold)).collect();
+    let leases = held.iter().flatten().map(|held| held.lease.clone());
+    let mut leases: Vec<_> = leases.collect();
+    leases.sort_by_key(|lease| lease.id);
+    leases.dedup_by_key(|lease| lease.id);
+    let shortest = leases.iter().map(|lease| lease.ttl).min();
+    // A lease that was confirmed so recently is not kept alive again. The time is short because the next renewal comes a
+    // third of the ttl after this one, however old the confirmation is.
+    let age = shortest.unwrap_or_default() / 32;
+    let held_keys = holds.iter().zip(&held);
+    let keys: Vec<_> = held_keys
+        .filter_map(|(hold, held)| Some((&held.as_ref()?.key[..], revision(hold.token))))
+        .collect();
+    let asked = store.context.now();
+    let (refreshed, exist) = future::join(
+        store.leases.refresh_all(&leases, age),
+        requests::keys_exist(&store.connections, &keys),
+    )
+    .await;
+    let mut exist = exist.into_iter();
+    let renewal = |(hold, held): (&Hold, Option<HeldKey>)| {
+        let Some(HeldKey { lease, .. }) = held else {
+            return Renewal::Lost(LostReason::StoreSaysNo);
+        };
+        let exists = exist.next().unwrap_or_else(|| Err(unexpected_reply()));
+        let sent = lease.sent();
+        // One of several leases may have been confirmed although another one was not.
+        let is_confirmed = asked.since(sent) <= age;
+        match (exists, &refreshed) {
+            _ if lease.gone.is_raised() => Renewal::Lost(LostReason::SessionGone),
+            (Ok(false), _) => Renewal::Lost(LostReason::StoreSaysNo),
+            (Err(err), _) => Renewal::Unknown(err),
+            (Ok(true), Err(err)) if !is_confirmed => Renewal::Unknown(err.clone()),
+            (Ok(true), _) => record_renewal(store, hold, &lease, sent),
+        }
+    };
+    holds.iter().zip(held).map(renewal).collect()
+}
+
+fn held_key(store: &Store, hold: &Hold) -> Option<HeldKey> {
+    let key = |entry: &HeldEntry| {
+        let is_held = matches!(entry.state, AcquisitionState::Held { .. });
+        is_held.then(|| HeldKey {
+            lease: entry.lease.clone(),
+            key: entry.key.clone(),
+        })
+    };
+    store.holds.read(hold.owner, key).flatten()
+}
+
+fn record_renewal(store: &Store, hold: &Hold, lease: &Lease, sent: Time) -> Renewal {
+    store.holds.update(hold.owner, |entry| {
+        if let AcquisitionState::Held { renewed } = &mut entry.state {
+            *renewed = sent;
+        }
+    });
+    let ttl = Some(lease.ttl);
+    Renewal::Renewed { sent, ttl }
+}
+
+/// Reports the holds that end with a lease.
+struct LossReporter(Weak<Store>);
+
+impl LeaseListener for LossReporter {
+    fn ended(&self, lease: &Arc<Lease>) {
+        let Some(store) = self.0.upgrade() else {
+            return;
+        };
+        let Some(loss_notifier) = store.loss_notifier.get() else {
+            return;
+        };
+        let lost = store.holds.select(|owner, entry| {
+            let is_held = matches!(entry.state, AcquisitionState::Held { .. });
+            (is_held && Arc::ptr_eq(&entry.lease, lease)).then_some(owner)
+        });
+        for owner in lost {
+            loss_notifier.lost(owner, LostReason::SessionGone);
+        }
+    }
+}
+
+/// What the maintenance task finds to do.
+#[derive(Default)]
+struct Work {
+    /// Leases on which acquisitions wait or hold.
+    leases: Vec<Arc<Lease>>,
+    /// Holds that the driver does not renew.
+    expired: Vec<OwnerId>,
+    /// Releases that got no reply for a long time, and are not sent again.
+    abandoned: Vec<OwnerId>,
+}
+
+/// Keeps leases alive on which acquisitions wait or hold, and ends what is over. Returns when the next work is due.
+async fn maintain(store: Arc<Store>) -> Time {
+    let now = store.context.now();
+    let Work {
+        leases,
+        expired,
+        abandoned,
+    } = find_work(&store, now);
+    store.keys.remove_expired(now);
+    for owner in abandoned {
+        store.holds.update(owner, |entry| entry.is_ambiguous = true);
+        release::remove(&store, owner);
+    }
+    for owner in expired {
+        delete_expired(&store, owner).await;
+    }
+    let due: Vec<_> = leases
+        .iter()
+        .filter(|it| it.due() <= now)
+        .cloned()
+        .collect();
+    let mut is_confirmed = true;
+    if !due.is_empty() {
+        if let Err(err) = store.leases.refresh_all(&due, Duration::ZERO).await {
+            is_confirmed = false;
+            tracing::debug!(backend = "etcd", %err, "no reply to a keep-alive");
+        }
+        release::delete_late_puts(&store, &due).await;
+    }
+    next_work(&store, &leases, is_confirmed)
+}
+
+fn find_work(store: &Store, now: Time) -> Work {
+    let mut work = Work::default();
+    store.holds.for_each(|owner, entry| {
+        let needs_lease = match entry.state {
+            AcquisitionState::Waiting => true,
+            // The driver renews the hold, or lets its lease expire.
+            AcquisitionState::Held { .. } if !entry.lease.is_shared => false,
+            AcquisitionState::Held { renewed } => {
+                let is_expired = renewed.after(entry.lease.ttl) <= now;
+                if is_expired {
+                    work.expired.push(owner);
+                }
+                !is_expired
+            }
+            AcquisitionState::Expired { retry_at } => {
+                if retry_at <= now {
+                    work.expired.push(owner);
+                }
+                false
+            }
+            AcquisitionState::Releasing { until } => {
+                if until <= now {
+                    work.abandoned.push(owner);
+                }
+                false
+            }
+        };
+        let is_known = |known: &Arc<Lease>| Arc::ptr_eq(known, &entry.lease);
+        if needs_lease && !entry.lease.gone.is_raised() && !work.leases.iter().any(is_known) {
+            work.leases.push(entry.lease.clone());
+        }
+    });
+    work
+}
+
+/// When the next work is due. `is_confirmed`: the last keep-alive had a reply.
+fn next_work(store: &Store, leases: &[Arc<Lease>], is_confirmed: bool) -> Time {
+    let (mut next, now) = (Time::MAX, store.context.now());
+    for lease in leases.iter().filter(|it| !it.gone.is_raised()) {
+        // After a failure the keep-alive is sent often: each may be the last one before the lease is over.
+        let pause = lease.ttl / 12;
+        let due = match is_confirmed {
+            true => lease.due(),
+            false => now.after(pause),
+        };
+        next = next.min(due.max(now.after(pause.min(Duration::from_millis(10)))));
+    }
+    store.holds.for_each(|_, entry| {
+        let at = match entry.state {
+            AcquisitionState::Held { renewed } if entry.lease.is_shared => {
+                renewed.after(entry.lease.ttl)
+            }
+            AcquisitionState::Releasing { until: at }
+            | AcquisitionState::Expired { retry_at: at } => at,
+            _ => Time::MAX,
+        };
+        next = next.min(at);
+    });
+    next
+}
+
+/// Deletes the key of a hold that the driver does not renew any more. The driver counts the hold as lost, but the lease
+/// is shared and goes on, so the store would keep the key.
+async fn delete_expired(store: &Store, owner: OwnerId) {
+    let key = |entry: &HeldEntry| (entry.key.clone(), entry.created, entry.lease.ttl);
+    let Some((key, created, ttl)) = store.holds.read(owner, key) else {
+        return;
+    };
+    let selector = KeySelector::Created(created);
+    let deleted = requests::delete_key(&store.connections, &key, &selector).await;
+    let now = store.context.now();
+    store.holds.update(owner, |entry| {
+        if matches!(entry.state, AcquisitionState::Releasing { .. }) {
+            return;
+        }
+        entry.state = match deleted {
+            Ok(_) => AcquisitionState::Releasing {
+                until: now.after(ttl),
+            },
+            Err(_) => AcquisitionState::Expired {
+                retry_at: now.after(ttl / 12),
+            },
+        };
+    });
+}

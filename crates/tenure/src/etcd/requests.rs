@@ -1,0 +1,442 @@
+//! The requests to the store, one function each.
+
+use std::time::Duration;
+
+use futures_util::{future, stream};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::time::Time;
+
+use super::connection::{Connections, Reply};
+use super::errors::{self, Recovery, RequestError};
+use super::names::Directory;
+use super::queue::{self, KeyRecord, QueueEntry, QueueSnapshot, RANGE_LIMIT};
+use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
+
+/// Operations in one transaction: the server's limit, if `--max-txn-ops` has its default.
+const MAX_TXN_OPS: usize = 128;
+
+/// How many keys one request of [`list_keys`] reads.
+const SCAN_COUNT: i64 = 1_000;
+
+/// The reply to [`acquire`].
+pub(super) struct AcquireReply {
+    pub(super) outcome: AcquireOutcome,
+    pub(super) round_trip: Duration,
+    /// An earlier attempt got no reply, and may be applied later.
+    pub(super) is_repeated: bool,
+}
+
+pub(super) enum AcquireOutcome {
+    /// The request made our key, at the revision of this snapshot.
+    Created(QueueSnapshot),
+    /// An earlier attempt of the same request made our key, at this revision.
+    CreatedBefore(i64),
+    /// The lock is taken, and the request does not wait.
+    Busy,
+    /// The key of a former acquisition is in the store.
+    KeyInUse,
+}
+
+/// Which key is meant, if there are several of this name one after the other.
+pub(super) enum KeySelector<'a> {
+    /// The key that was created at this revision.
+    Created(i64),
+    /// The key with this value.
+    WithValue(&'a [u8]),
+}
+
+/// The reply to [`keep_alive`].
+pub(super) struct KeepAliveReply {
+    pub(super) sent: Time,
+    /// The ttl of each lease, in seconds; 0 or less: the lease is over.
+    pub(super) ttls: Vec<i64>,
+}
+
+/// Makes our key, and reads the keys ahead of it. A request may be sent again: the result is the same.
+pub(super) async fn acquire(
+    connections: &Connections,
+    entry: &QueueEntry,
+    waits: bool,
+) -> Result<AcquireReply, RequestError> {
+    let put = wire::Put {
+        key: entry.key.clone(),
+        value: entry.value.to_vec(),
+        lease: entry.lease,
+    };
+    let own = wire::Range {
+        key: entry.key.clone(),
+        ..wire::Range::default()
+    };
+    // A request for an exclusive lock that does not wait writes nothing when the lock is taken.
+    let is_try = !waits && !queue::needs_values(entry.mode);
+    let (start, end) = (entry.directory.start(), entry.directory.end());
+    let compare = match is_try {
+        true => wire::Compare::is_empty(start, &end),
+        false => wire::Compare::created(&entry.key, 0),
+    };
+    let txn = wire::Txn {
+        compare: vec![compare],
+        success: vec![put.into(), keys_ahead(entry, 0).into()],
+        failure: vec![own.into()],
+    };
+    let reply = send_txn(connections, txn).await?;
+    let (round_trip, is_repeated) = (reply.round_trip, reply.is_repeated);
+    let wire::TxnResponse {
+        header,
+        succeeded,
+        mut responses,
+    } = reply.value;
+    let range = responses.pop().and_then(|it| it.range);
+    let kvs = range.unwrap_or_default().kvs;
+    let outcome = if succeeded {
+        AcquireOutcome::Created(snapshot(entry, header, kvs))
+    } else {
+        match kvs.first() {
+            Some(own) if *own.value == *entry.value => {
+                AcquireOutcome::CreatedBefore(own.create_revision)
+            }
+            _ if is_try => AcquireOutcome::Busy,
+            _ => AcquireOutcome::KeyInUse,
+        }
+    };
+    Ok(AcquireReply {
+        outcome,
+        round_trip,
+        is_repeated,
+    })
+}
+
+/// Reads the queue as it was at revision `at_least` or later; with 0 as it is now. `created` is the create revision of
+/// our key.
+pub(super) async fn read_queue(
+    connections: &Connections,
+    entry: &QueueEntry,
+    created: i64,
+    at_least: i64,
+) -> Result<QueueSnapshot, RequestError> {
+    let mut range = keys_ahead(entry, created);
+    // The member that reported a change has that change, so it need not ask the other members.
+    range.serializable = at_least > 0;
+    loop {
+        let is_serializable = range.serializable;
+        let reply = connections.call(path::RANGE, range.clone()).await?;
+        let response: wire::RangeResponse = reply.value;
+        let snapshot = snapshot(entry, response.header, response.kvs);
+        if !is_serializable || snapshot.revision >= at_least {
+            return Ok(snapshot);
+        }
+        range.serializable = false;
+    }
+}
+
+/// Selects the keys of the directory that are not younger than `created` (0: all keys), the youngest first, as far as
+/// the position of our key depends on them.
+fn keys_ahead(entry: &QueueEntry, created: i64) -> wire::Range {
+    let needs_values = queue::needs_values(entry.mode);
+    wire::Range {
+        key: entry.directory.start().to_vec(),
+        range_end: entry.directory.end(),
+        limit: if needs_values { 0 } else { RANGE_LIMIT as i64 },
+        sort_order: SortOrder::Descend.into(),
+        sort_target: SortTarget::Create.into(),
+        keys_only: !needs_values,
+        max_create_revision: created,
+        ..wire::Range::default()
+    }
+}
+
+/// What [`keys_ahead`] has found.
+fn snapshot(
+    entry: &QueueEntry,
+    header: Option<wire::Header>,
+    mut kvs: Vec<KeyValue>,
+) -> QueueSnapshot {
+    kvs.reverse();
+    QueueSnapshot {
+        position: queue::position(entry.mode, &entry.key, &kvs),
+        revision: header.map_or(0, |header| header.revision),
+    }
+}
+
+/// Whether these keys exist and were created at these revisions. One answer for each key.
+pub(super) async fn keys_exist(
+    connections: &Connections,
+    keys: &[(&[u8], i64)],
+) -> Vec<Result<bool, Error>> {
+    let batches = keys.chunks(MAX_TXN_OPS);
+    let batches = batches.map(|batch| batch_exists(connections, batch));
+    let batches = future::join_all(batches).await;
+    batches.into_iter().flatten().collect()
+}
+
+async fn batch_exists(
+    connections: &Connections,
+    batch: &[(&[u8], i64)],
+) -> Vec<Result<bool, Error>> {
+    let range = |(key, _): &(&[u8], i64)| {
+        let range = wire::Range {
+            key: key.to_vec(),
+            keys_only: true,
+            ..wire::Range::default()
+        };
+        range.into()
+    };
+    let compare = |(key, created): &(&[u8], i64)| wire::Compare::created(key, *created);
+    // The keys are read only if one of them is gone.
+    let txn = wire::Txn {
+        compare: batch.iter().map(compare).collect(),
+        success: Vec::new(),
+        failure: batch.iter().map(range).collect(),
+    };
+    let response = match send_txn(connections, txn).await {
+        Ok(reply) => reply.value,
+        Err(err) => return batch.iter().map(|_| Err(err.error.clone())).collect(),
+    };
+    if response.succeeded {
+        return batch.iter().map(|_| Ok(true)).collect();
+    }
+    if response.responses.len() != batch.len() {
+        return batch
+            .iter()
+            .map(|_| Err(errors::unexpected_reply()))
+            .collect();
+    }
+    let exists = |(response, (_, created)): (wire::ResponseOp, &(&[u8], i64))| {
+        let kvs = response.range.unwrap_or_default().kvs;
+        Ok(kvs.first().is_some_and(|kv| kv.create_revision == *created))
+    };
+    let responses = response.responses.into_iter();
+    responses.zip(batch).map(exists).collect()
+}
+
+/// Deletes the selected key. `false`: there is no such key.
+pub(super) async fn delete_key(
+    connections: &Connections,
+    key: &[u8],
+    selector: &KeySelector<'_>,
+) -> Result<bool, Error> {
+    let delete = wire::Delete { key: key.to_vec() };
+    let txn = wire::Txn {
+        compare: vec![match selector {
+            KeySelector::Created(revision) => wire::Compare::created(key, *revision),
+            KeySelector::WithValue(value) => wire::Compare::has_value(key, value),
+        }],
+        success: vec![delete.into()],
+        failure: Vec::new(),
+    };
+    let reply = send_txn(connections, txn).await?;
+    let response = reply.value.responses.into_iter().next();
+    let deleted = response.and_then(|it| it.delete).map_or(0, |it| it.deleted);
+    // If the request was sent twice, the first one may have deleted the key.
+    Ok(deleted > 0 || reply.is_repeated)
+}
+
+/// Moves the key that was created at this revision to `lease`, with a value that reserves the name. The key keeps its
+/// position. `false`: there is no such key.
+pub(super) async fn reserve_name(
+    connections: &Connections,
+    key: &[u8],
+    created: i64,
+    lease: i64,
+) -> Result<bool, Error> {
+    let put = wire::Put {
+        key: key.to_vec(),
+        value: KeyRecord::reserved().to_bytes(),
+        lease,
+    };
+    let txn = wire::Txn {
+        compare: vec![wire::Compare::created(key, created)],
+        success: vec![put.into()],
+        failure: Vec::new(),
+    };
+    Ok(send_txn(connections, txn).await?.value.succeeded)
+}
+
+/// Puts or deletes a key of the user's, if all of `holds` (keys, and the revisions at which they were created) exist.
+/// `false`: one of them does not exist, and nothing was written.
+pub(super) async fn write(
+    connections: &Connections,
+    holds: &[(Vec<u8>, i64)],
+    key: String,
+    value: Option<Vec<u8>>,
+) -> Result<bool, Error> {
+    let key = key.into_bytes();
+    let write = match value {
+        Some(value) => wire::Put {
+            key,
+            value,
+            lease: 0,
+        }
+        .into(),
+        None => wire::Delete { key }.into(),
+    };
+    let compare = |(key, created): &(Vec<u8>, i64)| wire::Compare::created(key, *created);
+    let txn = wire::Txn {
+        compare: holds.iter().map(compare).collect(),
+        success: vec![write],
+        failure: Vec::new(),
+    };
+    let reply = send_txn(connections, txn).await?;
+    // If the second attempt is refused, the first may have been applied.
+    if reply.is_repeated && !reply.value.succeeded {
+        return Err(Error::new(
+            ErrorKind::Indeterminate,
+            "a member went away while it wrote; whether it was written cannot be told",
+        ));
+    }
+    Ok(reply.value.succeeded)
+}
+
+async fn send_txn(
+    connections: &Connections,
+    txn: wire::Txn,
+) -> Result<Reply<wire::TxnResponse>, RequestError> {
+    connections.call(path::TXN, txn).await
+}
+
+/// Makes a lease. Returns its ttl in seconds, and when the request was sent.
+pub(super) async fn grant_lease(
+    connections: &Connections,
+    id: i64,
+    seconds: i64,
+) -> Result<(i64, Time), RequestError> {
+    let grant = wire::LeaseGrant { ttl: seconds, id };
+    let reply = connections.call(path::LEASE_GRANT, grant).await?;
+    let response: wire::LeaseGrantResponse = reply.value;
+    Ok((response.ttl, reply.sent))
+}
+
+/// Ends a lease, and deletes its keys with it. `false`: there is no such lease.
+pub(super) async fn revoke_lease(connections: &Connections, id: i64) -> Result<bool, Error> {
+    let revoke = wire::LeaseId { id };
+    match connections.call(path::LEASE_REVOKE, revoke).await {
+        Ok(reply) => {
+            let wire::Empty {} = reply.value;
+            Ok(true)
+        }
+        Err(err) if err.recovery == Recovery::NewLease => Ok(false),
+        Err(err) => Err(err.error),
+    }
+}
+
+/// Keeps these leases alive. The stream of the request ends with it: an open stream would tie the client to one member.
+pub(super) async fn keep_alive(
+    connections: &Connections,
+    ids: &[i64],
+) -> Result<KeepAliveReply, Error> {
+    let mut last = None;
+    for _ in 0..connections.member_count() {
+        match keep_alive_once(connections, ids).await {
+            Ok(reply) => return Ok(reply),
+            Err(err) => {
+                let goes_on = matches!(err.recovery, Recovery::AnotherMember | Recovery::LogIn);
+                last = Some(err.error);
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+    }
+    Err(last.expect("BUG: a URL has a host"))
+}
+
+async fn keep_alive_once(
+    connections: &Connections,
+    ids: &[i64],
+) -> Result<KeepAliveReply, RequestError> {
+    let messages: Vec<_> = ids.iter().map(|id| wire::LeaseId { id: *id }).collect();
+    let sent = connections.now();
+    let messages = stream::iter(messages);
+    let stream = connections.stream(path::LEASE_KEEP_ALIVE, messages);
+    let (connection, mut responses) = stream.await?;
+    let until = connections.request_limit();
+    let mut ttls = Vec::with_capacity(ids.len());
+    for id in ids {
+        let response = connections.next(&connection, &mut responses, until).await?;
+        let wire::LeaseResponse { id: of, ttl } = response;
+        if of != *id {
+            return Err(RequestError {
+                error: errors::unexpected_reply(),
+                recovery: Recovery::None,
+            });
+        }
+        ttls.push(ttl);
+    }
+    Ok(KeepAliveReply { sent, ttls })
+}
+
+/// How long a lease still lasts, in whole seconds; `None`: the key has no lease.
+pub(super) async fn lease_time_left(
+    connections: &Connections,
+    lease: i64,
+) -> Result<Option<Duration>, Error> {
+    if lease == 0 {
+        return Ok(None);
+    }
+    let id = wire::LeaseId { id: lease };
+    let reply = connections.call(path::LEASE_TIME_TO_LIVE, id).await?;
+    let response: wire::LeaseResponse = reply.value;
+    let left = u64::try_from(response.ttl).unwrap_or(0);
+    Ok(Some(Duration::from_secs(left)))
+}
+
+/// All keys of a directory with their values, the oldest first.
+pub(super) async fn read_directory(
+    connections: &Connections,
+    directory: &Directory,
+) -> Result<Vec<KeyValue>, Error> {
+    let range = wire::Range {
+        key: directory.start().to_vec(),
+        range_end: directory.end(),
+        sort_order: SortOrder::Ascend.into(),
+        sort_target: SortTarget::Create.into(),
+        ..wire::Range::default()
+    };
+    let reply = connections.call(path::RANGE, range).await?;
+    let response: wire::RangeResponse = reply.value;
+    Ok(response.kvs)
+}
+
+/// The keys from `from` up to `end` without their values, [`SCAN_COUNT`] in each request.
+pub(super) async fn list_keys(
+    connections: &Connections,
+    mut from: Vec<u8>,
+    end: Vec<u8>,
+) -> Result<Vec<KeyValue>, Error> {
+    let mut keys: Vec<KeyValue> = Vec::new();
+    loop {
+        let range = wire::Range {
+            key: from,
+            range_end: end.clone(),
+            limit: SCAN_COUNT,
+            keys_only: true,
+            ..wire::Range::default()
+        };
+        let reply = connections.call(path::RANGE, range).await?;
+        let response: wire::RangeResponse = reply.value;
+        keys.extend(response.kvs);
+        match keys.last() {
+            Some(last) if response.more => {
+                from = last.key.clone();
+                from.push(0);
+            }
+            _ => return Ok(keys),
+        }
+    }
+}
+
+/// How many members of the cluster vote.
+pub(super) async fn count_voters(connections: &Connections) -> Result<usize, RequestError> {
+    let reply = connections.call(path::MEMBER_LIST, wire::Empty {}).await?;
+    let response: wire::MemberListResponse = reply.value;
+    Ok(response.members.iter().filter(|it| !it.is_learner).count())
+}
+
+/// The alarms of all members.
+pub(super) async fn alarms(connections: &Connections) -> Result<Vec<wire::MemberAlarm>, Error> {
+    let get = wire::AlarmRequest { action: 0 };
+    let reply = connections.call(path::ALARM, get).await?;
+    let response: wire::AlarmResponse = reply.value;
+    Ok(response.alarms)
+}

@@ -1,0 +1,130 @@
+//! The parts of one client, and how a client connects.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tenure_core::backend::{Hold, LossNotifier};
+use tenure_core::error::Error;
+use tenure_core::guarantees::Guarantees;
+use tenure_core::name::LockName;
+use tenure_core::rt::{Clock, Flag};
+use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
+use tenure_core::time::Time;
+
+use super::connection::Connections;
+use super::context::Context;
+use super::errors;
+use super::guarantees::guarantees;
+use super::keys::KeysInUse;
+use super::leases::{Lease, Leases};
+use super::names::Directory;
+use super::requests;
+use super::settings::Settings;
+use super::subscribe::Subscriptions;
+
+/// Locks in etcd.
+pub struct Store {
+    pub(super) guarantees: Guarantees,
+    pub(super) context: Arc<Context>,
+    pub(super) connections: Arc<Connections>,
+    pub(super) leases: Arc<Leases>,
+    pub(super) subscriptions: Arc<Subscriptions>,
+    pub(super) keys: KeysInUse,
+    pub(super) holds: HoldRegistry<HeldEntry>,
+    /// The task that keeps leases alive and deletes keys that are not renewed.
+    pub(super) maintenance: Arc<Maintenance>,
+    /// The runtime of the connections.
+    pub(super) runtime: RuntimeWatch,
+    pub(super) loss_notifier: OnceLock<LossNotifier>,
+}
+
+/// What is remembered of an acquisition, to keep its lease alive and to delete its key.
+#[derive(Clone)]
+pub(super) struct HeldEntry {
+    pub(super) lease: Arc<Lease>,
+    pub(super) key: Vec<u8>,
+    /// The value of the key; no other acquisition has the same.
+    pub(super) value: Arc<[u8]>,
+    /// The create revision of the key; 0: not known yet.
+    pub(super) created: i64,
+    pub(super) state: AcquisitionState,
+    /// Until when the name stays reserved, even after the release.
+    pub(super) reserved_until: Time,
+    pub(super) min_hold: Duration,
+    /// The request that made the key was sent more than once, so the key may be put late.
+    pub(super) is_ambiguous: bool,
+    /// A release got no reply.
+    pub(super) may_be_released: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum AcquisitionState {
+    /// The request is under way, or waits in the queue.
+    Waiting,
+    /// The driver was told that the key holds, the last time with a lease that began at `renewed`.
+    Held { renewed: Time },
+    /// The driver did not renew the hold. The key has to be deleted, again at `retry_at`.
+    Expired { retry_at: Time },
+    /// A release was sent. Its entry is removed at `until`, if no reply has come by then.
+    Releasing { until: Time },
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts = &self.context.settings.hosts;
+        f.debug_tuple("Store").field(hosts).finish()
+    }
+}
+
+impl Store {
+    /// Connects to the cluster of a URL `etcd://` or `etcds://`.
+    ///
+    /// # Errors
+    /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the members cannot be reached, have no
+    /// leader, refused the user, or cannot keep locks.
+    pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
+        let settings = Settings::new(url)?;
+        let hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
+        let (hosts, is_tls) = (hosts.join(", "), settings.tls.is_some());
+        let explain = |err| errors::explain_first_request(err, &hosts, is_tls);
+        let context = Arc::new(Context {
+            settings,
+            clock: Clock::system(),
+            spawner: support::spawner()?,
+            background: Arc::default(),
+            closing: Flag::new(),
+        });
+        let connections = Arc::new(Connections::new(&context)?);
+        connections.open().await.map_err(explain)?;
+        let voters = requests::count_voters(&connections).await;
+        Ok(Arc::new(Self {
+            guarantees: guarantees(voters.map_err(explain)?),
+            leases: Arc::new(Leases::new(&context, &connections)),
+            subscriptions: Arc::new(Subscriptions::new(&context, &connections)),
+            keys: KeysInUse::default(),
+            holds: HoldRegistry::default(),
+            maintenance: Arc::default(),
+            runtime: RuntimeWatch::new(&context.spawner),
+            loss_notifier: OnceLock::new(),
+            connections,
+            context,
+        }))
+    }
+
+    /// The directory of the keys that contend for `name`.
+    pub(super) fn directory(&self, name: &LockName) -> Directory {
+        Directory::new(&self.context.settings, name)
+    }
+
+    /// The key of a hold, and the revision at which it was created.
+    pub(super) fn key_of(&self, hold: &Hold) -> Option<(Vec<u8>, i64)> {
+        let key = self.holds.read(hold.owner, |entry| entry.key.clone())?;
+        Some((key, revision(hold.token)))
+    }
+}
+
+/// A token as the protocol has it: revisions are signed there, and positive.
+pub(super) fn revision(token: u64) -> i64 {
+    i64::try_from(token).unwrap_or(i64::MAX)
+}
