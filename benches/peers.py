@@ -1,4 +1,4 @@
-"""What the `run` of each folder here has in common: it starts clients and makes figures of what they say."""
+"""The common part of the `run` of each folder here: starts clients and computes figures from their output."""
 
 import json
 import math
@@ -14,7 +14,7 @@ TARGET = ROOT / "target"
 
 
 def build_rust(folder):
-    """The program with the clients in Rust."""
+    """Builds the clients in Rust; returns the path of the program."""
     target = TARGET / folder.name
     manifest = folder / "rust/Cargo.toml"
     cargo = ["cargo", "build", "--release", "--quiet", "--manifest-path", manifest]
@@ -23,7 +23,7 @@ def build_rust(folder):
 
 
 def build_foreign(*languages):
-    """Which of these interop/build could build."""
+    """Builds clients by interop/build; returns the languages that could be built."""
     command = [ROOT / "interop/build", *languages]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return {one for one in languages if (TARGET / "interop" / one / "run").exists()}
@@ -50,7 +50,7 @@ def finish(process):
 def contend(
     port, command, processes, workers, seconds, work_us, folder, name="contended", lead=1
 ):
-    """What so many processes with so many workers each make of one lock; they have `lead` seconds to get ready."""
+    """Figures of one lock for which `processes` with `workers` each compete, after `lead` seconds of preparation."""
     begin = time.monotonic_ns() + lead * 1_000_000_000
     files = [f"{folder}/held-{i}" for i in range(processes)]
     scenario = ("contend", workers, begin, seconds, work_us)
@@ -68,7 +68,7 @@ def contend(
     held.sort()
     hand_overs, overlaps = [], 0
     for (_, released, last), (acquired, _, worker) in zip(held, held[1:]):
-        # Both before one of them knew: `released` is read before the request is sent.
+        # The next holder got the lock before the release was sent: `released` is read before the request.
         overlaps += acquired < released
         if worker != last:
             hand_overs.append((acquired - released) / 1000)
@@ -91,7 +91,7 @@ def contend(
 
 
 def rotated(clients, turn):
-    """Another first one each time: what the machine does else hits all of them."""
+    """Begins with another client in each turn, so that other load of the machine affects all clients."""
     names = list(clients)
     return names[turn % len(names) :] + names[: turn % len(names)]
 
@@ -106,7 +106,7 @@ def medians(samples):
 def print_json(found):
     nested = {}
     for (name, scenario), row in found.items():
-        # JSON has no infinity; it is what somebody who never got the lock makes of a ratio.
+        # JSON has no infinity, which is the ratio when a worker never got the lock.
         finite = {field: value if math.isfinite(value) else None for field, value in row.items()}
         nested.setdefault(name, {})[scenario] = finite
     print(json.dumps(nested, indent=2))
@@ -122,7 +122,7 @@ def print_free(found):
 
 
 def print_contended(found, scenario, heading, requests):
-    """`requests` is what is counted per acquisition."""
+    """`requests` is the heading of the number of requests for each acquisition."""
     rows = [(name, row) for (name, kind), row in found.items() if kind == scenario]
     print()
     print(
@@ -139,7 +139,7 @@ def print_contended(found, scenario, heading, requests):
 
 
 def print_goals(goals):
-    """Goal, what was found, and what it should be."""
+    """A row for each goal: its name, the measured ratio, and the wanted ratio."""
     print()
     print("| goal | found | wanted |")
     print("|---|---|---|")

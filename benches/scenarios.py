@@ -1,6 +1,6 @@
-"""What each client in Python is put through; the READMEs have the arguments.
+"""The scenarios for the clients in Python; the READMEs have the arguments.
 
-`lock_of` makes the lock of that name for one worker; it has `acquire` and `release`.
+`lock_of` makes the lock of a name for one worker. A lock has the methods `acquire` and `release`.
 """
 
 import json

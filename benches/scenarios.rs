@@ -1,6 +1,6 @@
-//! What each client is put through: a module of every program here that is written in Rust.
+//! The scenarios for the clients in Rust: a module of every program here that is written in Rust.
 //!
-//! `PROGRAM ... SCENARIO [ARGUMENT]...`; the README of each folder says what scenarios there are.
+//! `PROGRAM ... SCENARIO [ARGUMENT]...`; the README of each folder lists the scenarios.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 const WARM_UP: u64 = 200_000_000;
 
-/// The whole of a program: one client, one scenario, one line of JSON. `run` gets the arguments.
+/// The main function of a program: one client, one scenario, one line of JSON. `run` gets the arguments.
 pub(crate) fn program(run: impl AsyncFnOnce(&[&str]) -> Result<String, Failure>) -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
@@ -52,7 +52,7 @@ pub(crate) fn now() -> u64 {
     nanoseconds(ClockId::Monotonic)
 }
 
-/// Of this process, in nanoseconds.
+/// The processor time of this process, in nanoseconds.
 pub(crate) fn processor_time() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
@@ -133,7 +133,7 @@ async fn free<L: Locks>(locks: L, workers: usize, time: u64) -> Result<String, F
     ))
 }
 
-/// All workers of all processes want one lock; writes who held when, and leaves without tidying up.
+/// All workers of all processes compete for one lock. Writes the holders with their times, and ends without releasing.
 async fn contend<L: Locks>(
     locks: L,
     workers: usize,
@@ -177,7 +177,7 @@ async fn contend<L: Locks>(
     Ok("{}".into())
 }
 
-/// All workers wait for a lock that somebody else holds all the time.
+/// All workers wait for a lock that another client holds all the time.
 async fn wait<L: Locks>(locks: L, workers: usize, time: u64) -> Result<String, Failure> {
     let mut tasks = JoinSet::new();
     for _ in 0..workers {

@@ -1,4 +1,4 @@
-//! The arguments of the attribute: parsed once, every mistake reported where it was made.
+//! The arguments of the attribute. They are parsed once, and every mistake is reported at its place in the source.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -7,7 +7,7 @@ use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
 
-/// Every argument there is, in the order of the documentation.
+/// All arguments, in the order of the documentation.
 const KNOWN: [&str; 17] = [
     "client",
     "name",
@@ -28,7 +28,7 @@ const KNOWN: [&str; 17] = [
     "guard",
 ];
 
-/// What the expansion needs of the arguments.
+/// The parts of the arguments that the expansion needs.
 pub(crate) struct Args {
     /// `client.lock(name).wait(..)`: the lock with all its options.
     pub(crate) lock: TokenStream,
@@ -141,7 +141,7 @@ impl Seen {
             }
             "names" => {
                 let names = names(meta)?;
-                // Names of different types, `&str` and `String`, in one list.
+                // One list may have names of different types, `&str` and `String`.
                 self.target = quote!(.lock_all([#(::std::string::String::from(#names)),*]));
             }
             "wait" | "ttl" | "min_lease" | "drift" | "max_hold" | "min_hold" | "lock_delay" => {
@@ -229,7 +229,7 @@ fn guard(meta: &Meta) -> Result<Ident> {
     })
 }
 
-/// An expression that a `macro_rules!` passed on lies in invisible groups.
+/// Removes the invisible groups around an expression that a `macro_rules!` passed to the attribute.
 fn ungrouped(mut expr: &Expr) -> &Expr {
     while let Expr::Group(group) = expr {
         expr = &group.expr;

@@ -1,4 +1,4 @@
-//! Rewrites the function.
+//! Rewrites the function into a call of `Lock::run`.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -58,8 +58,8 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
     let converted = quote_spanned!(returned.span()=> ?);
     // With mixed-site hygiene the body cannot see these names, and they hide none of its own.
     let [lock_name, outcome] = ["lock", "outcome"].map(|name| Ident::new(name, Span::mixed_site()));
-    // The body begins with a return of the right type that never happens. The type of an async closure, written behind
-    // its arguments, gives its body no hint (rustc 1.95), so no value would be coerced.
+    // The body begins with a `return` of the right type that is never reached. The type behind the arguments of an
+    // async closure gives its body no expected type (rustc 1.95), so no value would be coerced.
     let statements = body.stream();
     let mut block = Group::new(
         Delimiter::Brace,

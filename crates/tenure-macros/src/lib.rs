@@ -9,7 +9,7 @@ mod expand;
 use proc_macro::TokenStream;
 use quote::quote;
 
-/// Runs a function under a lock. Documented where it is used: `tenure::locked`.
+/// Runs a function under a lock. `tenure::locked`, which users import, has the documentation.
 #[proc_macro_attribute]
 pub fn locked(args: TokenStream, function: TokenStream) -> TokenStream {
     match expand::locked(args.into(), function.clone().into()) {

@@ -20,8 +20,8 @@ pub(crate) async fn deposit(
     account: &str,
     amount: i64,
 ) -> Result<i64> {
-    // First the lock, then BEGIN: what the transaction reads is not older than the lock. On the way out by an error
-    // they go the other way round, so it is rolled back first.
+    // First the lock, then BEGIN: data that the transaction reads is not older than the lock. When an error leaves this
+    // function, the transaction is dropped before the guard, so the rollback comes before the release.
     let guard = locks.lock(account).acquire().await?;
     let tx = db.transaction().await?;
     fence(&tx, account, guard.token()).await?;
@@ -30,9 +30,9 @@ pub(crate) async fn deposit(
     let balance = tx.query_one(add, &[&account, &amount]).await?.get(0);
     let end = async {
         match tx.commit().await {
-            // The server said no, so nothing was committed: no need to keep the lock until its lease ends.
+            // The server refused, so nothing was committed: the lock need not be kept until its lease ends.
             Err(err) if is_definite(&err) => Ok(Err(err)),
-            // Done, or unknown.
+            // The COMMIT was done, or its outcome is unknown.
             other => other.map(Ok),
         }
     };
@@ -60,14 +60,14 @@ pub(crate) async fn fence(
     Ok(())
 }
 
-/// Constraints that are looked at by COMMIT, and conflicts of transactions.
+/// Constraints that COMMIT checks, and conflicts of transactions.
 pub(crate) fn is_definite(err: &tokio_postgres::Error) -> bool {
     err.code().is_some_and(|code| {
         code.code().starts_with("23") || *code == SqlState::T_R_SERIALIZATION_FAILURE
     })
 }
 
-/// What `deposit` needs, made once.
+/// Creates the tables that `deposit` needs.
 pub(crate) async fn create(db: &tokio_postgres::Client) -> Result<()> {
     db.batch_execute(create_tables(Dialect::Postgres)).await?;
     let balances =

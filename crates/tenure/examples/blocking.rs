@@ -13,12 +13,12 @@ fn main() -> Result<(), tenure::Error> {
             let counter = &counter;
             scope.spawn(move || -> Result<(), tenure::Error> {
                 let guard = lock.acquire()?;
-                // The same thread enters again; another one waits.
+                // The same thread enters again; another thread waits.
                 let again = lock.acquire()?;
                 assert_eq!(guard.token(), again.token());
                 again.release()?;
                 let before = counter.load(Ordering::SeqCst);
-                thread::yield_now(); // here somebody else would come in between
+                thread::yield_now(); // without the lock another thread would run in between
                 counter.store(before + 1, Ordering::SeqCst);
                 guard.release()
             });
@@ -26,7 +26,7 @@ fn main() -> Result<(), tenure::Error> {
     });
     assert_eq!(counter.into_inner(), 4);
 
-    // A thread cannot be stopped from outside: long work looks now and then.
+    // A thread cannot be stopped from outside, so long work checks its guard from time to time.
     let rounds = client.lock("counter").run(|guard| {
         let mut rounds = 0;
         while guard.is_held() && rounds < 1_000 {

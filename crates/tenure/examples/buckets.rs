@@ -1,4 +1,4 @@
-//! Whichever of several locks is free: three workers share four buckets of work.
+//! Acquires any free lock of several: three workers share four buckets of work.
 
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
@@ -16,7 +16,7 @@ async fn main() -> Result<(), tenure::Error> {
     println!("{} was left over", last.name());
     assert!(any.try_acquire().await?.is_none(), "all buckets are taken");
 
-    // Who waits for any bucket waits for all of them, and gets the first that is given back.
+    // A worker that waits for any bucket waits for all of them, and gets the first bucket that is released.
     let waiting = {
         let any = any.clone();
         tokio::spawn(async move { any.acquire().await })

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::memory;
 use tenure::{Client, FencingToken};
 
-/// What the lock protects. It remembers the highest number it has seen.
+/// The resource that the lock protects. It remembers the highest number that it has seen.
 #[derive(Default)]
 struct Account {
     newest: Option<FencingToken>,
@@ -27,7 +27,7 @@ impl Account {
 
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
-    // A store on a clock of our own, shared by two clients as two machines would share a server.
+    // A store with a clock that this program moves, shared by two clients as two machines would share a server.
     let store = memory::Backend::with_virtual_clock();
     let [first, second] = [
         Client::from_backend(store.clone())?,
@@ -38,20 +38,20 @@ async fn main() -> Result<(), tenure::Error> {
 
     let paused = first.lock("account").ttl(ttl).acquire().await?;
     let balance = account.balance;
-    // The process stops right here (a full disk, a debugger, a laptop that is shut), and its lease runs out.
+    // The process stops here (a full disk, a debugger, a closed laptop), and its lease ends.
     store.expire("account")?;
 
     let guard = second.lock("account").ttl(ttl).acquire().await?;
     assert!(account.write(balance + 100, guard.token()).is_ok());
     guard.release().await?;
 
-    // It goes on where it stopped, and believes what it believed then.
+    // The process continues where it stopped, and still believes that it holds the lock.
     let refused = account.write(balance + 1, paused.token());
     println!("late write: {refused:?}, balance: {}", account.balance);
     assert!(refused.is_err());
     assert_eq!(account.balance, 100);
 
-    // And it is told when it gives back what it no longer has.
+    // The release reports that the lock was lost.
     let err = paused.release().await.expect_err("the lease had run out");
     assert!(err.is_lost());
     println!("{err}");

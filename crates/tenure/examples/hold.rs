@@ -1,4 +1,4 @@
-//! Takes a lock, works, gives it back.
+//! Acquires a lock, works, and releases the lock.
 
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
@@ -7,7 +7,7 @@ async fn main() -> Result<(), tenure::Error> {
     let guard = client.lock("orders/42").acquire().await?;
     println!("{} is ours, under number {}", guard.name(), guard.token());
 
-    // Dropping the guard would give the lock back as well, but only `release` tells
+    // Dropping the guard would release the lock as well, but only `release` reports
     // whether it was held to the end.
     guard.release().await?;
     Ok(())

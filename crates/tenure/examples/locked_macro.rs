@@ -2,7 +2,7 @@
 
 use tenure::{Client, blocking};
 
-/// An error of one's own needs to know how to hold that of a lock.
+/// An error type of the program needs a conversion from the error of a lock.
 #[derive(Debug)]
 enum Error {
     Lock(tenure::Error),
@@ -15,7 +15,7 @@ impl From<tenure::Error> for Error {
     }
 }
 
-/// `{id}` is the argument of that name.
+/// `{id}` in the name is the argument `id`.
 #[tenure::locked(client = locks, name = "order:{id}", wait = "5s", guard = guard)]
 async fn ship(locks: &Client, id: u64) -> Result<String, Error> {
     if id == 0 {

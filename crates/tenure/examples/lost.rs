@@ -1,4 +1,4 @@
-//! What happens to the work when its lock is lost: it is stopped, and cannot look like success.
+//! When a lock is lost, the work under it is stopped, and its result cannot look like success.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use tenure::{Client, LostReason};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), tenure::Error> {
-    // A store on a clock that we move: thirty seconds pass in no time.
+    // A store with a clock that this program moves: thirty seconds pass at once.
     let store = memory::Backend::with_virtual_clock();
     let client = Client::from_backend(store.clone())?;
     let ttl = Duration::from_secs(30);
 
-    // By template: the closure is dropped at its current await.
+    // With `run`: the closure is dropped at its current await.
     let (started, has_started) = tokio::sync::oneshot::channel();
     let lock = client.lock("import").ttl(ttl);
     let work = tokio::spawn(async move {
@@ -30,7 +30,7 @@ async fn main() -> Result<(), tenure::Error> {
     println!("{err}");
     store.resume();
 
-    // By hand: `lost` resolves at the deadline at the latest, even though the store is silent.
+    // With a guard: `lost` resolves at the deadline at the latest, also when the store does not answer.
     let guard = client.lock("export").ttl(ttl).acquire().await?;
     store.pause();
     store.advance(ttl);

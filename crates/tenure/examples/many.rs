@@ -4,7 +4,7 @@
 async fn main() -> Result<(), tenure::Error> {
     let client = tenure::connect("memory:").await?;
 
-    // Two transfers in opposite directions. Both take the accounts in the same order, whatever they say.
+    // Two transfers in opposite directions. Both lock the accounts in the same order, no matter how they name them.
     let there = client.lock_all(["account/1", "account/2"]);
     let back = client.lock_all(["account/2", "account/1"]);
     let transfers = [there, back].map(|both| {
@@ -20,7 +20,7 @@ async fn main() -> Result<(), tenure::Error> {
         transfer.await.expect("the task does not panic")?;
     }
 
-    // One of them busy: nothing is taken.
+    // When one of the names is busy, none of them is acquired.
     let one = client.lock("account/2").acquire().await?;
     let both = client.lock_all(["account/1", "account/2"]);
     assert!(both.try_acquire().await?.is_none());

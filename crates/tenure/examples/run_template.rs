@@ -5,7 +5,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = tenure::connect("memory:").await?;
     let mut orders = vec![17, 4, 21];
 
-    // The closure may borrow what is around it, and its value comes back.
+    // The closure may borrow local variables, and `run` returns its value.
     let total = client
         .lock("orders")
         .run(async |guard| {
@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     assert_eq!(total, 42);
 
-    // Two errors, two question marks: that of the lock, and that of the work.
+    // Two question marks: one for the error of the lock, one for the error of the work.
     let number: i32 = client.lock("orders").run(async |_| "42".parse()).await??;
     println!("{number} of {} orders", orders.len());
     Ok(())

@@ -1,4 +1,4 @@
-//! More than one holder: readers beside readers, and at most so many of a kind.
+//! More than one holder: several readers at a time, and a limited number of permits.
 
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
@@ -20,7 +20,7 @@ async fn main() -> Result<(), tenure::Error> {
     );
     writer.release().await?;
 
-    // All who want a permit must name the same limit.
+    // All clients that want a permit must name the same limit.
     let upload = client.lock("upload").permits(2);
     let first = upload.acquire().await?;
     let second = upload.acquire().await?;

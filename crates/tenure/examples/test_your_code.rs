@@ -1,4 +1,4 @@
-//! How to test code that uses locks: a store on a clock that stands still, and faults on request.
+//! How to test code that uses locks: a store with a clock that stands still, and faults on request.
 //!
 //! In a project, the functions below `main` are tests.
 
@@ -8,7 +8,7 @@ use tenure::error::Step;
 use tenure::memory::{Backend, Disturbance};
 use tenure::{Client, Error, ErrorKind};
 
-/// The code to be tested: at most one report per hour, whoever starts it.
+/// The code to be tested: at most one report per hour, no matter which process starts it.
 async fn report(client: &Client) -> Result<bool, Error> {
     let hourly = client
         .lock("report")
@@ -41,7 +41,7 @@ async fn once_an_hour() -> Result<(), Error> {
 async fn when_a_reply_is_lost() -> Result<(), Error> {
     let store = Backend::with_virtual_clock();
     let client = Client::from_backend(store.clone())?;
-    // The lock is taken and nobody hears of it: the worst moment for a network to fail.
+    // The lock is granted and the reply is lost: the worst moment for a network to fail.
     store.disturb(Step::Acquire, Disturbance::ReplyLost);
     let err = report(&client)
         .await

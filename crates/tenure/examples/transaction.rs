@@ -1,6 +1,6 @@
 //! A lock that is released before COMMIT loses an update; `Lock::transaction` releases it afterwards.
 //!
-//! Two deposits into one account, the second in the worst moment of the first.
+//! Two deposits into one account; the second comes at the worst moment of the first.
 
 use sqlx::SqlitePool;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 /// The mistake: the lock ends when the work is done, and COMMIT comes after it.
 ///
-/// `worst_moment` is between the two. It is always there, and mostly short.
+/// `worst_moment` is the time between the two. It always exists, and mostly it is short.
 async fn deposit_and_commit_later(
     locks: &Client,
     pool: &SqlitePool,
@@ -22,7 +22,7 @@ async fn deposit_and_commit_later(
     has_read().await;
     let mut tx = pool.begin().await?;
     write(&mut tx, balance + amount).await?;
-    guard.release().await?; // "done"
+    guard.release().await?; // too early
     worst_moment().await;
     tx.commit().await?;
     Ok(())
@@ -37,7 +37,7 @@ async fn deposit(
 ) -> Result<(), Error> {
     let lock = locks.lock("account");
     lock.transaction(pool, async |tx, guard| {
-        // And if this process is paused for longer than its lease, the database refuses what it writes afterwards.
+        // If this process is paused for longer than its lease, the database refuses what it writes afterwards.
         tx.fence(guard).await?;
         let balance: i64 = sqlx::query_scalar("SELECT balance FROM account")
             .fetch_one(&mut **tx)
@@ -67,7 +67,7 @@ async fn main() -> Result<(), Error> {
     let file = SqliteConnectOptions::new()
         .filename(dir.join("bank.db"))
         .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal); // readers see what is committed, and wait for nobody
+        .journal_mode(SqliteJournalMode::Wal); // readers see committed data, and do not wait for writers
     let pool = SqlitePool::connect_with(file).await?;
     tenure::sql::init(&pool).await?;
     sqlx::raw_sql(
@@ -75,10 +75,10 @@ async fn main() -> Result<(), Error> {
     )
     .execute(&pool)
     .await?;
-    // Any other store does as well; the lock needs not be where the data is.
+    // The lock may be in any store, also in another one than the data.
     let locks = tenure::connect("memory:").await?;
 
-    // The second one comes between the release and the COMMIT of the first.
+    // The second deposit comes between the release and the COMMIT of the first.
     let (released, is_released) = oneshot::channel();
     let (read, is_read) = oneshot::channel();
     let (committed, is_committed) = oneshot::channel::<()>();
@@ -105,7 +105,7 @@ async fn main() -> Result<(), Error> {
     println!("released before COMMIT: 100 + 10 + 5 = {wrong}");
     assert_eq!(wrong, 105, "the first deposit is gone");
 
-    // The same moment again.
+    // The second deposit comes at the same moment again.
     write(&mut *pool.acquire().await?, 100).await?;
     let (reached, is_reached) = oneshot::channel();
     let first = async {

@@ -1,4 +1,4 @@
-//! Works only if nobody else is at it; busy is an answer, not an error.
+//! Works only if no other holder has the lock; "busy" is an answer and not an error.
 
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
@@ -11,7 +11,7 @@ async fn main() -> Result<(), tenure::Error> {
     };
     println!("it is ours, under number {}", guard.token());
 
-    // Whoever else tries meanwhile is told at once.
+    // Another client that tries meanwhile gets the answer "busy" at once.
     assert!(report.try_acquire().await?.is_none());
     let status = client.inspect("nightly-report").await?;
     println!("busy, held by {}", status.holds[0].holder);

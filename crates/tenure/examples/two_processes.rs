@@ -42,7 +42,7 @@ fn count(dir: &Path) -> Result<(), Box<dyn std::error::Error>> {
             let count: usize = fs::read_to_string(&counter)?
                 .parse()
                 .map_err(io::Error::other)?;
-            std::thread::yield_now(); // here somebody else would come in between
+            std::thread::yield_now(); // without the lock another process would run in between
             fs::write(counter, (count + 1).to_string())
         })??;
     }

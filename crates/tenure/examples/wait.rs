@@ -1,4 +1,4 @@
-//! Waits for a while, and says who was in the way.
+//! Waits for a limited time; the error names the holder.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn main() -> Result<(), tenure::Error> {
         other => panic!("the lock is held, so the wait had to end in vain: {other:?}"),
     }
 
-    // Who waits is woken by the release; nobody sleeps and looks.
+    // The release wakes the waiter, which does not poll.
     let waiting = tokio::spawn(async move { deploy.acquire().await });
     guard.release().await?;
     let guard = waiting.await.expect("the task does not panic")?;

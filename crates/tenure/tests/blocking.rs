@@ -232,7 +232,7 @@ fn after_the_end_of_a_transaction_the_lock_goes_or_is_kept() {
     }));
     assert!(panics.is_err());
     assert!(take().is_none(), "kept");
-    // From async code the end is not even begun, and the lock is released.
+    // In async code the transaction's end is not started, and the lock is released.
     store.advance(Duration::from_secs(30));
     let guard = take().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();

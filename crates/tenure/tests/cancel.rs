@@ -1,8 +1,8 @@
 //! Rule 15: every future may be dropped at every await, whatever the store does meanwhile.
 //!
-//! Futures are polled by hand and dropped after the k-th poll, for every k until they complete. Then the
-//! store is given its peace, far less time than a ttl passes (so nothing runs out by itself), and nothing may be left:
-//! no hold, no place in a queue, no task, and the names can be had.
+//! The test polls futures by hand and drops them after the k-th poll, for every k until they complete. Then the store
+//! answers again, and far less time than a ttl passes (so no lease ends). Nothing may be left: no hold, no entry in a
+//! queue, no task, and all names can be acquired.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -16,15 +16,15 @@ use tenure::memory::{self, Disturbance};
 use tenure::{Client, Guard, Lock, Owner, OwnerId};
 use tokio::runtime::Runtime;
 
-/// Far longer than all the time that passes here: what is left behind stays.
+/// Far longer than all the time that passes here, so that no hold that is left behind ends by itself.
 const TTL: Duration = Duration::from_secs(100_000);
-/// How much time passes between two polls, and between two looks.
-const PACE: Duration = Duration::from_millis(100);
+/// The time that passes between two polls, and between two checks.
+const STEP_TIME: Duration = Duration::from_millis(100);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-type Op = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a user does.
+/// The operation of a user.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Acquire,
@@ -38,7 +38,7 @@ enum Kind {
     OwnerScope,
     Shared,
     Permit,
-    Look,
+    Inspect,
 }
 
 const KINDS: [Kind; 12] = [
@@ -53,11 +53,11 @@ const KINDS: [Kind; 12] = [
     Kind::OwnerScope,
     Kind::Shared,
     Kind::Permit,
-    Kind::Look,
+    Kind::Inspect,
 ];
 
-/// How the store behaves: as it should, fails, fails after the fact, is slow, never answers.
-const TROUBLES: [Option<Disturbance>; 5] = [
+/// The behaviour of the store: it works, loses the request, loses the reply, is slow, never answers.
+const DISTURBANCES: [Option<Disturbance>; 5] = [
     None,
     Some(Disturbance::RequestLost),
     Some(Disturbance::ReplyLost),
@@ -65,12 +65,12 @@ const TROUBLES: [Option<Disturbance>; 5] = [
     Some(Disturbance::ReplyNever),
 ];
 
-/// One thing that a user does with `name`. Whatever it gets, it keeps for some polls.
-fn op(kind: Kind, client: &Client, name: &'static str, owner: &Owner) -> Op {
+/// An operation of a user on `name`, which keeps what it acquires for some polls.
+fn operation(kind: Kind, client: &Client, name: &'static str, owner: &Owner) -> Operation {
     let lock = client.lock(name).ttl(TTL);
     match kind {
         Kind::Acquire => acquire_and_drop(lock),
-        Kind::AcquireWithWait => acquire_and_drop(lock.wait(PACE * 5)),
+        Kind::AcquireWithWait => acquire_and_drop(lock.wait(STEP_TIME * 5)),
         Kind::LockAll => acquire_and_drop(client.lock_all(NAMES).ttl(TTL)),
         Kind::LockAny => acquire_and_drop(client.lock_any(["a", "b"]).ttl(TTL)),
         Kind::Owner => acquire_and_drop(lock.owner(owner)),
@@ -109,13 +109,13 @@ fn op(kind: Kind, client: &Client, name: &'static str, owner: &Owner) -> Op {
                 owner.enter_scope(nested).await;
             })
         }
-        Kind::Look => {
+        Kind::Inspect => {
             let client = client.clone();
             Box::pin(async move {
                 let status = client.inspect(name).await;
                 let token = status.ok().and_then(|status| status.holds.first()?.token);
                 let _ = client.list("").await;
-                // Breaks what another operation holds, now and then.
+                // Some of the holds of other operations are broken.
                 if let Some(token) = token.filter(|token| token.get() % 4 == 0) {
                     let _ = client.break_lock(name, token).await;
                 }
@@ -124,7 +124,7 @@ fn op(kind: Kind, client: &Client, name: &'static str, owner: &Owner) -> Op {
     }
 }
 
-fn acquire_and_drop(lock: Lock) -> Op {
+fn acquire_and_drop(lock: Lock) -> Operation {
     Box::pin(async move {
         let guard = lock.acquire().await;
         tokio::task::yield_now().await;
@@ -132,13 +132,13 @@ fn acquire_and_drop(lock: Lock) -> Op {
     })
 }
 
-/// A store, its clients and the runtime that they live in. One thread: every poll happens here.
-struct World {
+/// A store and the runtime of its clients. The runtime has one thread: every poll happens in the test's thread.
+struct Fixture {
     runtime: Runtime,
     store: memory::Backend,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -159,11 +159,11 @@ impl World {
         taken.unwrap().unwrap_or_else(|| panic!("{name} is taken"))
     }
 
-    /// Polls once; whether it is done.
-    fn poll(&self, op: &mut Op) -> bool {
+    /// Polls once, and returns whether the operation is complete.
+    fn poll(&self, operation: &mut Operation) -> bool {
         self.runtime.block_on(async {
             let mut cx = Context::from_waker(Waker::noop());
-            op.as_mut().poll(&mut cx) == Poll::Ready(())
+            operation.as_mut().poll(&mut cx) == Poll::Ready(())
         })
     }
 
@@ -173,21 +173,21 @@ impl World {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            self.store.advance(PACE);
+            self.store.advance(STEP_TIME);
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
         });
     }
 
-    /// Dropped in the runtime or out of it, as its user may.
+    /// Drops a value inside or outside of the runtime; a user may do both.
     fn drop<T>(&self, what: T, inside: bool) {
         let _inside = inside.then(|| self.runtime.enter());
         drop(what);
     }
 
-    /// Everybody is gone; now nothing may be left.
-    fn assert_nothing_left(self, clients: Vec<Client>, about: &dyn fmt::Display) {
+    /// Asserts that nothing is left after all operations have ended.
+    fn assert_nothing_left(self, clients: Vec<Client>, case: &dyn fmt::Display) {
         self.store.resume();
         for _ in 0..100 {
             if self.store.is_idle() {
@@ -198,17 +198,17 @@ impl World {
         let client = self.client();
         if !self.store.is_idle() {
             let left = NAMES.map(|name| self.runtime.block_on(client.inspect(name)).unwrap());
-            panic!("{about}: left in the store: {left:?}");
+            panic!("{case}: left in the store: {left:?}");
         }
-        // What was scripted for a step that did not come would hit us.
+        // A disturbance of a step that did not come would happen to the requests below.
         for step in [Step::Acquire, Step::Release] {
-            self.drain_script(&client, step, about);
+            self.use_up_disturbances(&client, step, case);
         }
         for client in clients.iter().chain([&client]) {
             for name in NAMES {
                 let lock = client.lock(name).ttl(TTL);
                 let taken = self.runtime.block_on(lock.try_acquire()).unwrap();
-                let guard = taken.unwrap_or_else(|| panic!("{about}: {name} cannot be had"));
+                let guard = taken.unwrap_or_else(|| panic!("{case}: {name} cannot be had"));
                 self.runtime.block_on(guard.release()).unwrap();
             }
         }
@@ -220,15 +220,15 @@ impl World {
             }
             self.step();
         }
-        panic!("{about}: {} tasks are left", tasks());
+        panic!("{case}: {} tasks are left", tasks());
     }
 
-    /// Uses up disturbances that nobody met.
-    fn drain_script(&self, client: &Client, step: Step, about: &dyn fmt::Display) {
+    /// Uses up the disturbances that happened to no request.
+    fn use_up_disturbances(&self, client: &Client, step: Step, case: &dyn fmt::Display) {
         for _ in 0..100 {
             let lock = client.lock("z").ttl(TTL);
-            let clean = self.runtime.block_on(async {
-                // Hangs when a request is late or never answered: then time and store go on.
+            let is_undisturbed = self.runtime.block_on(async {
+                // The attempt blocks when a request is late or never answered; then time passes and the store answers.
                 let mut attempt = Box::pin(async {
                     match lock.try_acquire().await {
                         Ok(Some(guard)) => guard.release().await.is_ok(),
@@ -237,64 +237,64 @@ impl World {
                 });
                 for _ in 0..1_000 {
                     let once = std::future::poll_fn(|cx| Poll::Ready(attempt.as_mut().poll(cx)));
-                    if let Poll::Ready(clean) = once.await {
-                        return clean;
+                    if let Poll::Ready(is_undisturbed) = once.await {
+                        return is_undisturbed;
                     }
                     self.store.resume();
-                    self.store.advance(PACE);
+                    self.store.advance(STEP_TIME);
                     tokio::task::yield_now().await;
                 }
-                panic!("{about}: a try hangs after {step}");
+                panic!("{case}: a try hangs after {step}");
             });
             self.store.resume();
             self.step();
-            if clean && self.store.is_idle() {
+            if is_undisturbed && self.store.is_idle() {
                 return;
             }
         }
-        panic!("{about}: the store does not come to rest");
+        panic!("{case}: the store does not come to rest");
     }
 }
 
-/// Drops `kind` after `polls` polls; whether it was done before that.
+/// Drops the operation after `polls` polls, and returns whether it was complete before.
 fn drop_after(
     polls: u32,
     kind: Kind,
     step: Step,
-    trouble: Option<Disturbance>,
+    disturbance: Option<Disturbance>,
     taken: bool,
 ) -> bool {
-    let world = World::new();
-    let (client, other) = (world.client(), world.client());
+    let fixture = Fixture::new();
+    let (client, other) = (fixture.client(), fixture.client());
     let mut holders = Vec::new();
     if taken {
-        holders = NAMES.map(|name| world.take(&other, name)).into();
+        holders = NAMES.map(|name| fixture.take(&other, name)).into();
     }
-    if let Some(trouble) = trouble {
-        world.store.disturb(step, trouble);
+    if let Some(disturbance) = disturbance {
+        fixture.store.disturb(step, disturbance);
     }
     let owner = Owner::new();
-    let mut op = op(kind, &client, "a", &owner);
+    let mut operation = operation(kind, &client, "a", &owner);
     let mut done = false;
     for poll in 1..=polls {
-        done = world.poll(&mut op);
+        done = fixture.poll(&mut operation);
         if done {
             break;
         }
-        world.step();
+        fixture.step();
         if poll == 3 {
-            world.drop(std::mem::take(&mut holders), true);
+            fixture.drop(std::mem::take(&mut holders), true);
         }
         if poll == 6 {
-            world.store.resume();
+            fixture.store.resume();
         }
     }
     let inside = polls.is_multiple_of(2);
-    world.drop(op, inside);
-    world.drop(holders, !inside);
-    let about =
-        format!("{kind:?}, {step} {trouble:?}, taken: {taken}, dropped after {polls} polls");
-    world.assert_nothing_left(vec![client, other], &about);
+    fixture.drop(operation, inside);
+    fixture.drop(holders, !inside);
+    let case =
+        format!("{kind:?}, {step} {disturbance:?}, taken: {taken}, dropped after {polls} polls");
+    fixture.assert_nothing_left(vec![client, other], &case);
     done
 }
 
@@ -303,13 +303,13 @@ fn every_future_may_be_dropped_after_every_poll() {
     let mut drops = 0;
     for kind in KINDS {
         for step in [Step::Acquire, Step::Release, Step::Inspect] {
-            for trouble in TROUBLES {
+            for disturbance in DISTURBANCES {
                 for taken in [false, true] {
                     let mut polls = 0;
-                    while !drop_after(polls, kind, step, trouble, taken) {
+                    while !drop_after(polls, kind, step, disturbance, taken) {
                         drops += 1;
                         polls += 1;
-                        assert!(polls < 60, "{kind:?}, {step} {trouble:?}: never done");
+                        assert!(polls < 60, "{kind:?}, {step} {disturbance:?}: never done");
                     }
                 }
             }
@@ -322,7 +322,7 @@ fn every_future_may_be_dropped_after_every_poll() {
     );
 }
 
-/// Small and seeded; not for secrets.
+/// A small generator with a seed, not for secrets.
 struct Random(u64);
 
 impl Random {
@@ -340,22 +340,22 @@ impl Random {
     }
 }
 
-/// Ten operations of three clients at once, each dropped at a random moment; how many were not done then.
-fn random_drops(random: &mut Random, about: &str) -> u32 {
-    let world = World::new();
-    let clients = [world.client(), world.client(), world.client()];
+/// Runs ten operations of three clients at once and drops each at a random moment. Returns how many were not complete.
+fn random_drops(random: &mut Random, case: &str) -> u32 {
+    let fixture = Fixture::new();
+    let clients = [fixture.client(), fixture.client(), fixture.client()];
     let owner = Owner::new();
     for _ in 0..random.below(4) {
-        if let Some(trouble) = random.pick(&TROUBLES) {
-            world
+        if let Some(disturbance) = random.pick(&DISTURBANCES) {
+            fixture
                 .store
-                .disturb(random.pick(&[Step::Acquire, Step::Release]), trouble);
+                .disturb(random.pick(&[Step::Acquire, Step::Release]), disturbance);
         }
     }
-    let mut ops: Vec<Op> = (0..10)
+    let mut ops: Vec<Operation> = (0..10)
         .map(|_| {
             let client = &clients[random.below(3)];
-            op(random.pick(&KINDS), client, random.pick(&NAMES), &owner)
+            operation(random.pick(&KINDS), client, random.pick(&NAMES), &owner)
         })
         .collect();
     let mut dropped = 0;
@@ -364,18 +364,18 @@ fn random_drops(random: &mut Random, about: &str) -> u32 {
         match random.below(12) {
             0 => {
                 dropped += 1;
-                world.drop(ops.swap_remove(at), random.below(2) == 0);
+                fixture.drop(ops.swap_remove(at), random.below(2) == 0);
             }
-            1 | 2 => world.step(),
-            3 => world.store.resume(),
+            1 | 2 => fixture.step(),
+            3 => fixture.store.resume(),
             _ => {
-                if world.poll(&mut ops[at]) {
+                if fixture.poll(&mut ops[at]) {
                     drop(ops.swap_remove(at));
                 }
             }
         }
     }
-    world.assert_nothing_left(clients.into(), &about);
+    fixture.assert_nothing_left(clients.into(), &case);
     dropped
 }
 
@@ -397,30 +397,31 @@ fn ten_thousand_random_drops_leave_nothing() {
     }
 }
 
-/// Outside of any runtime, in another thread, and after the runtime has ended: no panic, and what the store
-/// can be told at once is told at once.
+/// Futures and guards are dropped outside of any runtime, in another thread, and after the runtime has ended. There is
+/// no panic, and a release that needs no runtime happens at once.
 #[test]
 fn futures_and_guards_may_be_dropped_anywhere() {
     for kind in KINDS {
         for polls in 0..4 {
             for ended in [false, true] {
-                let world = World::new();
-                let (client, other) = (world.client(), world.client());
-                let holder = world.take(&other, "a");
-                let mut op = op(kind, &client, "a", &Owner::new());
+                let fixture = Fixture::new();
+                let (client, other) = (fixture.client(), fixture.client());
+                let holder = fixture.take(&other, "a");
+                let mut operation = operation(kind, &client, "a", &Owner::new());
                 for _ in 0..polls {
-                    if world.poll(&mut op) {
-                        op = Box::pin(async {});
+                    if fixture.poll(&mut operation) {
+                        operation = Box::pin(async {});
                     }
                 }
-                let World { runtime, store } = world;
+                let Fixture { runtime, store } = fixture;
                 let runtime = if ended {
                     drop(runtime);
                     None
                 } else {
                     Some(runtime)
                 };
-                let elsewhere = std::thread::spawn(move || drop((op, holder, client, other)));
+                let elsewhere =
+                    std::thread::spawn(move || drop((operation, holder, client, other)));
                 elsewhere.join().unwrap();
                 assert!(
                     store.is_idle(),

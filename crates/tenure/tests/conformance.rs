@@ -1,4 +1,4 @@
-//! The matrix: every backend shows every behaviour, or has a reason not to that is written here.
+//! The matrix of stores and behaviours: every store shows every behaviour, or this file has the reason why not.
 
 mod harness {
     #[cfg(feature = "etcd")]
@@ -48,8 +48,8 @@ fn virtual_column(name: &'static str, open: Open, skips: &[&[Skips]]) {
     run(name, open, skips, true, 2);
 }
 
-/// Runs all behaviours, or with `TENURE_BEHAVIOUR` those whose names contain it: then the column is red in the end,
-/// because the others were not run.
+/// Runs all behaviours, or the behaviours whose names contain `TENURE_BEHAVIOUR`. In the second case the test fails in
+/// the end, because the other behaviours were not run.
 fn run(name: &'static str, open: Open, skips: &[&[Skips]], single_thread: bool, together: usize) {
     let wanted = std::env::var("TENURE_BEHAVIOUR").unwrap_or_default();
     let setup = Setup {
@@ -62,7 +62,7 @@ fn run(name: &'static str, open: Open, skips: &[&[Skips]], single_thread: bool, 
     run_only(&setup, |name| name.contains(&wanted)).assert();
 }
 
-/// On the real clock nothing can go wrong in a store that is part of the process.
+/// On the real clock: no request can fail in a store that is part of the process.
 #[test]
 fn memory() {
     column(
@@ -125,7 +125,7 @@ fn redis() {
     column("redis", harness::redis::open, &[ONLY_EXCLUSIVE]);
 }
 
-/// As Redisson does: whoever asks first after a release is served.
+/// The format of Redisson: the first client that asks after a release gets the lock.
 #[cfg(feature = "redis")]
 #[test]
 fn redis_redisson() {
@@ -137,7 +137,7 @@ fn redis_redisson() {
     );
 }
 
-/// From here on without a proxy, and on servers that keep nothing on disk.
+/// From here on there is no proxy, and the servers keep nothing on disk.
 #[cfg(feature = "redis")]
 #[test]
 fn redis_tls_with_password() {
@@ -198,7 +198,7 @@ fn redlock_over_memory() {
     );
 }
 
-/// Threads that race for three nodes, so that the nodes' orders differ.
+/// Threads compete for three nodes, so that the orders of the nodes' queues differ.
 #[cfg(feature = "majority")]
 #[test]
 fn redlock_over_memory_on_the_real_clock() {
@@ -232,7 +232,7 @@ fn etcd() {
     );
 }
 
-/// From here on nothing is aimed at single requests.
+/// From here on no fault happens to single requests.
 #[cfg(feature = "etcd")]
 #[test]
 fn etcd_three_members() {
@@ -325,7 +325,7 @@ fn mysql() {
     );
 }
 
-/// PostgreSQL, likewise.
+/// PostgreSQL, through a proxy that loses requests.
 #[cfg(all(feature = "mysql", feature = "postgres"))]
 #[test]
 fn postgres() {
@@ -366,7 +366,7 @@ fn postgres_table() {
     );
 }
 
-/// A file, which nothing stands in front of.
+/// A file, without a proxy.
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 #[test]
 fn sqlite() {

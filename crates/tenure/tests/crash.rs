@@ -1,5 +1,5 @@
-//! Real processes on the file store, killed at random: no increment that was reported is lost, no token
-//! comes twice, and the work goes on after every kill.
+//! Real processes on the file store, killed at random: no reported increment is lost, no token is granted twice, and
+//! other processes continue after every kill.
 
 #![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -13,20 +13,20 @@ use std::time::Duration;
 use tenure::OwnerId;
 use tenure::conformance::lock_holder::{LockHolder, read_count};
 
-/// How long the next step of the others may take. Generous: when it is over, they are stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit for the next line of the processes. It is long, so that processes that reach it are stuck.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const NAME: &str = "counter";
 
 /// A directory with locks and a counter; removed at the end.
-struct Site(PathBuf);
+struct CounterDirectory(PathBuf);
 
-impl Site {
+impl CounterDirectory {
     fn new() -> Self {
         let unique = OwnerId::random().to_hex();
-        let site = std::env::temp_dir().join(format!("tenure-crash-{unique}"));
-        fs::create_dir(&site).unwrap();
-        File::create(site.join("counter")).unwrap();
-        Self(site)
+        let directory = std::env::temp_dir().join(format!("tenure-crash-{unique}"));
+        fs::create_dir(&directory).unwrap();
+        File::create(directory.join("counter")).unwrap();
+        Self(directory)
     }
 
     fn counter(&self) -> PathBuf {
@@ -51,26 +51,26 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for CounterDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What all processes have said so far.
+/// The lines of all processes so far.
 #[derive(Default)]
-struct Book {
+struct Record {
     /// Reported value to the token under which it was written.
     counts: BTreeMap<u64, u64>,
     /// Token to the process that was granted it.
     tokens: BTreeMap<u64, usize>,
-    /// Whether the last thing a process said is that it holds.
+    /// Whether the last line of a process says that it holds.
     holds: BTreeMap<usize, bool>,
 }
 
-impl Book {
-    /// Enters a line of process `who`.
-    fn enter(&mut self, who: usize, line: &str) {
+impl Record {
+    /// Adds a line of process `who`.
+    fn add(&mut self, who: usize, line: &str) {
         let words: Vec<_> = line.split(' ').collect();
         self.holds.insert(who, words[0] == "held");
         match words.as_slice() {
@@ -95,7 +95,7 @@ impl Book {
         }
     }
 
-    /// What must be true of all entries together.
+    /// Asserts what must be true of all lines together.
     fn assert_consistent(&self) {
         let tokens: Vec<_> = self.counts.values().collect();
         assert!(
@@ -105,7 +105,7 @@ impl Book {
     }
 }
 
-/// The next line of any of the processes that still talk, and whose it is.
+/// The next line of a process that still runs, and the number of the process.
 async fn next_line(
     holders: &mut [LockHolder],
     next: &mut usize,
@@ -114,7 +114,7 @@ async fn next_line(
     if count == 0 {
         return None;
     }
-    // Starts elsewhere each time: nobody is overheard because somebody else talks all the time.
+    // The search starts at another process each time, so that a process that prints all the time hides no other one.
     *next = (*next + 1) % count;
     let start = *next;
     let mut lines: Vec<_> = holders
@@ -130,21 +130,24 @@ async fn next_line(
         }
         std::task::Poll::Pending
     });
-    let line = tokio::time::timeout(PATIENCE, any).await;
+    let line = tokio::time::timeout(STEP_TIMEOUT, any).await;
     Some(line.expect("everybody is stuck: no line from any process"))
 }
 
 #[tokio::test]
 async fn eight_processes_count_to_four_thousand() {
-    let site = Site::new();
+    let directory = CounterDirectory::new();
     let mut holders: Vec<_> = (0..8)
-        .map(|_| site.counting(500, &["--sleep", "50us"]))
+        .map(|_| directory.counting(500, &["--sleep", "50us"]))
         .collect();
-    let mut book = Book::default();
+    let mut record = Record::default();
     for (who, holder) in holders.iter_mut().enumerate() {
-        // The lines of the others wait in their channels meanwhile.
+        // The lines of the other processes wait in their channels meanwhile.
         let mut said = Vec::new();
-        while let Some(line) = tokio::time::timeout(PATIENCE, holder.line()).await.unwrap() {
+        while let Some(line) = tokio::time::timeout(STEP_TIMEOUT, holder.line())
+            .await
+            .unwrap()
+        {
             said.push(line);
         }
         assert!(
@@ -152,32 +155,62 @@ async fn eight_processes_count_to_four_thousand() {
             "process {who}: {:?}",
             said.last()
         );
-        said.iter().for_each(|line| book.enter(who, line));
+        said.iter().for_each(|line| record.add(who, line));
     }
-    book.assert_consistent();
-    assert_eq!(site.count(), 4_000);
-    assert_eq!(book.counts.len(), 4_000);
-    assert_eq!(book.tokens.len(), 4_000);
+    record.assert_consistent();
+    assert_eq!(directory.count(), 4_000);
+    assert_eq!(record.counts.len(), 4_000);
+    assert_eq!(record.tokens.len(), 4_000);
+}
+
+/// Asserts that the counter has every reported increment. Each of the `killed` processes may have died between its
+/// write and its report.
+fn assert_no_report_is_lost(record: &Record, count: u64, killed: u64) {
+    let reported = record.counts.len() as u64;
+    let highest = record
+        .counts
+        .last_key_value()
+        .map_or(0, |(value, _)| *value);
+    assert!(
+        count >= highest,
+        "{highest} was reported, and {count} is left"
+    );
+    assert!(
+        reported + killed >= count,
+        "{count}, of which {reported} reported"
+    );
+}
+
+/// The options of a process. Every third process waits for ever when it holds for the second time, so the kill
+/// certainly hits a holder.
+fn options_of(who: usize) -> Vec<&'static str> {
+    let stick: &[&str] = if who.is_multiple_of(3) {
+        &["--stick-at", "2"]
+    } else {
+        &[]
+    };
+    [&["--sleep", "300us"], stick].concat()
+}
+
+/// Kills a process. Lines that it printed before were printed under the lock, and count.
+async fn kill(holder: &mut LockHolder, who: usize, record: &mut Record) {
+    holder.kill().unwrap();
+    while let Some(line) = holder.line().await {
+        record.add(who, &line);
+    }
 }
 
 #[tokio::test]
 async fn killed_holders_lose_nothing_that_was_reported() {
     const PROCESSES: usize = 8;
     const KILLS: usize = 60;
-    let site = Site::new();
-    let mut book = Book::default();
+    let directory = CounterDirectory::new();
+    let mut record = Record::default();
     let mut names = Vec::new();
     let mut holders = Vec::new();
     let mut born = 0;
     let mut start = |holders: &mut Vec<LockHolder>, names: &mut Vec<usize>| {
-        // Every third process stops for good when it holds for the second time: a sure kill of a holder.
-        let stick: &[&str] = if born % 3 == 0 {
-            &["--stick-at", "2"]
-        } else {
-            &[]
-        };
-        let options = [&["--sleep", "300us"], stick].concat();
-        holders.push(site.counting(1_000_000, &options));
+        holders.push(directory.counting(1_000_000, &options_of(born)));
         names.push(born);
         born += 1;
     };
@@ -190,7 +223,7 @@ async fn killed_holders_lose_nothing_that_was_reported() {
         let (at, line) = next_line(&mut holders, &mut next).await.unwrap();
         let who = names[at];
         let line = line.unwrap_or_else(|| panic!("process {who} ended by itself"));
-        book.enter(who, &line);
+        record.add(who, &line);
         if !line.starts_with("held") {
             since_kill += 1;
             continue;
@@ -198,49 +231,33 @@ async fn killed_holders_lose_nothing_that_was_reported() {
         let turn = turns.entry(who).or_default();
         *turn += 1;
         let sticks = who % 3 == 0 && *turn == 2;
-        // Otherwise one that holds, or held a moment ago, every few increments.
+        // Otherwise, after every few increments, a process is killed that holds, or held a moment ago.
         if !sticks && since_kill < 5 + u64::from(random_byte() % 8) {
             continue;
         }
-        // Now and then somebody who waits, or is just about to, dies instead.
+        // Sometimes a process is killed that waits, or is about to wait.
         let at = match random_byte() {
             byte if !sticks && byte < 64 => usize::from(byte) % holders.len(),
             _ => at,
         };
         let (mut killed, who) = (holders.swap_remove(at), names.swap_remove(at));
-        killed.kill().unwrap();
-        // What it had said before it died was said under the lock, and counts.
-        while let Some(line) = killed.line().await {
-            book.enter(who, &line);
-        }
-        holders_killed += usize::from(book.holds.get(&who) == Some(&true));
+        kill(&mut killed, who, &mut record).await;
+        holders_killed += usize::from(record.holds.get(&who) == Some(&true));
         kills += 1;
         since_kill = 0;
-        // `next_line` has a limit: the loop itself shows that a new holder gets going after each kill.
+        // `next_line` has a time limit, so the loop shows that another process gets the lock after each kill.
         start(&mut holders, &mut names);
     }
     for (holder, who) in holders.iter_mut().zip(&names) {
-        holder.kill().unwrap();
-        while let Some(line) = holder.line().await {
-            book.enter(*who, &line);
-        }
+        kill(holder, *who, &mut record).await;
     }
-    book.assert_consistent();
-    let (count, reported) = (site.count(), book.counts.len() as u64);
-    let highest = book.counts.last_key_value().map_or(0, |(value, _)| *value);
-    // A process may die between its write and its report.
-    assert!(
-        count >= highest,
-        "{highest} was reported, and {count} is left"
-    );
-    assert!(
-        reported + (KILLS + PROCESSES) as u64 >= count,
-        "{count}, of which {reported} reported"
-    );
+    record.assert_consistent();
+    assert_no_report_is_lost(&record, directory.count(), (KILLS + PROCESSES) as u64);
     assert!(
         holders_killed >= KILLS / 6,
         "only {holders_killed} of {KILLS} killed held the lock"
     );
+    let reported = record.counts.len();
     println!("{kills} kills, {holders_killed} of them of holders; {reported} increments reported");
 }
 

@@ -1,4 +1,4 @@
-//! What a guard and a client tell, and when a guard lets go: on the virtual clock of the memory store.
+//! What a guard and a client report, and when a guard releases: on the virtual clock of the memory store.
 
 #[path = "common/memory.rs"]
 mod memory_store;
@@ -17,10 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use memory_store::{settle, store};
 
 const TTL: Duration = Duration::from_secs(30);
-/// How long a test waits for what comes at once on a machine that is not busy.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit for events that come at once on an idle machine.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Moves the clock in steps, so that everything that is due on the way is done.
+/// Moves the clock in steps, so that the tasks that become due in between run.
 async fn pass(store: &memory::Backend, time: Duration) {
     for _ in 0..60 {
         store.advance(time / 60);
@@ -37,9 +37,9 @@ async fn take(client: &Client, name: &str) -> Guard {
 #[tokio::test]
 async fn try_run_runs_where_the_lock_is_free_and_skips_where_it_is_not() {
     let (store, client) = store();
-    let lock = client.lock("a").wait(PATIENCE);
+    let lock = client.lock("a").wait(TEST_TIMEOUT);
     let inside = lock.try_run(async |guard| {
-        // Another owner is busy with it; this one may enter again.
+        // Another owner finds the lock busy; the owner of this run may enter again.
         let other = client.lock("a").owner(&Owner::new());
         assert_eq!(other.try_run(async |_| ()).await.unwrap(), None);
         assert!(lock.try_run(async |_| ()).await.unwrap().is_some());
@@ -98,24 +98,24 @@ async fn an_owner_counts_its_entries_without_a_request() {
 
 // on_lost
 
-/// A callback that hands on what it is told.
-fn listen(client: &Client) -> (mpsc::UnboundedReceiver<Loss>, LossCallback) {
-    let (tell, told) = mpsc::unbounded_channel();
+/// Registers a callback that sends each loss to the returned receiver.
+fn record_losses(client: &Client) -> (mpsc::UnboundedReceiver<Loss>, LossCallback) {
+    let (sender, losses) = mpsc::unbounded_channel();
     let callback = client.on_lost(move |loss| {
-        let _ = tell.send(loss.clone());
+        let _ = sender.send(loss.clone());
     });
-    (told, callback)
+    (losses, callback)
 }
 
-async fn next(told: &mut mpsc::UnboundedReceiver<Loss>) -> Loss {
-    let told = tokio::time::timeout(PATIENCE, told.recv()).await;
-    told.unwrap().expect("the callback is registered")
+async fn next_loss(losses: &mut mpsc::UnboundedReceiver<Loss>) -> Loss {
+    let losses = tokio::time::timeout(TEST_TIMEOUT, losses.recv()).await;
+    losses.unwrap().expect("the callback is registered")
 }
 
 #[tokio::test]
-async fn every_loss_of_a_client_is_told_once_and_a_release_never() {
+async fn every_loss_of_a_client_is_reported_once_and_a_release_never() {
     let (store, client) = store();
-    let (mut told, _callback) = listen(&client.clone());
+    let (mut losses, _callback) = record_losses(&client.clone());
     // A hold that was released in time, in any way, is not reported.
     take(&client, "released").await.release().await.unwrap();
     drop(take(&client, "dropped").await);
@@ -128,11 +128,11 @@ async fn every_loss_of_a_client_is_told_once_and_a_release_never() {
         .unwrap_err();
     pass(&store, 2 * TTL).await;
 
-    // Told by the store, to a guard that listens.
+    // The store reports this loss to a guard that awaits it.
     let broken = client.lock("broken").shared().acquire().await.unwrap();
     assert!(client.break_lock("broken", broken.token()).await.unwrap());
     let reason = broken.lost().await;
-    let loss = next(&mut told).await;
+    let loss = next_loss(&mut losses).await;
     assert_eq!((loss.name.as_str(), loss.reason), ("broken", reason));
     assert_eq!((loss.token, loss.mode), (broken.token(), broken.mode()));
     let expected = format!(
@@ -140,23 +140,23 @@ async fn every_loss_of_a_client_is_told_once_and_a_release_never() {
         broken.token()
     );
     assert_eq!(loss.to_string(), expected);
-    // It has been told already.
+    // This loss was reported already.
     assert!(broken.release().await.unwrap_err().is_lost());
-    // Found by the release.
+    // The release finds this loss.
     let found = take(&client, "found").await;
     store.expire("found").unwrap();
     assert!(found.release().await.unwrap_err().is_lost());
-    assert_eq!(next(&mut told).await.name.as_str(), "found");
-    // Found when it was dropped.
+    assert_eq!(next_loss(&mut losses).await.name.as_str(), "found");
+    // Dropping the guard finds this loss.
     let dropped = take(&client, "dropped").await;
     store.expire("dropped").unwrap();
     drop(dropped);
-    let loss = next(&mut told).await;
+    let loss = next_loss(&mut losses).await;
     assert_eq!(
         (loss.name.as_str(), loss.reason),
         ("dropped", LostReason::StoreSaysNo)
     );
-    // The deadline, before anybody woke up for it.
+    // The deadline passes before a timer fires.
     let late = client
         .lock("late")
         .max_hold(TTL / 2)
@@ -165,31 +165,31 @@ async fn every_loss_of_a_client_is_told_once_and_a_release_never() {
         .unwrap();
     store.advance(TTL / 2);
     drop(late);
-    let loss = next(&mut told).await;
+    let loss = next_loss(&mut losses).await;
     assert_eq!(
         (loss.name.as_str(), loss.reason),
         ("late", LostReason::MaxHold)
     );
-    // Both names of one guard, by the end of the client, which waits for the callback.
+    // `close` ends both names of one guard, and waits for the callback.
     let both = client.lock_all(["p", "q"]).acquire().await.unwrap();
     client.close().await;
-    let mut names = [told.try_recv(), told.try_recv()].map(|loss| loss.unwrap().name);
+    let mut names = [losses.try_recv(), losses.try_recv()].map(|loss| loss.unwrap().name);
     names.sort();
     assert_eq!(names.map(|name| name.as_str().to_owned()), ["p", "q"]);
     drop(both);
     settle().await;
-    assert!(told.try_recv().is_err());
+    assert!(losses.try_recv().is_err());
 }
 
 #[tokio::test]
-async fn a_callback_that_blocks_keeps_no_renewal_waiting() {
+async fn a_callback_that_blocks_delays_no_renewal() {
     let (store, client) = store();
-    let (go_on, wait) = threads::channel::<()>();
+    let (resume, wait) = threads::channel::<()>();
     let (begun, mut begins) = mpsc::unbounded_channel();
     let wait = std::sync::Mutex::new(wait);
     client.on_lost(move |loss| {
         let _ = begun.send(loss.name.clone());
-        // An error: the test is over.
+        // An error means that the test is over.
         let _ = wait.lock().unwrap().recv();
     });
     let kept = take(&client, "kept").await;
@@ -199,19 +199,23 @@ async fn a_callback_that_blocks_keeps_no_renewal_waiting() {
         assert_eq!(guard.lost().await, LostReason::TakenOver);
     }
     let begins = &mut begins;
-    let mut begin = async || tokio::time::timeout(PATIENCE, begins.recv()).await.unwrap();
+    let mut begin = async || {
+        tokio::time::timeout(TEST_TIMEOUT, begins.recv())
+            .await
+            .unwrap()
+    };
     assert_eq!(begin().await.unwrap().as_str(), "first");
-    // While it blocks, leases are renewed, and deadlines kept.
+    // While the callback blocks, leases are renewed and deadlines are kept.
     pass(&store, 3 * TTL).await;
     assert_eq!(kept.state(), State::Held);
     let guard = take(&client, "third").await;
     client.break_lock("third", guard.token()).await.unwrap();
     guard.lost().await;
-    go_on.send(()).unwrap();
+    resume.send(()).unwrap();
     assert_eq!(begin().await.unwrap().as_str(), "second");
-    go_on.send(()).unwrap();
+    resume.send(()).unwrap();
     assert_eq!(begin().await.unwrap().as_str(), "third");
-    go_on.send(()).unwrap();
+    resume.send(()).unwrap();
     kept.release().await.unwrap();
 }
 
@@ -219,22 +223,22 @@ async fn a_callback_that_blocks_keeps_no_renewal_waiting() {
 async fn a_panic_in_a_callback_stops_neither_renewals_nor_other_callbacks() {
     let (store, client) = store();
     client.on_lost(|_| panic!("a callback of a test panics"));
-    let (mut told, callback) = listen(&client);
+    let (mut losses, callback) = record_losses(&client);
     let kept = take(&client, "kept").await;
     for name in ["a", "b"] {
         let guard = take(&client, name).await;
         client.break_lock(name, guard.token()).await.unwrap();
-        assert_eq!(next(&mut told).await.name.as_str(), name);
+        assert_eq!(next_loss(&mut losses).await.name.as_str(), name);
         pass(&store, TTL).await;
         assert_eq!(kept.state(), State::Held);
     }
-    // One that is unregistered is told of nothing more, and lets go of what it owns.
+    // A callback that was unregistered gets no more losses, and its values are dropped.
     callback.unregister();
     callback.unregister();
     let guard = take(&client, "c").await;
     client.break_lock("c", guard.token()).await.unwrap();
     assert!(
-        tokio::time::timeout(PATIENCE, told.recv())
+        tokio::time::timeout(TEST_TIMEOUT, losses.recv())
             .await
             .unwrap()
             .is_none()
@@ -242,7 +246,7 @@ async fn a_panic_in_a_callback_stops_neither_renewals_nor_other_callbacks() {
 }
 
 #[tokio::test]
-async fn a_callback_that_owns_its_client_is_let_go_by_close() {
+async fn close_drops_a_callback_that_owns_its_client() {
     let (_store, client) = store();
     let alive = Arc::new(());
     let (its_client, its_own) = (client.clone(), alive.clone());
@@ -270,7 +274,7 @@ async fn at_risk_warns_when_a_renewal_is_overdue_and_again_after_it_recovered() 
         assert!(risk.is_finished());
         let left = risk.await.unwrap();
         assert!(left > Duration::ZERO && left < TTL / 2, "{left:?}");
-        // Asked again at risk, it resolves at once.
+        // While the hold is at risk, another call resolves at once.
         assert!(guard.at_risk().await < left);
         store.resume();
         settle().await;
@@ -300,7 +304,7 @@ async fn at_risk_resolves_with_zero_at_a_loss_without_a_warning() {
     client.break_lock("a", broken.token()).await.unwrap();
     assert_eq!(risk.await.unwrap(), Duration::ZERO);
     assert_eq!(broken.at_risk().await, Duration::ZERO);
-    // A fixed lease waits for no renewal.
+    // A fixed lease has no renewal that could be overdue.
     let fixed = client.lock("b").renew(tenure::Renew::Never);
     let fixed = fixed.acquire().await.unwrap();
     let risk = tokio::spawn(fixed.at_risk());
@@ -320,7 +324,7 @@ async fn at_risk_never_resolves_after_a_release() {
     guard.release().await.unwrap();
     pass(&store, 2 * TTL).await;
     assert!(!task.is_finished());
-    // Nor when it is polled again for another reason.
+    // The future does not resolve either when it is polled again for another reason.
     tokio::select! {
         biased;
         left = &mut asked => panic!("{left:?}"),
@@ -341,16 +345,16 @@ impl fmt::Display for CommitError {
 
 impl std::error::Error for CommitError {}
 
-/// The name is not granted before the lease is over, and is granted then.
+/// Asserts that the name is granted when the lease ends, and not before.
 async fn assert_kept_to_its_end(store: &memory::Backend, name: &str) {
     let other = Client::from_backend(store.clone()).unwrap();
     let lock = other.lock(name);
-    let next = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
+    let next_loss = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
     pass(store, TTL / 10 * 9).await;
-    assert!(!next.is_finished(), "neither renewed nor released");
+    assert!(!next_loss.is_finished(), "neither renewed nor released");
     pass(store, TTL / 5).await;
-    assert!(next.is_finished(), "the lease is over");
-    next.await.unwrap().unwrap();
+    assert!(next_loss.is_finished(), "the lease is over");
+    next_loss.await.unwrap().unwrap();
     settle().await;
     assert!(store.is_idle());
 }
@@ -367,7 +371,7 @@ async fn after_a_success_the_lock_is_released_and_not_before() {
     commit.send(42).unwrap();
     assert_eq!(task.await.unwrap().unwrap(), 42);
     assert!(store.is_idle());
-    // A definite no is an outcome, too.
+    // A definite error is a known outcome, too.
     let guard = take(&client, "a").await;
     let rolled_back = guard.after(async { Ok::<_, Error>(Err::<(), _>(CommitError)) });
     assert!(rolled_back.await.unwrap().is_err());
@@ -391,14 +395,14 @@ async fn after_an_unknown_outcome_the_lock_is_kept_until_its_lease_ends() {
 #[tokio::test]
 async fn an_end_that_is_dropped_or_panics_is_an_unknown_outcome() {
     let (store, client) = store();
-    // Dropped under way.
+    // The future is dropped while the transaction ends.
     let guard = take(&client, "a").await;
     let task = tokio::spawn(guard.after(std::future::pending::<Result<(), CommitError>>()));
     settle().await;
     task.abort();
     assert!(task.await.unwrap_err().is_cancelled());
     assert_kept_to_its_end(&store, "a").await;
-    // Never polled: what it waits for may be under way all the same.
+    // The future is never polled, but the transaction that it awaits may be ending nevertheless.
     let guard = take(&client, "b").await;
     drop(guard.after(std::future::pending::<Result<(), CommitError>>()));
     assert_kept_to_its_end(&store, "b").await;
@@ -427,7 +431,7 @@ async fn a_loss_meanwhile_is_an_error_whether_the_end_was_done_or_not() {
     store.resume();
     pass(&store, 2 * TTL).await;
     assert!(store.is_idle());
-    // Done, but the deadline had passed by then.
+    // The transaction was committed, but the deadline had passed before.
     let guard = take(&client, "a").await;
     let end = async {
         store.pause();
@@ -442,7 +446,7 @@ async fn a_loss_meanwhile_is_an_error_whether_the_end_was_done_or_not() {
 }
 
 #[tokio::test]
-async fn a_doubt_of_an_inner_entry_is_one_of_the_whole_hold() {
+async fn an_unknown_outcome_of_an_inner_entry_is_one_of_the_whole_hold() {
     let (store, client) = store();
     let owner = Owner::new();
     let lock = client.lock("a").owner(&owner);
@@ -453,7 +457,7 @@ async fn a_doubt_of_an_inner_entry_is_one_of_the_whole_hold() {
         .after(async { Err::<(), _>(CommitError) })
         .await
         .unwrap_err();
-    // An entry that ends before the last one decides nothing.
+    // An entry that ends before the last entry decides nothing.
     outermost.release().await.unwrap();
     pass(&store, TTL / 10 * 9).await;
     assert!(outer.is_held() && !lost.is_finished());
@@ -462,7 +466,7 @@ async fn a_doubt_of_an_inner_entry_is_one_of_the_whole_hold() {
     assert!(outer.release().await.unwrap_err().is_lost());
     settle().await;
 
-    // The last one, while the lock is kept.
+    // The last entry is released while the lock is kept.
     let (outer, inner) = (enter().await, enter().await);
     inner
         .after(async { Err::<(), _>(CommitError) })
@@ -485,7 +489,7 @@ async fn a_cancellation_token_is_cancelled_by_a_loss_and_not_by_a_release() {
     let (store, client) = store();
     let guard = take(&client, "a").await;
     let (token, other) = (guard.cancellation_token(), guard.cancellation_token());
-    // Each is a token of its own.
+    // Each call returns a token of its own.
     other.cancel();
     assert!(!token.is_cancelled() && !guard.cancellation_token().is_cancelled());
     pass(&store, 2 * TTL).await;
@@ -493,24 +497,27 @@ async fn a_cancellation_token_is_cancelled_by_a_loss_and_not_by_a_release() {
     pass(&store, 2 * TTL).await;
     assert!(!token.is_cancelled());
 
-    // The first of several names, told by the store.
+    // The store reports the loss of the first of several names.
     let guard = client.lock_all(["a", "b"]).acquire().await.unwrap();
     let token = guard.cancellation_token();
     let (_, of_b) = guard.tokens().last().unwrap();
     let work = tokio::spawn(async move { token.cancelled_owned().await });
     settle().await;
     assert!(client.break_lock("b", of_b).await.unwrap());
-    tokio::time::timeout(PATIENCE, work).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, work)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.cancellation_token().is_cancelled());
     drop(guard);
 
-    // The deadline, while the store does not answer.
+    // The deadline passes while the store does not answer.
     let guard = take(&client, "c").await;
     let token = guard.cancellation_token();
     store.pause();
     pass(&store, TTL).await;
     assert!(token.is_cancelled());
-    // And where no timer has fired for it, by a look at the clock.
+    // If no timer has fired, reading the clock finds the loss.
     let (store, client) = self::store();
     let guard = take(&client, "d").await;
     let early = guard.cancellation_token();

@@ -13,7 +13,7 @@ use tenure::{Client, Error, ErrorKind, Mode, Owner, Renew};
 
 use memory_store::{settle, store};
 
-/// An error of one's own, as a user would write it.
+/// An error type as users write it.
 #[derive(Debug)]
 enum AppError {
     Lock(Error),
@@ -49,7 +49,7 @@ async fn the_body_runs_under_the_named_lock_which_is_free_afterwards() {
     assert!(store.is_idle());
 }
 
-/// Reads, waits, writes: two at a time would lose an update.
+/// Reads, waits and writes: two calls at the same time would lose an update.
 #[tenure::locked(client = locks, name = "counter")]
 async fn count(locks: Client, counter: &AtomicU32) -> Result<(), Error> {
     let before = counter.load(Ordering::SeqCst);
@@ -164,7 +164,7 @@ struct Warehouse {
 impl Warehouse {
     const NAME: &str = "warehouse";
 
-    /// By value, by reference, by unique reference.
+    /// `self` by value; the methods below take it by unique and by shared reference.
     #[tenure::locked(client = self.locks, name = Self::NAME)]
     async fn close(self) -> Result<String, Error> {
         Ok(self.place)
@@ -197,7 +197,7 @@ async fn methods_lock_through_self_and_may_return_borrows_of_it() {
     assert!(store.is_idle());
 }
 
-/// Everything that a signature can have.
+/// A signature with everything that a signature can have.
 #[tenure::locked(client = locks, name = "{prefix}/{{x}}/{N}", guard = guard)]
 #[must_use]
 async fn generic<'a, T, F, const N: usize>(
@@ -295,7 +295,7 @@ struct Clerk {
 }
 
 impl Clerk {
-    /// The owner is borrowed by the lock, so it is given as it stands.
+    /// The lock borrows the owner, so the argument is the field itself.
     #[tenure::locked(client = self.locks, name = "desk", owner = self.owner, wait = "0", guard = guard)]
     async fn serve(&self) -> Result<u64, Error> {
         Ok(guard.token().get())
@@ -344,7 +344,7 @@ async fn renew_and_drift_are_options_of_the_lock() {
     let (store, client) = store();
     let second = Duration::from_secs(1);
     let left = async |drift, renew| left_after_four_seconds(&client, &store, drift, renew).await;
-    // A margin of 1 % of the ttl and the drift are taken off.
+    // The deadline is earlier by a margin of 1 % of the ttl and by the drift.
     let renewed = left(second, Renew::Automatic).await.unwrap();
     assert_eq!(renewed, Duration::from_millis(8_900));
     let fixed = left(second, Renew::Never).await.unwrap();

@@ -112,7 +112,7 @@ async fn an_answer_after_the_deadline_does_not_hide_the_loss() {
     store.disturb(Step::Renew, memory::Disturbance::ReplyNever);
     store.advance(TTL / 3);
     settle().await;
-    // The answer is there, and read before anybody wakes up for the deadline.
+    // The answer has arrived, and is read before the timer of the deadline fires.
     store.resume();
     store.advance(TTL);
     settle().await;
@@ -243,7 +243,7 @@ async fn without_a_store_lease_a_fixed_hold_is_ended_by_us() {
         .renew(Renew::Never);
     let guard = fixed.acquire().await.unwrap();
     assert_eq!(guard.lost().await, LostReason::Expired);
-    // The guard lives on, and the name is free all the same.
+    // The guard still exists, and the name is free.
     drop(client.lock("a").acquire().await.unwrap());
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
 }

@@ -1,9 +1,9 @@
-//! The architecture as a test: which room may import which, and who may read a clock.
-//! The rooms are those of two crates, of which `tenure` imports `tenure-core`; cargo keeps that arrow.
-//! (`tidy/house.rs`: the house rules. `tidy/source.rs`: how source is read.)
+//! The architecture as a test: which layer may import which layer, and which files may read a clock.
+//! The layers are those of two crates, of which `tenure` imports `tenure-core`; cargo refuses the other direction.
+//! (`tidy/circles.rs`: circles of imports. `tidy/house.rs`: rules for every file. `tidy/source.rs`: reading source.)
 //!
 //! A violation is printed as `file:line: [rule] what; why the rule is there`.
-//! It reads source text and knows no types: it keeps honest people from slips, not more.
+//! The test reads source text and knows no types, so it finds mistakes and not every deliberate violation.
 //! A file that does not exist breaks no rule; imports, clocks and `unwrap` are free in test code.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use source::Tree;
 
-/// Plain data that every room shares.
+/// Plain data that every layer shares.
 const VOCABULARY: &[&str] = &[
     "error",
     "fence",
@@ -32,8 +32,7 @@ const VOCABULARY: &[&str] = &[
     "url",
     "validate",
 ];
-/// The files that know every backend of their crate: those that name them to users, and what feeds all of them with
-/// bytes.
+/// The files that know every backend of their crate: they name the backends to users, or feed all of them with bytes.
 const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
 /// The backends, a folder each.
 const STORES: &[&str] = &[
@@ -48,12 +47,12 @@ const STORES: &[&str] = &[
 ];
 /// Modules that are no backend and that every backend may use.
 const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "lease_store", "tls"];
-/// Dependencies that vocabulary and logic may name all the same: (file under `crates/`, crate).
+/// Exceptions: dependencies that vocabulary and logic may name: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers
 ];
 
-/// What names the runtime or reads a clock.
+/// Paths that name the runtime or read a clock.
 const CLOCKS: &[&str] = &[
     "tokio::time",
     "tokio::runtime",
@@ -64,17 +63,17 @@ const CLOCKS: &[&str] = &[
     "thread::sleep",
     "clock_gettime",
 ];
-/// Where one of [`CLOCKS`] may stand all the same: (start of the path under `crates/`, what, with "" for all).
+/// Exceptions: files that may use one of [`CLOCKS`]: (start of the path under `crates/`, the path, with "" for all).
 const CLOCKS_ALLOWED: &[(&str, &str)] = &[
-    ("tenure-core/src/rt/", ""), // the leaf that all other modules ask
-    ("tenure-core/src/conformance/", ""), // plays the user, who has a runtime and a watch
+    ("tenure-core/src/rt/", ""), // all other modules use the clock and the runtime of this one
+    ("tenure-core/src/conformance/", ""), // acts as a user, who has a runtime and a clock
     ("tenure/src/blocking/runtime.rs", "tokio::runtime"), // builds the runtime that its callers lack
     ("tenure/src/file/", "SystemTime::now"), // "held since", shown to people in other processes
-    ("tenure-core/src/memory/", "SystemTime::now"), // likewise
+    ("tenure-core/src/memory/", "SystemTime::now"), // the same
 ];
 
 #[derive(PartialEq)]
-enum Room {
+enum Layer {
     CratePage,
     Vocabulary,
     Logic,
@@ -88,33 +87,33 @@ enum Room {
     Conformance,
 }
 
-/// The room in which `path`, from the name of the crate on, lies.
-fn room(tree: &Tree, path: &[String]) -> Room {
+/// The layer of `path`, which begins with the name of the crate.
+fn layer(tree: &Tree, path: &[String]) -> Layer {
     let part = |i: usize| path.get(i).map_or("", String::as_str);
     match part(1) {
-        "logic" => Room::Logic,
-        "backend" => Room::Interface,
-        "driver" => Room::Driver,
-        "rt" => Room::Rt,
-        "support" => Room::Support,
-        "conformance" => Room::Conformance,
-        x if VOCABULARY.contains(&x) => Room::Vocabulary,
-        x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Room::Store(x.into()),
-        x if CONNECT.contains(&x) => Room::Connect,
-        x if !x.is_empty() && tree.is_module(&path[..2]) => Room::UserFacing,
-        _ => Room::CratePage,
+        "logic" => Layer::Logic,
+        "backend" => Layer::Interface,
+        "driver" => Layer::Driver,
+        "rt" => Layer::Rt,
+        "support" => Layer::Support,
+        "conformance" => Layer::Conformance,
+        x if VOCABULARY.contains(&x) => Layer::Vocabulary,
+        x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Layer::Store(x.into()),
+        x if CONNECT.contains(&x) => Layer::Connect,
+        x if !x.is_empty() && tree.is_module(&path[..2]) => Layer::UserFacing,
+        _ => Layer::CratePage,
     }
 }
 
-/// Whether the room `from` may import `path`, which lies in the room `to`, and why nothing else.
-fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
-    use Room::*;
+/// Whether the layer `from` may import `path` of the layer `to`, and the reason of the rule.
+fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str) {
+    use Layer::*;
     let in_base = matches!(to, Vocabulary | Logic | Rt | Support | Interface);
     match from {
         CratePage => (true, ""),
         Vocabulary => (
             false,
-            "vocabulary is plain data, to be understood without the other rooms",
+            "vocabulary is plain data, to be understood without the other layers",
         ),
         Logic => (
             *to == Vocabulary,
@@ -122,7 +121,7 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
         ),
         Rt => (
             path[1] == "time",
-            "everything hangs on the runtime leaf, so it hangs on nothing",
+            "every layer imports the runtime, so the runtime imports none",
         ),
         Support => (
             matches!(to, Vocabulary | Logic | Rt),
@@ -130,7 +129,7 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
         ),
         Interface => (
             in_base && !matches!(to, Logic | Support),
-            "the interface knows neither side of it",
+            "the interface knows neither drivers nor stores",
         ),
         Store(_) => {
             let is_shared = |x: &String| SHARED_BY_STORES.contains(&x.as_str());
@@ -148,17 +147,17 @@ fn may_import(from: &Room, to: &Room, path: &[String]) -> (bool, &'static str) {
         UserFacing => (
             !matches!(to, Store(_) | Conformance)
                 || path[1..].join("::") == "database::keys::bigint", // one key for locks of sessions and transactions
-            "the store is a matter of the URL; only connect knows the backends",
+            "the URL chooses the store; only connect knows the backends",
         ),
         Conformance => (
             !matches!(to, Logic | Driver | Store(_))
                 || path[1..].join("::") == "logic::lease::State", // `tenure::State`, what guards say
-            "authors of outside backends run the suite and have nothing but the public API",
+            "authors of other stores run the suite and have only the public API",
         ),
     }
 }
 
-/// Arrows, purity and clocks.
+/// Imports between layers, purity and clocks.
 fn architecture(tree: &Tree) -> Vec<Violation> {
     let mut found = Vec::new();
     let dependencies = tree.manifest_keys("tenure-core", "[dependencies]");
@@ -168,9 +167,9 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
         };
         let from_crates = source.path.trim_start_matches("crates/");
         let mut report = |line, what| found.push((source.path.clone(), line, what));
-        let from = room(tree, &source.module());
+        let from = layer(tree, &source.module());
         for (line, path) in tree.imports(source) {
-            let to = room(tree, &path);
+            let to = layer(tree, &path);
             let (allowed, why) = may_import(&from, &to, &path);
             if !allowed && from != to {
                 let path = path.join("::");
@@ -180,7 +179,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
                 );
             }
         }
-        let is_pure = matches!(from, Room::Vocabulary | Room::Logic);
+        let is_pure = matches!(from, Layer::Vocabulary | Layer::Logic);
         for (line, path) in source.paths() {
             let name = path.join("::");
             let is_named = |what: &str| format!("::{name}::").contains(&format!("::{what}::"));
@@ -209,7 +208,7 @@ fn architecture(tree: &Tree) -> Vec<Violation> {
             for line in source
                 .lines_with(word)
                 .into_iter()
-                .filter(|_| from == Room::Logic)
+                .filter(|_| from == Layer::Logic)
             {
                 report(
                     line,
@@ -248,7 +247,7 @@ fn the_tree_keeps_the_rules() {
     );
 }
 
-/// A small tree that keeps the rules, with one file put in.
+/// The violations of a small tree that keeps the rules, with one more file.
 fn violations_with(path: &str, text: &str) -> String {
     let modules = "tenure-core: backend backend/loss_notifier memory driver/mod lib error logic/mod logic/lease client lock \
                    guard rt time tenure: file redis connect blocking lib";

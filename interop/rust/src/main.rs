@@ -1,4 +1,4 @@
-//! The locks of rslock and of zookeeper-client, told what to do on stdin. The orders are in `../README.md`.
+//! A driver for the locks of rslock and of zookeeper-client. It reads commands from stdin; `../README.md` lists them.
 
 mod redis;
 mod zookeeper;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What the two clients have in common.
+/// The operations of both clients.
 pub(crate) trait Locks: Clone + Send + Sync + 'static {
     type Hold: Send;
 
-    /// Waits so long; zero is one attempt. `None`: busy.
+    /// Acquires the lock and waits for at most that time; zero is one attempt. `None`: busy.
     fn lock(
         &self,
         name: &str,
@@ -21,12 +21,12 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
         ttl: Duration,
     ) -> impl Future<Output = Result<Option<Self::Hold>, Failure>> + Send;
 
-    /// Whether it was held.
+    /// Releases the lock, and returns whether it was held.
     fn unlock(&self, hold: Self::Hold) -> impl Future<Output = Result<bool, Failure>> + Send;
 
     fn locked(&self, name: &str) -> impl Future<Output = Result<bool, Failure>> + Send;
 
-    /// What the client has written as owner.
+    /// The owner that the client wrote to the store.
     fn value(hold: &Self::Hold) -> &[u8];
 }
 
@@ -63,7 +63,7 @@ async fn serve<L: Locks>(locks: L, version: &str) -> Result<(), Failure> {
             Err(error) => say(&format!("error\t{error}"))?,
         }
     }
-    // Leaves its locks where they are.
+    // The driver ends without releasing its locks.
     std::process::exit(0)
 }
 
@@ -130,7 +130,8 @@ async fn count<L: Locks>(
     Ok(())
 }
 
-/// Reads, lets others run, writes: loses counts unless it is alone.
+/// Increments the number in the file. Other tasks run between the read and the write, so that increments are lost
+/// without exclusion.
 async fn add_one(file: &str) -> Result<(), Failure> {
     let text = std::fs::read_to_string(file)?;
     let value: u64 = text.split(' ').next().unwrap_or_default().trim().parse()?;

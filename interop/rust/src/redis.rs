@@ -6,7 +6,7 @@ use rslock::{Lock, LockError, LockManager};
 
 use crate::{Failure, Locks};
 
-/// The longest pause between two attempts; the client draws one from zero up to this.
+/// The longest pause between two attempts; the client selects a pause from zero up to this one.
 const DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Locks for Rslock {
     }
 
     async fn unlock(&self, lock: Lock) -> Result<bool, Failure> {
-        // The client does not tell whether it deleted anything.
+        // The client does not report whether it deleted the key.
         let mine = self.at(&lock.resource).await?.as_ref() == Some(&lock.val);
         lock.lock_manager.unlock(&lock).await;
         Ok(mine)

@@ -42,7 +42,7 @@ pub(crate) struct Hold {
 impl Locks for Zookeeper {
     type Hold = Hold;
 
-    /// In a session of its own, which tells its node from others' while it waits; the session's timeout is the lease.
+    /// Acquires in a session of its own, by which its node is found while it waits; the session's timeout is the lease.
     async fn lock(&self, name: &str, wait: Duration, _: Duration) -> Result<Option<Hold>, Failure> {
         let client = open(&self.cluster, self.session).await?;
         let directory = format!("/{name}");
@@ -92,7 +92,7 @@ impl Locks for Zookeeper {
     }
 }
 
-/// Comes back when this session's node is not the first one: then a try has failed, which the recipe does not know.
+/// Returns when this session's node is not the first one: then a try has failed. The recipe itself has no try.
 async fn is_behind(client: &Client, directory: &str) -> Result<(), Error> {
     loop {
         let own = client.list_ephemerals(directory).await?;

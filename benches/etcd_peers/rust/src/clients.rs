@@ -1,4 +1,4 @@
-//! The clients, each behind the same two calls.
+//! The clients, each with the same two functions.
 
 use crate::scenarios::{Failure, Locks, TTL};
 use crate::wire::{Delete, Deleted, Done, Etcd, Grant, Granted, Lock, Locked, Put, Revoke, Unlock};
@@ -17,11 +17,12 @@ impl Locks for Raw {
     type Hold = Vec<u8>;
 
     async fn lock(&self, name: &str) -> Result<Vec<u8>, Failure> {
-        // Not where ours look: the store remembers dead keys, and whoever lists what lies around them reads over them.
+        // These keys have another prefix than the keys of tenure: the store keeps deleted keys, and every listing of
+        // their prefix reads over them.
         let key = format!("raw/{name}/{:032x}", rand::random::<u128>()).into_bytes();
         let put = Put {
             key: key.clone(),
-            // About as much as ours says of the holder.
+            // About as many bytes as tenure stores about the holder.
             value: vec![b'x'; 200],
         };
         let _: Done = self.0.ask("/etcdserverpb.KV/Put", put).await?;
@@ -61,7 +62,7 @@ impl Locks for Tenure {
     }
 }
 
-/// The Lock service with a lease for each lock, as programs in Java mostly do it.
+/// The Lock service with a lease for each lock, as most programs in Java use it.
 #[derive(Clone)]
 pub(crate) struct LockRpc(Etcd);
 

@@ -66,7 +66,7 @@ pub(crate) struct Unlock {
     pub(crate) key: Vec<u8>,
 }
 
-/// An answer of which nothing is needed.
+/// An answer whose fields are not needed.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Done {}
 

@@ -1,4 +1,4 @@
-//! The clients, each behind the same two calls.
+//! The clients, each with the same two functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn url(port: &str) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-/// The bare commands, as a careful program would send them; it knows no waiting.
+/// The bare commands, as a careful program would send them. This client cannot wait.
 #[derive(Clone)]
 pub(crate) struct Raw {
     connection: MultiplexedConnection,
@@ -76,7 +76,7 @@ impl Locks for Raw {
     }
 }
 
-/// From before a message is published until another connection has it, in µs.
+/// The time from before a message is published until another connection receives it, in µs.
 pub(crate) async fn push(port: &str, seconds: f64) -> Result<String, Failure> {
     let (sender, mut messages) = tokio::sync::mpsc::unbounded_channel();
     let config = AsyncConnectionConfig::new().set_push_sender(sender);
@@ -108,7 +108,7 @@ pub(crate) async fn push(port: &str, seconds: f64) -> Result<String, Failure> {
     Ok(format!(r#"{{"p50_us":{p50:.1}}}"#))
 }
 
-/// What it costs to keep so many locks: processor time over the whole time, and memory per lock.
+/// The cost of holding many locks: processor time over the whole time, and memory for each lock.
 pub(crate) async fn keep(port: &str, count: usize, seconds: f64) -> Result<String, Failure> {
     let Tenure(client) = Tenure::connect(port).await?;
     let before = memory()?;
@@ -126,7 +126,7 @@ pub(crate) async fn keep(port: &str, count: usize, seconds: f64) -> Result<Strin
     ))
 }
 
-/// Of this process, resident.
+/// The resident memory of this process.
 fn memory() -> Result<u64, Failure> {
     let pages = std::fs::read_to_string("/proc/self/statm")?;
     let resident: u64 = pages.split(' ').nth(1).ok_or("no statm")?.parse()?;
@@ -163,7 +163,7 @@ pub(crate) struct Rslock(rslock::LockManager);
 impl Rslock {
     pub(crate) fn connect(ports: &str) -> Self {
         let mut manager = rslock::LockManager::new(ports.split(',').map(url).collect());
-        // Its own delay; it would give up after three tries.
+        // The delay is the client's default; with its default limit the client would give up after three tries.
         manager.set_retry(u32::MAX, Duration::from_millis(200));
         Self(manager)
     }
@@ -199,7 +199,8 @@ impl Locks for DistributedLock {
         let lock = self.0.create_lock(name);
         loop {
             match lock.acquire(None).await {
-                // It tries once, whatever time is set: the waiting is ours, as often as redis-py's.
+                // The client tries once, no matter which time is set. So this program waits, with the interval of
+                // redis-py.
                 Err(LockError::Timeout(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
                 held => return Ok(held?),
             }

@@ -1,4 +1,4 @@
-//! A line to the server that takes its time.
+//! A proxy that delays all messages to and from the server.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::scenarios::Failure;
 
-/// Says its port, then passes on all that comes, `milliseconds` later, until it is killed.
+/// Prints its port, then forwards all bytes `milliseconds` later, until the process is killed.
 pub(crate) async fn serve(to: u16, milliseconds: u64) -> Result<String, Failure> {
     let delay = Duration::from_millis(milliseconds);
     let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -28,7 +28,7 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
         "distributed-lock" => {
             scenarios::run(clients::DistributedLock::connect(port).await?, scenario).await
         }
-        // Not a client: `peer delay PORT MS` puts so much delay into each direction.
+        // This is no client: `peer delay PORT MS` delays messages in each direction.
         "delay" => delay::serve(port.parse()?, scenario[0].parse()?).await,
         _ => Err("there is no such program".into()),
     }

@@ -16,7 +16,7 @@ use sqlx::postgres::PgPoolOptions;
 
 use scenarios::{Failure, Locks};
 
-/// As many connections as there are workers: it needs one for each lock.
+/// A connection for each worker, because the client needs one for each lock.
 const CONNECTIONS: u32 = 64;
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ impl Locks for MySql {
     type Hold = MySqlLockHandle;
 
     async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
-        // Without a limit it asks for -1 s, which MariaDB answers with NULL.
+        // Without a limit the client asks for -1 s, which MariaDB answers with NULL.
         Ok(self.0.create_lock(name).acquire(Some(Duration::from_secs(600))).await?)
     }
 

@@ -1,4 +1,4 @@
-//! The clients, each behind the same two calls.
+//! The clients, each with the same two functions.
 
 use std::str::FromStr as _;
 use std::sync::{Arc, Mutex};
@@ -91,7 +91,7 @@ impl Tenure {
     pub(crate) async fn connect(url: &str) -> Result<Self, Failure> {
         let client = tenure::connect(url).await?;
         client.init().await?;
-        // A server that was started lately grants nothing for a while.
+        // A server that was started a moment ago grants nothing until its restart guard has passed.
         client.lock("warm-up").acquire().await?.release().await?;
         Ok(Self(client))
     }

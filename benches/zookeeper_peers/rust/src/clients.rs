@@ -1,4 +1,4 @@
-//! The clients, each behind the same two calls.
+//! The clients, each with the same two functions.
 
 use zookeeper_client::{Acls, Client, CreateMode, Error, LockOptions, LockPrefix, OwnedLockClient};
 
@@ -9,7 +9,7 @@ async fn connect(port: &str) -> Result<Client, Failure> {
     Ok(connector.connect(&format!("127.0.0.1:{port}")).await?)
 }
 
-/// A node is made and deleted: nobody looks whether it is the first one.
+/// A node is created and deleted; the client does not check whether it is the first node.
 #[derive(Clone)]
 pub(crate) struct Raw(Client);
 
@@ -25,7 +25,7 @@ impl Locks for Raw {
     async fn lock(&self, name: &str) -> Result<String, Failure> {
         let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let directory = CreateMode::Container.with_acls(Acls::anyone_all());
-        // About as much as ours says of the holder.
+        // About as many bytes as tenure stores about the holder.
         let data = [b'x'; 200];
         let prefix = format!("/{name}/_c_00000000-0000-0000-0000-000000000000-lock-");
         loop {
@@ -87,7 +87,8 @@ impl Locks for Recipe {
 
     async fn unlock(&self, hold: OwnedLockClient) -> Result<(), Failure> {
         self.0.delete(hold.lock_path(), None).await?;
-        // Dropped, it would delete once more, which the others do not; so little may leak here.
+        // Dropping the lock would delete the node once more, which the other clients do not do; this small leak is
+        // accepted.
         std::mem::forget(hold);
         Ok(())
     }

@@ -95,8 +95,8 @@ pub(crate) async fn the_leader_is_cut_off_together_with_the_holder<T: Trio>(
     trio.until_whole();
     assert!(next.is_held(), "lost as the others came back");
     until_renewed(&next).await;
-    let stranger = client_of(&trio, &[leader]).await;
-    let lock = stranger.lock("x").ttl(T::TTL);
+    let client_of_one_server = client_of(&trio, &[leader]).await;
+    let lock = client_of_one_server.lock("x").ttl(T::TTL);
     assert!(
         answered(|| lock.try_acquire()).await.is_none(),
         "two hold it"
@@ -104,7 +104,7 @@ pub(crate) async fn the_leader_is_cut_off_together_with_the_holder<T: Trio>(
     soon(next.release()).await.unwrap();
     let own = answered(|| lock.acquire()).await;
     soon(own.release()).await.unwrap();
-    for client in [holder, waiter, stranger] {
+    for client in [holder, waiter, client_of_one_server] {
         soon(client.close()).await;
     }
     until("nothing is left", || trio.contenders(0) == 0).await;
@@ -123,11 +123,11 @@ pub(crate) async fn one_is_cut_off_from_the_others<T: Trio>(trio: T, network: Ne
         let alone = if leads { leader } else { (leader + 1) % 3 };
         let others = [(alone + 1) % 3, (alone + 2) % 3];
         let waiting = wait_behind(&trio, &waiter, T::LONG, 0).await;
-        let stranger = client_of(&trio, &[alone]).await;
+        let client_of_one_server = client_of(&trio, &[alone]).await;
         others.iter().for_each(|other| network.cut(alone, *other));
         until_renewed(&guard).await;
         until_renewed(&guard).await;
-        assert_grants_nothing::<T>(&stranger).await;
+        assert_grants_nothing::<T>(&client_of_one_server).await;
         assert_says(
             soon(tenure::connect(&trio.url(&[alone]))).await,
             ErrorKind::Unreachable,

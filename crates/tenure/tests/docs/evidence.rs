@@ -1,12 +1,12 @@
-//! Which test shows what the guarantee table says of a fault. A cell without one says why.
+//! The tests that show each cell of the guarantee table. A cell without a test has a reason.
 
 use tenure::guarantees::{Fault, Guarantees};
 
-/// What stands behind a cell.
+/// The evidence for a cell.
 pub(crate) enum Evidence {
-    /// These tests, `CRATE/FILE::TEST` without `.rs`; of the torture harness: `runs/FILE::TEST`.
+    /// These tests, as `CRATE/FILE::TEST` without `.rs`, or `runs/FILE::TEST` for the torture harness.
     Shown(&'static [&'static str]),
-    /// None, and why.
+    /// There is no test, for this reason.
     NotShown(&'static str),
 }
 
@@ -14,7 +14,7 @@ use Evidence::{NotShown, Shown};
 
 const NO_CLOCK: Evidence = NotShown("no wall clock is involved");
 
-/// For every cell of every configuration whose fault can happen.
+/// The evidence for a cell whose fault can happen to this configuration.
 pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
     let setting = of.setting.as_str();
     let has = |word: &str| setting.contains(word);
@@ -32,7 +32,7 @@ pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
     }
 }
 
-/// Tests of a loss that no fault stands for: the store itself is taken away from under its holders.
+/// Tests of a loss without a fault of the table: the store itself is removed or replaced while locks are held.
 pub(crate) fn evidence_of_loss(of: &Guarantees) -> &'static [&'static str] {
     match of.backend {
         "file" => &[
@@ -79,7 +79,7 @@ fn redis(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreRestart if has("appendfsync") => {
             Shown(&["runs/redis::redis_with_its_log_on_disk"])
         }
-        // A server that was killed has nothing left, as after a loss of power.
+        // A server that was killed has no data left, as after a loss of power.
         Fault::StoreRestart | Fault::PowerLoss => {
             Shown(&["runs/redis::redis_that_forgets_with_the_guard"])
         }
@@ -101,7 +101,7 @@ fn redlock(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
         Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
             Shown(&["tenure/tests/redis/majorities::without_the_guard_two_hold_it"])
         }
-        // Of each of its servers.
+        // The settings are those of each of its servers.
         Fault::PowerLoss if has("always") => {
             Shown(&["tenure/tests/redis/restarts::the_power_is_lost"])
         }
@@ -145,7 +145,7 @@ fn sessions(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidenc
         Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
             Shown(&["runs/databases::sessions_whose_server_forgets_let_two_hold"])
         }
-        // Sessions are gone with the server, whatever it has on disk.
+        // Sessions end with the server, no matter what is on its disk.
         Fault::StoreRestart | Fault::PowerLoss => {
             Shown(&["runs/databases::sessions_with_the_guard"])
         }

@@ -1,4 +1,4 @@
-//! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites them.
+//! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites docs/guarantees.md.
 
 mod evidence;
 
@@ -15,7 +15,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What every backend of this build declares, in the order of the schemes.
+/// The guarantees that every backend of this build declares, in the order of the schemes.
 async fn declared() -> Vec<Guarantees> {
     // Tests run side by side.
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -57,7 +57,7 @@ fn sessions() -> Vec<Guarantees> {
     settings.into_iter().map(of).collect()
 }
 
-/// One server or several; what nodes are called makes no difference to what is safe.
+/// One server or several; the names of the nodes make no difference to the guarantees.
 fn zookeeper() -> [Guarantees; 2] {
     use tenure::zookeeper::{Configuration, guarantees};
     let plain = Configuration::default();
@@ -70,7 +70,7 @@ fn zookeeper() -> [Guarantees; 2] {
     ]
 }
 
-/// The databases, and what makes a difference in them.
+/// The databases, with the settings that change the guarantees.
 fn table() -> Vec<Guarantees> {
     use tenure::tables::{Configuration, Database, Durability, guarantees};
     let plain = Configuration::new(Database::Postgres);
@@ -97,7 +97,7 @@ fn table() -> Vec<Guarantees> {
     ]
 }
 
-/// The settings of a Redis that make a difference.
+/// The settings of Redis that change the guarantees.
 fn redis() -> Vec<Guarantees> {
     use tenure::majority;
     use tenure::redis::{Configuration, Persistence, guarantees};
@@ -125,7 +125,7 @@ fn redis() -> Vec<Guarantees> {
     ]
 }
 
-/// As it stands in tables and headings.
+/// The title of a configuration in tables and headings.
 fn title(guarantees: &Guarantees) -> String {
     match guarantees.setting.as_str() {
         "" => format!("`{}:`", guarantees.backend),
@@ -133,7 +133,7 @@ fn title(guarantees: &Guarantees) -> String {
     }
 }
 
-/// Faults across, backends down.
+/// The table with a column for each fault and a row for each backend.
 fn overview(all: &[Guarantees]) -> String {
     let mut table = String::from("| Backend |");
     for fault in Fault::ALL {
@@ -185,15 +185,22 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
         let _ = writeln!(page, "- `{}`: {}.", fault.as_str(), fault.description());
     }
     for guarantees in all {
-        let yes_no = |can| if can { "yes" } else { "no" };
-        let order = match guarantees.order {
-            Order::Fair => "first come, first served",
-            Order::Unordered(what) => what,
-            _ => "?",
-        };
-        let _ = write!(
-            page,
-            "
+        write_section(&mut page, guarantees);
+    }
+    page
+}
+
+/// The section about one configuration: its properties, and a row for each fault.
+fn write_section(page: &mut String, guarantees: &Guarantees) {
+    let yes_no = |can| if can { "yes" } else { "no" };
+    let order = match guarantees.order {
+        Order::Fair => "first come, first served",
+        Order::Unordered(what) => what,
+        _ => "?",
+    };
+    let _ = write!(
+        page,
+        "
 ## {}
 
 | | |
@@ -211,33 +218,31 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
 | Fault | Promise | Why | Shown by |
 | --- | --- | --- | --- |
 ",
-            title(guarantees),
-            guarantees.fit,
-            guarantees.liveness,
-            guarantees.clock,
-            guarantees.token,
-            guarantees.waiting,
-            guarantees.loss,
-            shown_by(evidence_of_loss(guarantees)),
-            yes_no(guarantees.shared),
-            yes_no(guarantees.permits),
-            yes_no(guarantees.min_hold),
-            yes_no(guarantees.lock_delay),
-        );
-        for cell in &guarantees.faults {
-            let (fault, note) = (cell.fault.as_str(), cell.note);
-            let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
-                (Promise::NotApplicable, _) => "-".to_owned(),
-                (_, Evidence::NotShown(why)) => format!("no test: {why}"),
-                (_, Evidence::Shown(tests)) => places(tests),
-            };
-            let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
-        }
+        title(guarantees),
+        guarantees.fit,
+        guarantees.liveness,
+        guarantees.clock,
+        guarantees.token,
+        guarantees.waiting,
+        guarantees.loss,
+        shown_by(evidence_of_loss(guarantees)),
+        yes_no(guarantees.shared),
+        yes_no(guarantees.permits),
+        yes_no(guarantees.min_hold),
+        yes_no(guarantees.lock_delay),
+    );
+    for cell in &guarantees.faults {
+        let (fault, note) = (cell.fault.as_str(), cell.note);
+        let shown = match (cell.promise, evidence(guarantees, cell.fault)) {
+            (Promise::NotApplicable, _) => "-".to_owned(),
+            (_, Evidence::NotShown(why)) => format!("no test: {why}"),
+            (_, Evidence::Shown(tests)) => places(tests),
+        };
+        let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
     }
-    page
 }
 
-/// The places of these tests, as they are named in pages.
+/// The names of these tests in the pages.
 fn places(tests: &[&str]) -> String {
     let tests: Vec<_> = tests
         .iter()
@@ -337,7 +342,7 @@ fn the_readme_lists_the_exit_codes_of_the_command_line() {
     assert!(codes.len() > 10, "{codes:?}");
 }
 
-/// Where a test stands, as it is named in pages.
+/// The name of a test in the pages.
 fn place(test: &str) -> String {
     let (file, test) = test.split_once("::").unwrap();
     match file.split_once('/') {

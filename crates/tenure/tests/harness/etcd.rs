@@ -18,9 +18,9 @@ pub(crate) fn open() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
-    open_at(format!("{url}?timeout=2s"), |store| Site {
+    open_at(format!("{url}?timeout=2s"), |store| ServerHarness {
         proxy: Some(proxy),
-        ..Site::new(store, &ETCD)
+        ..ServerHarness::new(store, &ETCD)
     })
 }
 
@@ -31,9 +31,9 @@ pub(crate) fn open_three() -> Opened {
     let relays: Vec<_> = relays.into_iter().map(Proxy::tcp).map(Arc::new).collect();
     let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
     let url = format!("{}?timeout=2s", ETCD.url_by(&addresses));
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         relays,
-        ..Site::new(store, &ETCD)
+        ..ServerHarness::new(store, &ETCD)
     })
 }
 
@@ -47,10 +47,10 @@ pub(crate) fn open_tls() -> Opened {
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
     let url = format!("{url}?timeout=2s&ca={ca}&cert={cert}&key={key}");
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         relays: vec![Arc::new(relay)],
         has_secret: true,
-        ..Site::new(store, &ETCD)
+        ..ServerHarness::new(store, &ETCD)
     })
 }
 
@@ -59,14 +59,14 @@ pub(crate) fn open_lease_per_lock() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let relay = Proxy::tcp(ETCD.members[0].port());
     let url = ETCD.url_by(&[relay.address()]) + "?timeout=2s&lease=lock&prefix=locks/";
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         relays: vec![Arc::new(relay)],
         prefix: "locks/",
-        ..Site::new(store, &ETCD)
+        ..ServerHarness::new(store, &ETCD)
     })
 }
 
-struct Site {
+struct ServerHarness {
     store: Store,
     etcd: &'static Etcd,
     proxy: Option<Proxy>,
@@ -75,7 +75,7 @@ struct Site {
     has_secret: bool,
 }
 
-impl Site {
+impl ServerHarness {
     fn new(store: Store, etcd: &'static Etcd) -> Self {
         Self {
             store,
@@ -98,7 +98,7 @@ impl Site {
     }
 }
 
-impl Harness for Site {
+impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {

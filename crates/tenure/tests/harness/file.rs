@@ -1,4 +1,4 @@
-//! `file:`, one directory per behaviour. The system tells how many hold and wait.
+//! `file:`, one directory for each behaviour. The operating system reports the numbers of holders and waiters.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -29,7 +29,7 @@ pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        // What a behaviour that failed left behind.
+        // Removes what a failed behaviour left.
         let _ = fs::remove_dir_all(&self.dir);
     }
 }
@@ -73,7 +73,7 @@ impl Harness for Directory {
         Some(env!("CARGO_BIN_EXE_tenure-lock-holder").into())
     }
 
-    /// A thread that is blocked in the kernel cannot be called back.
+    /// A thread that is blocked in the kernel's lock call cannot be cancelled.
     fn stale_waiters(&self) -> bool {
         true
     }
@@ -126,7 +126,7 @@ fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
 fn is_locked(path: &Path) -> std::io::Result<bool> {
     let file = match File::open(path) {
         Ok(file) => file,
-        // Gone since the directory was listed.
+        // The file was removed after the directory was listed.
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         Err(err) => return Err(err),
     };
@@ -137,11 +137,11 @@ fn is_locked(path: &Path) -> std::io::Result<bool> {
     }
 }
 
-/// How many threads, of this process and of its holders, are blocked in the kernel's lock call on this file.
+/// The number of threads, of this process and of its holders, that are blocked in the kernel's lock call on this file.
 ///
-/// Asked of each thread. The kernel's list of all locks, `/proc/locks`, would be simpler, but a list of more than
-/// a page is read in pieces, and what changes between two of them makes others appear twice or not at all.
-/// `None` where the number of the system call is not known here.
+/// `/proc` has the system call of each thread. The kernel's list of all locks, `/proc/locks`, would be simpler, but a
+/// list of more than a page is read in pieces, and a change between two of them makes other entries appear twice or not
+/// at all. `None` where the number of the system call is not known here.
 fn waiters(path: &Path) -> std::io::Result<Option<usize>> {
     let flock = match std::env::consts::ARCH {
         "x86_64" => "73",
@@ -166,7 +166,7 @@ fn waiters(path: &Path) -> std::io::Result<Option<usize>> {
     };
     let mut count = 0;
     for process in family()? {
-        // Processes and threads may end while we look at them; then they wait for nothing.
+        // Processes and threads may end meanwhile; then they wait for nothing.
         for thread in fs::read_dir(process.join("task")).into_iter().flatten() {
             count += usize::from(blocked(&thread?.path()).unwrap_or(false));
         }

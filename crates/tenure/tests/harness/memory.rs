@@ -57,7 +57,7 @@ impl Harness for Memory {
         self.store.guarantees().clone()
     }
 
-    /// The table's own view: there is nothing else to look at.
+    /// The view of the lock table itself: the store has no other data.
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
         let status = LockName::new(name).map(|name| self.store.status(&name));
         Box::pin(ready(status.map_err(Failure::from).map(|status| Look {

@@ -33,50 +33,51 @@ pub(crate) fn open_redisson() -> Opened {
 fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Opened {
     let proxy = Proxy::redis(server.port());
     let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
-    open_at(url, move |store| Site {
+    open_at(url, move |store| ServerHarness {
         kind,
         proxy: Some(proxy),
         has_secret: true,
-        ..Site::new(store, vec![server])
+        ..ServerHarness::new(store, vec![server])
     })
 }
 
-/// TLS, a password, no proxy: it cannot look into TLS.
+/// TLS and a password, without a proxy, which cannot read TLS.
 pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static SERVER: LazyLock<Redis> = LazyLock::new(|| Redis::start_tls(&CERTIFICATES));
     let ca = CERTIFICATES.file("ca.crt").display().to_string();
     let url = format!("{}?{FORGETS}&ca={ca}", SERVER.tls_url());
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         has_secret: true,
-        ..Site::new(store, vec![&SERVER])
+        ..ServerHarness::new(store, vec![&SERVER])
     })
 }
 
-/// Failover is slow here, so that a primary that was stopped stays the primary: what a failover does
-/// is tested in `tests/redis`.
+/// Failover is slow here, so that a primary that was stopped stays the primary; `tests/redis` tests failovers.
 pub(crate) fn open_sentinel() -> Opened {
     static WATCHED: LazyLock<SentinelSetup> = LazyLock::new(|| SentinelSetup::start(120_000));
     let url = format!("{}?{FORGETS}", WATCHED.url());
     // A primary that comes back empty empties its replica.
-    open_at(url, |store| Site::new(store, vec![&WATCHED.servers[0]]))
+    open_at(url, |store| {
+        ServerHarness::new(store, vec![&WATCHED.servers[0]])
+    })
 }
 
 pub(crate) fn open_cluster() -> Opened {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(false));
     let url = format!("{}?{FORGETS}", CLUSTER.url());
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         kind: Kind::Cluster,
-        ..Site::new(store, CLUSTER.masters().iter().collect())
+        ..ServerHarness::new(store, CLUSTER.masters().iter().collect())
     })
 }
 
 pub(crate) fn open_redlock() -> Opened {
     static SERVERS: LazyLock<Vec<Redis>> = LazyLock::new(|| independent(5));
     let url = format!("{}?{FORGETS}", redlock_url(&SERVERS));
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         kind: Kind::Majority,
-        ..Site::new(store, SERVERS.iter().collect())
+        ..ServerHarness::new(store, SERVERS.iter().collect())
     })
 }
 
@@ -92,7 +93,7 @@ enum Kind {
     Majority,
 }
 
-struct Site {
+struct ServerHarness {
     store: Store,
     kind: Kind,
     servers: Vec<&'static Redis>,
@@ -100,7 +101,7 @@ struct Site {
     has_secret: bool,
 }
 
-impl Site {
+impl ServerHarness {
     fn new(store: Store, servers: Vec<&'static Redis>) -> Self {
         Self {
             store,
@@ -111,7 +112,7 @@ impl Site {
         }
     }
 
-    /// Does this to all servers.
+    /// Calls `act` on all servers.
     fn all(&self, act: impl Fn(&Redis) + Send + 'static) -> Option<BoxFuture<Verdict>> {
         let servers = self.servers.clone();
         at_once(move || servers.into_iter().for_each(act))
@@ -141,7 +142,7 @@ impl Site {
     }
 }
 
-impl Harness for Site {
+impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
@@ -165,7 +166,7 @@ impl Harness for Site {
     fn evict(&self, name: &str) -> Option<BoxFuture<Verdict>> {
         let name = name.to_owned();
         self.all(move |server| {
-            // A node of a cluster that does not have it says so; another one does it.
+            // A cluster node that does not have the key refuses; another node deletes the key.
             server.ask(&["DEL", &Keys::of(&name).lock]);
         })
     }
@@ -184,7 +185,7 @@ impl Harness for Site {
         self.all(Redis::stop)
     }
 
-    /// Also wakes up a server that was not stopped, which does no harm.
+    /// Also sends SIGCONT to a server that was not stopped, which does no harm.
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         let planner = self.proxy.as_ref().map(Proxy::planner);
         let servers = self.servers.clone();
@@ -212,7 +213,8 @@ impl Harness for Site {
                 });
             }
             if kind == Kind::Cluster {
-                // The nodes serve no request before they have found each other again, which takes longer than a request.
+                // The nodes serve no request before they have found each other again, which takes longer than a
+                // request.
                 until("the cluster is whole", || {
                     servers.iter().all(|server| {
                         let info = server.ask(&["CLUSTER", "INFO"]).text();
@@ -224,7 +226,7 @@ impl Harness for Site {
     }
 }
 
-/// Where a lock lies, by the published format and not by the library's code.
+/// The keys of a lock, by the published format and not by the library's code.
 struct Keys {
     lock: String,
     queue: String,
@@ -257,7 +259,7 @@ impl Keys {
         }
     }
 
-    /// The holder, if there is one, and how many wait, as one server has it.
+    /// The holder, if there is one, and the number of waiters, on one server.
     fn look(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["GET", &self.lock]) {
             // The name is reserved, and there is no holder.
@@ -266,7 +268,7 @@ impl Keys {
             _ => None,
         };
         let waiters = match server.ask(&["LLEN", &self.queue]) {
-            // Two elements of each.
+            // The list has two elements for each waiter.
             Value::Int(length) => usize::try_from(length / 2).unwrap_or(0),
             _ => 0,
         };

@@ -45,7 +45,7 @@ fn open_over(
     })
 }
 
-/// One client's view of the nodes. The suite makes replies late on purpose, so no node is given up early.
+/// The backend of one client over the nodes. The suite delays replies on purpose, so no node is given up early.
 fn store(nodes: &[memory::Backend]) -> Result<Arc<majority::Store>, Error> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
     let settings = majority::Settings::default().with_node_timeout(TTL * 2);
@@ -74,7 +74,7 @@ impl Harness for Redlock {
         self.guarantees.clone()
     }
 
-    /// On the nodes themselves, and anything that is left on any of them counts.
+    /// Inspects the nodes themselves; an entry that is left on any node counts.
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
         let name = LockName::new(name);
         let nodes = self.nodes.clone();
@@ -121,7 +121,7 @@ impl Harness for Redlock {
         })
     }
 
-    /// Of one node: all get as many, as long as nothing goes wrong.
+    /// The requests to one node: without faults all nodes get the same number.
     fn requests(&self) -> Option<u64> {
         Some(self.nodes[0].requests())
     }
@@ -138,7 +138,7 @@ impl Harness for Redlock {
         })
     }
 
-    /// On every node: what befalls a minority goes unnoticed, which `tests/redlock.rs` shows.
+    /// On every node, because a fault of a minority has no effect, as `tests/redlock.rs` shows.
     fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
         let disturbance = match trouble {
             Trouble::RequestLost => Disturbance::RequestLost,
@@ -176,7 +176,7 @@ impl Harness for Redlock {
         })
     }
 
-    /// As many nodes as may fail, each kept from voting for one ttl.
+    /// Restarts as many nodes as may fail; each of them has no vote for one ttl.
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {
         self.only_virtual(|nodes| {
             let minority = (nodes.len() - 1) / 2;

@@ -1,4 +1,4 @@
-//! What the harnesses of real servers have in common.
+//! The common part of the harnesses of real servers.
 
 #![allow(dead_code, reason = "with few features not all of it is used")]
 
@@ -14,7 +14,7 @@ use tenure_testkit::proxy::{Fault, Planner};
 
 pub(crate) type Opened = BoxFuture<Result<Arc<dyn Harness>, Failure>>;
 
-/// Where clients find a store, and what it promises.
+/// The URL and the guarantees of a store.
 pub(crate) struct Store {
     pub(crate) url: String,
     pub(crate) guarantees: Guarantees,
@@ -27,7 +27,7 @@ impl Store {
     }
 }
 
-/// Makes the tables that the store needs, asks for its guarantees, and opens a harness with them.
+/// Creates the tables that the store needs, asks for its guarantees, and opens a harness with them.
 pub(crate) fn open_at<H: Harness>(
     url: String,
     harness: impl FnOnce(Store) -> H + Send + 'static,

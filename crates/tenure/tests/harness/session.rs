@@ -44,7 +44,7 @@ fn open(database: Database) -> Opened {
             (proxy, url)
         }
     };
-    open_at(format!("{url}?{OPTIONS}"), move |store| Site {
+    open_at(format!("{url}?{OPTIONS}"), move |store| ServerHarness {
         store,
         database,
         proxy: Arc::new(proxy),
@@ -57,13 +57,13 @@ enum Database {
     Postgres(&'static Postgres),
 }
 
-struct Site {
+struct ServerHarness {
     store: Store,
     database: Database,
     proxy: Arc<Proxy>,
 }
 
-impl Harness for Site {
+impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {

@@ -1,4 +1,4 @@
-//! What a store cannot show, and why not.
+//! The behaviours that a store cannot show, each group with its reason.
 
 #![allow(dead_code, reason = "without some features nobody needs all of it")]
 
@@ -154,7 +154,7 @@ pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (
     ],
 );
 
-/// Of a store without a proxy that counts its requests and loses them.
+/// For a store without a proxy, which would count its requests and lose some of them.
 pub(crate) const NO_PROXY: &[Skips] = &[
     NO_LOST_REQUESTS,
     NO_LOST_REQUESTS_OF_LEASES,

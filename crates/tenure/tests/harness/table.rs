@@ -26,7 +26,7 @@ pub(crate) fn open_mysql() -> Opened {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
     let proxy = Proxy::mysql(SERVER.port());
     let url = SERVER.url_at(proxy.port()) + OPTIONS;
-    open_site(url, Database::MySql(&SERVER), Some(proxy))
+    open_harness(url, Database::MySql(&SERVER), Some(proxy))
 }
 
 pub(crate) fn open_postgres() -> Opened {
@@ -38,17 +38,17 @@ pub(crate) fn open_postgres() -> Opened {
     let (server, inside) = &*SERVER;
     let proxy = Proxy::postgres(server.port());
     let url = server.url_at(proxy.port()) + OPTIONS;
-    open_site(url, Database::Postgres(server, inside), Some(proxy))
+    open_harness(url, Database::Postgres(server, inside), Some(proxy))
 }
 
 pub(crate) fn open_sqlite() -> Opened {
     let file = Arc::new(DatabaseFile::new());
     let url = format!("{}?timeout=3s", file.url());
-    open_site(url, Database::File(file), None)
+    open_harness(url, Database::File(file), None)
 }
 
-fn open_site(url: String, database: Database, proxy: Option<Proxy>) -> Opened {
-    open_at(url, |store| Site {
+fn open_harness(url: String, database: Database, proxy: Option<Proxy>) -> Opened {
+    open_at(url, |store| ServerHarness {
         store,
         database,
         proxy: proxy.map(Arc::new),
@@ -102,7 +102,7 @@ impl Database {
     }
 }
 
-struct Site {
+struct ServerHarness {
     store: Store,
     database: Database,
     proxy: Option<Arc<Proxy>>,
@@ -110,7 +110,7 @@ struct Site {
     pause: Arc<Mutex<Option<SqliteConnection>>>,
 }
 
-impl Site {
+impl ServerHarness {
     fn planner(&self) -> Option<Planner> {
         self.proxy.as_ref().map(|proxy| proxy.planner())
     }
@@ -121,7 +121,7 @@ impl Site {
     }
 }
 
-impl Harness for Site {
+impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
@@ -180,11 +180,11 @@ impl Harness for Site {
         at_once(move || planner.cut())
     }
 
-    /// The proxy passes no reply on; a file is locked by another connection.
+    /// The proxy forwards no reply; a file is locked by another connection.
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
         if let Some(proxy) = self.proxy.clone() {
             return at_once(
-                move || // What is asked is done, so that nothing is under way any more when this ends.
+                move || // The server executes the requests, so that no request is pending when the pause ends.
                 proxy.hold(Direction::Down, true),
             );
         }

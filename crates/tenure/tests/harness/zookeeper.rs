@@ -14,15 +14,16 @@ use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, Zookeeper};
 
-/// Under it all locks of the suite lie.
+/// The path of all locks of the suite.
 const ROOT: &str = "/tests/locks";
 
 /// One server, each harness with its own proxy in front, and a user to whom the nodes belong.
 pub(crate) fn open() -> Opened {
-    static SERVER: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start_with(EAGER, &[]));
+    static SERVER: LazyLock<Zookeeper> =
+        LazyLock::new(|| Zookeeper::start_with(COLLECT_CONTAINERS_SOON, &[]));
     let proxy = Proxy::zookeeper(SERVER.port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
-    open_at(url(&hosts), |store| Site {
+    open_at(url(&hosts), |store| ServerHarness {
         store,
         servers: vec![&SERVER],
         proxies: vec![proxy],
@@ -30,17 +31,18 @@ pub(crate) fn open() -> Opened {
     })
 }
 
-/// Containers are collected as soon as they are empty, as in a minute they may be anywhere.
-const EAGER: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
+/// Empty containers are removed soon, to test what happens in general after up to a minute.
+const COLLECT_CONTAINERS_SOON: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
 
-/// All stand still at the same time here, for longer than the two seconds after which they would give each other up. The
-/// election that follows then is not what these behaviours are about (`tests/zookeeper/failovers.rs` is), and once took
-/// longer than any of them waits.
-const PATIENT: &str = "syncLimit=50";
+/// Some behaviours stop all servers at the same time, for longer than the two seconds after which servers give each
+/// other up. The election that would follow is tested in `tests/zookeeper/failovers.rs`; once it took longer than any
+/// behaviour waits.
+const LONG_SYNC_LIMIT: &str = "syncLimit=50";
 
 /// Three servers, each with a proxy in front that is left alone.
 pub(crate) fn open_ensemble() -> Opened {
-    static ENSEMBLE: LazyLock<Ensemble> = LazyLock::new(|| Ensemble::start_with(&[], &[PATIENT]));
+    static ENSEMBLE: LazyLock<Ensemble> =
+        LazyLock::new(|| Ensemble::start_with(&[], &[LONG_SYNC_LIMIT]));
     let servers: Vec<_> = ENSEMBLE.nodes.iter().collect();
     let proxies: Vec<_> = servers
         .iter()
@@ -48,7 +50,7 @@ pub(crate) fn open_ensemble() -> Opened {
         .collect();
     let host = |proxy: &Proxy| format!("127.0.0.1:{}", proxy.port());
     let hosts: Vec<_> = proxies.iter().map(host).collect();
-    open_at(url(&hosts.join(",")), |store| Site {
+    open_at(url(&hosts.join(",")), |store| ServerHarness {
         store,
         servers,
         proxies,
@@ -56,7 +58,7 @@ pub(crate) fn open_ensemble() -> Opened {
     })
 }
 
-/// TLS, of which the proxy sees nothing.
+/// TLS, which the proxy cannot read.
 pub(crate) fn open_tls() -> Opened {
     static CERTIFICATES: LazyLock<Certificates> = LazyLock::new(Certificates::make);
     static SERVER: LazyLock<Zookeeper> =
@@ -65,7 +67,7 @@ pub(crate) fn open_tls() -> Opened {
     let proxy = Proxy::zookeeper(SERVER.tls_port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
     let url = url(&hosts) + "&tls=on&ca=" + &ca;
-    open_at(url, |store| Site {
+    open_at(url, |store| ServerHarness {
         store,
         servers: vec![&SERVER],
         proxies: vec![proxy],
@@ -77,22 +79,22 @@ fn url(hosts: &str) -> String {
     format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=2s")
 }
 
-struct Site {
+struct ServerHarness {
     store: Store,
     servers: Vec<&'static Zookeeper>,
     proxies: Vec<Proxy>,
     sees_requests: bool,
 }
 
-impl Site {
-    /// Does this to all servers.
+impl ServerHarness {
+    /// Calls `act` on all servers.
     fn all(&self, act: impl Fn(&Zookeeper) + Send + 'static) -> Option<BoxFuture<Verdict>> {
         let servers = self.servers.clone();
         at_once(move || servers.into_iter().for_each(act))
     }
 }
 
-impl Harness for Site {
+impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
@@ -159,7 +161,7 @@ impl Harness for Site {
         self.all(Zookeeper::stop)
     }
 
-    /// Also wakes up a server that was not stopped, which does no harm.
+    /// Also sends SIGCONT to a server that was not stopped, which does no harm.
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         let planners: Vec<_> = self.proxies.iter().map(Proxy::planner).collect();
         let servers = self.servers.clone();
@@ -229,7 +231,7 @@ impl Queue {
     }
 }
 
-/// What a path cannot have in it, as `%` and two digits.
+/// Writes the characters that a path cannot contain as `%` and two digits.
 fn encoded(name: &str) -> String {
     let mut text = String::new();
     for char in name.chars() {

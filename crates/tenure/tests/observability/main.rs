@@ -1,4 +1,4 @@
-//! What locks show: metrics in a recorder, spans in a subscriber.
+//! The metrics and the spans of locks, kept by a recorder and a subscriber.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -120,7 +120,7 @@ fn every_end_of_an_acquisition_is_counted_and_nothing_goes_on_waiting() {
         assert_eq!(closed.await.unwrap().unwrap_err().kind(), ErrorKind::Closed);
         assert_eq!((count("failed"), waiting()), (1.0, 0.0));
         assert_eq!(wait("failed"), [3.0]);
-        // What was held is lost with the client.
+        // Closing the client loses its holds.
         assert_eq!(recorder.value("tenure_held{store=memory}"), 0.0);
         assert_eq!(
             recorder.value("tenure_lost_total{reason=session_gone,store=memory}"),
@@ -130,7 +130,7 @@ fn every_end_of_an_acquisition_is_counted_and_nothing_goes_on_waiting() {
         assert_eq!(recorder.value("tenure_held{store=memory}"), 0.0);
         assert_eq!(recorder.values("tenure_hold_seconds{store=memory}"), [3.0]);
 
-        // What is refused before the store is asked is no acquisition.
+        // A call that is refused before the store is asked is no acquisition.
         client.lock("").acquire().await.unwrap_err();
         client
             .lock("a")
@@ -152,7 +152,7 @@ fn a_loss_is_counted_once_with_its_reason_however_it_is_found() {
                 "tenure_lost_total{{reason={reason},store=memory}}"
             ))
         };
-        // By the renewal task.
+        // The renewal task finds the loss.
         let guard = client
             .lock("a")
             .max_hold(10 * SECOND)
@@ -166,7 +166,7 @@ fn a_loss_is_counted_once_with_its_reason_however_it_is_found() {
         assert!(guard.release().await.unwrap_err().is_lost());
         assert_eq!((lost("max_hold"), held()), (1.0, 0.0));
 
-        // By the clock, before the renewal task ran.
+        // Reading the clock finds the loss before the renewal task runs.
         let guard = client
             .lock("b")
             .renew(Renew::Never)
@@ -179,7 +179,7 @@ fn a_loss_is_counted_once_with_its_reason_however_it_is_found() {
         settle().await;
         assert_eq!(lost("expired"), 1.0);
 
-        // By the store, at the release and at a renewal.
+        // The store reports the loss at the release, and at a renewal.
         let guard = client.lock("c").acquire().await.unwrap();
         store.expire("c").unwrap();
         assert!(guard.release().await.unwrap_err().is_lost());

@@ -1,4 +1,4 @@
-//! A recorder that keeps everything, to be compared with what happened.
+//! A recorder that keeps all values, for comparison with the expected ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use metrics::{
     SharedString, Unit,
 };
 
-/// One series. A gauge has the sum of its changes.
+/// One series. For a gauge this is the sum of its changes.
 #[derive(Default)]
 struct Series {
     sum: Mutex<f64>,
@@ -79,7 +79,7 @@ impl Memory {
         *self.known(series).sum.lock().unwrap()
     }
 
-    /// What a histogram was given, in order.
+    /// The values of a histogram, in order.
     pub(crate) fn values(&self, series: &str) -> Vec<f64> {
         self.known(series).values.lock().unwrap().clone()
     }

@@ -5,29 +5,29 @@ use std::pin::pin;
 use tenure::{ErrorKind, LostReason};
 use tracing::Instrument as _;
 
-use crate::subscriber::{Spy, enable_all_spans};
+use crate::subscriber::{SpanRecorder, enable_all_spans};
 use crate::{SECOND, futures_poll, settle, store};
 
-fn spied(test: impl AsyncFnOnce(&Spy)) {
+fn recorded(test: impl AsyncFnOnce(&SpanRecorder)) {
     enable_all_spans();
-    let spy = Spy::default();
+    let recorder = SpanRecorder::default();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    tracing::subscriber::with_default(spy.clone(), || runtime.block_on(test(&spy)));
+    tracing::subscriber::with_default(recorder.clone(), || runtime.block_on(test(&recorder)));
 }
 
 #[test]
 fn an_acquisition_lies_in_the_span_of_its_caller_and_a_hold_follows_from_it() {
-    spied(async |spy| {
+    recorded(async |recorder| {
         let (store, client) = store();
         let request = tracing::info_span!("request");
         let lock = client.lock("orders/42").wait(5 * SECOND);
         let guard = lock.acquire().instrument(request.clone()).await.unwrap();
 
-        let acquire = &spy.named("tenure.acquire")[0];
-        assert_eq!(acquire.parent, spy.place("request"));
+        let acquire = &recorder.named("tenure.acquire")[0];
+        assert_eq!(acquire.parent, recorder.index("request"));
         assert!(acquire.is_closed());
         let fields = ["store", "name", "mode", "wait", "token", "outcome", "error"];
         let token = guard.token().to_string();
@@ -43,10 +43,10 @@ fn an_acquisition_lies_in_the_span_of_its_caller_and_a_hold_follows_from_it() {
                 ""
             ]
         );
-        let hold = &spy.named("tenure.hold")[0];
+        let hold = &recorder.named("tenure.hold")[0];
         assert_eq!(
             (hold.parent, hold.follows_from),
-            (None, spy.place("tenure.acquire"))
+            (None, recorder.index("tenure.acquire"))
         );
         assert!(!hold.is_closed());
         let fields = ["store", "name", "mode", "token", "outcome", "reason"];
@@ -54,18 +54,18 @@ fn an_acquisition_lies_in_the_span_of_its_caller_and_a_hold_follows_from_it() {
             fields.map(|field| hold.field(field)),
             ["memory", "orders/42", "exclusive", &token, "", ""]
         );
-        // The span of the caller ends on time, however long the lock is held.
+        // The span of the caller ends with its own work, no matter how long the lock is held.
         drop(request);
-        assert!(spy.named("request")[0].is_closed());
+        assert!(recorder.named("request")[0].is_closed());
 
         store.advance(SECOND);
         guard.release().await.unwrap();
-        let hold = &spy.named("tenure.hold")[0];
+        let hold = &recorder.named("tenure.hold")[0];
         assert!(hold.is_closed());
         assert_eq!(hold.field("outcome"), "released");
 
         drop(client.lock("b").acquire().await.unwrap());
-        let hold = &spy.named("tenure.hold")[1];
+        let hold = &recorder.named("tenure.hold")[1];
         assert!(hold.is_closed());
         assert_eq!(hold.field("outcome"), "released");
     });
@@ -73,14 +73,14 @@ fn an_acquisition_lies_in_the_span_of_its_caller_and_a_hold_follows_from_it() {
 
 #[test]
 fn a_hold_that_is_lost_ends_with_the_reason_while_its_guard_lives() {
-    spied(async |spy| {
+    recorded(async |recorder| {
         let (store, client) = store();
         let lock = client.lock("a").max_hold(10 * SECOND);
         let guard = lock.acquire().await.unwrap();
         settle().await;
         store.advance(11 * SECOND);
         assert_eq!(guard.lost().await, LostReason::MaxHold);
-        let hold = &spy.named("tenure.hold")[0];
+        let hold = &recorder.named("tenure.hold")[0];
         assert!(hold.is_closed());
         assert_eq!(
             (hold.field("outcome"), hold.field("reason")),
@@ -91,10 +91,10 @@ fn a_hold_that_is_lost_ends_with_the_reason_while_its_guard_lives() {
 
 #[test]
 fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
-    spied(async |spy| {
+    recorded(async |recorder| {
         let (_store, client) = store();
         let ends = || {
-            let spans = spy.named("tenure.acquire");
+            let spans = recorder.named("tenure.acquire");
             let last = spans.last().unwrap().clone();
             (
                 last.is_closed(),
@@ -111,16 +111,20 @@ fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
         {
             let mut waits = pin!(lock.acquire());
             assert!(futures_poll(waits.as_mut()).is_pending());
-            assert_eq!(spy.entered(), 0);
+            assert_eq!(recorder.entered(), 0);
             assert!(!ends().0);
         }
-        // The future is gone, and with it the request.
+        // The future was dropped, and its request with it.
         let mut waits = Box::pin(lock.acquire());
         assert!(futures_poll(waits.as_mut()).is_pending());
         drop(waits);
         assert_eq!(ends(), end("forever", "cancelled"));
         assert_eq!(
-            spy.named("tenure.acquire").last().unwrap().field("name"),
+            recorder
+                .named("tenure.acquire")
+                .last()
+                .unwrap()
+                .field("name"),
             "a, b"
         );
 
@@ -128,12 +132,12 @@ fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
         let err = client.lock("a").acquire().await.unwrap_err();
         assert_eq!(err.kind(), ErrorKind::Closed);
         assert_eq!(ends(), end("forever", "failed"));
-        let failed = spy.named("tenure.acquire").pop().unwrap();
+        let failed = recorder.named("tenure.acquire").pop().unwrap();
         assert_eq!(failed.field("error"), err.to_string());
         assert_eq!(failed.field("token"), "");
         drop(guard);
-        assert_eq!(spy.entered(), 0);
-        let holds = spy.named("tenure.hold");
+        assert_eq!(recorder.entered(), 0);
+        let holds = recorder.named("tenure.hold");
         assert!(holds.iter().all(|hold| hold.is_closed()));
         assert_eq!(holds[0].field("reason"), "session_gone");
     });

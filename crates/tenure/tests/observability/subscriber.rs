@@ -9,12 +9,12 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use tracing_core::span::Current;
 
-/// What is known of one span.
+/// One span, with its fields and its relations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SpanRecord {
     pub(crate) name: &'static str,
     pub(crate) fields: BTreeMap<&'static str, String>,
-    /// The place of the parent among all spans.
+    /// The index of the parent among all spans.
     pub(crate) parent: Option<usize>,
     pub(crate) follows_from: Option<usize>,
     metadata: Option<&'static Metadata<'static>>,
@@ -47,30 +47,30 @@ struct Spans {
     entered: Vec<usize>,
 }
 
-/// A cheap clone, for the test and for `tracing`. Made for one thread.
+/// A subscriber for one thread. A clone shares its spans, for the test and for `tracing`.
 #[derive(Clone, Default)]
-pub(crate) struct Spy(Arc<Mutex<Spans>>);
+pub(crate) struct SpanRecorder(Arc<Mutex<Spans>>);
 
-impl Spy {
+impl SpanRecorder {
     /// All spans of that name, in the order in which they began.
     pub(crate) fn named(&self, name: &str) -> Vec<SpanRecord> {
         let all = self.0.lock().unwrap().all.clone();
         all.into_iter().filter(|span| span.name == name).collect()
     }
 
-    /// The place of the first span of that name.
-    pub(crate) fn place(&self, name: &str) -> Option<usize> {
+    /// The index of the first span of that name.
+    pub(crate) fn index(&self, name: &str) -> Option<usize> {
         let spans = self.0.lock().unwrap();
         spans.all.iter().position(|span| span.name == name)
     }
 
-    /// How many spans are entered at this moment.
+    /// The number of spans that are entered at this moment.
     pub(crate) fn entered(&self) -> usize {
         self.0.lock().unwrap().entered.len()
     }
 }
 
-/// Wants every span and keeps none. It is there for all threads, from before the first span.
+/// A subscriber for all threads that enables every span and keeps none, installed before the first span.
 ///
 /// Otherwise a span that one thread reaches first while no subscriber exists could stay off: `tracing` remembers for
 /// each span whether a subscriber wants it, and a subscriber that another thread installs at that moment is missed.
@@ -96,18 +96,18 @@ impl Subscriber for EverySpan {
     fn exit(&self, _: &Id) {}
 }
 
-/// To be called before a test makes its first span.
+/// Enables all spans. A test calls this before its first span.
 pub(crate) fn enable_all_spans() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(EverySpan).unwrap());
 }
 
 /// Ids start at 1.
-fn place(id: &Id) -> usize {
+fn index(id: &Id) -> usize {
     id.into_u64() as usize - 1
 }
 
-impl Subscriber for Spy {
+impl Subscriber for SpanRecorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_span()
     }
@@ -115,7 +115,7 @@ impl Subscriber for Spy {
     fn new_span(&self, span: &Attributes<'_>) -> Id {
         let mut spans = self.0.lock().unwrap();
         let parent = match (span.parent(), span.is_contextual()) {
-            (Some(parent), _) => Some(place(parent)),
+            (Some(parent), _) => Some(index(parent)),
             (None, true) => spans.entered.last().copied(),
             (None, false) => None,
         };
@@ -132,43 +132,43 @@ impl Subscriber for Spy {
     }
 
     fn record(&self, id: &Id, values: &Record<'_>) {
-        values.record(&mut self.0.lock().unwrap().all[place(id)]);
+        values.record(&mut self.0.lock().unwrap().all[index(id)]);
     }
 
     fn record_follows_from(&self, id: &Id, follows: &Id) {
-        self.0.lock().unwrap().all[place(id)].follows_from = Some(place(follows));
+        self.0.lock().unwrap().all[index(id)].follows_from = Some(index(follows));
     }
 
     fn event(&self, _: &Event<'_>) {}
 
     fn enter(&self, id: &Id) {
-        self.0.lock().unwrap().entered.push(place(id));
+        self.0.lock().unwrap().entered.push(index(id));
     }
 
     fn exit(&self, id: &Id) {
         let left = self.0.lock().unwrap().entered.pop();
-        assert_eq!(left, Some(place(id)), "spans are left in the wrong order");
+        assert_eq!(left, Some(index(id)), "spans are left in the wrong order");
     }
 
     fn clone_span(&self, id: &Id) -> Id {
-        self.0.lock().unwrap().all[place(id)].handles += 1;
+        self.0.lock().unwrap().all[index(id)].handles += 1;
         id.clone()
     }
 
     fn try_close(&self, id: Id) -> bool {
-        let span = &mut self.0.lock().unwrap().all[place(&id)];
+        let span = &mut self.0.lock().unwrap().all[index(&id)];
         span.handles -= 1;
         span.handles == 0
     }
 
     fn current_span(&self) -> Current {
         let spans = self.0.lock().unwrap();
-        let Some(place) = spans.entered.last().copied() else {
+        let Some(index) = spans.entered.last().copied() else {
             return Current::none();
         };
-        let metadata = spans.all[place].metadata;
+        let metadata = spans.all[index].metadata;
         metadata.map_or(Current::none(), |metadata| {
-            Current::new(Id::from_u64(place as u64 + 1), metadata)
+            Current::new(Id::from_u64(index as u64 + 1), metadata)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Many requests at the same time go to the server together; each gets its own answer all the same.
+//! Requests that a client makes at the same time are sent together, and each request gets its own answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,8 +66,8 @@ async fn many_requests_take_a_few_scripts() {
         }
         release_all(guards).await;
         let requests = site.proxy.requests() - before;
-        // One by one they would be 128. Some go alone before there are enough for a batch, and in the first round all go twice,
-        // because the server does not know the scripts yet.
+        // One by one they would be 128. Some go alone before there are enough for a batch, and in the first round all
+        // go twice, because the server does not know the scripts yet.
         assert!(
             requests < if round == 0 { 48 } else { 24 },
             "{requests} requests"
@@ -312,7 +312,7 @@ async fn a_batch_of_releases_goes_wrong() {
 async fn settle(site: &Site, names: &[String]) {
     assert!(site.proxy.is_done(), "the fault did not happen");
     site.proxy.resume();
-    until("nobody holds any", || {
+    until("no lock is held", || {
         names
             .iter()
             .all(|name| owner(&site.server, name).is_empty())
@@ -345,7 +345,7 @@ async fn a_batch_of_dropped_requests() {
             tokio::task::yield_now().await;
         }
     }
-    until("nobody holds any", || {
+    until("no lock is held", || {
         names.iter().all(|name| owner(&server, name).is_empty())
     })
     .await;

@@ -117,8 +117,8 @@ async fn a_thousand_failed_tries_leave_nothing() {
     take_and_release(&second, "x", TTL).await;
 }
 
-/// The server's wall clock stands still, so the key of a dead holder never expires: no client is granted the lock, and
-/// waits end all the same, by the client's clock. Tokens still grow.
+/// The server's wall clock stands still, so the key of a dead holder never expires: no client is granted the lock.
+/// Waits end by the client's clock, and tokens still grow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_clock_ends_no_lease_and_every_wait() {
     needs!(redis, "cc");

@@ -1,5 +1,5 @@
-//! The server's wall clock jumps. Redis ends leases by it, so a jump forward voids claims; what must hold
-//! all the same is the order of tokens.
+//! The server's wall clock jumps. Redis ends leases by that clock, so after a jump forward two clients may hold a lock;
+//! the order of tokens must still be correct.
 
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, connect, owner, soon, start_acquire, take, take_and_release,

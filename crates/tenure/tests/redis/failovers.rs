@@ -109,7 +109,8 @@ async fn the_primary_is_replaced_by_order() {
     assert_eq!(owner(replica, "x"), "");
 }
 
-/// What the table gives up: a replica that has not heard of the lock takes over. Tokens grow all the same.
+/// A replica that lacks the lock takes over, and two clients hold the lock, as the guarantee table says. Tokens still
+/// grow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_lags_takes_over() {
     needs!(redis);

@@ -97,7 +97,10 @@ async fn one_key_of_a_lock_is_deleted() {
             "two hold it"
         );
         soon(guard.release()).await.unwrap();
-        until("nobody holds it", || owner(&server, "x").is_empty()).await;
+        until("no client holds the lock", || {
+            owner(&server, "x").is_empty()
+        })
+        .await;
         assert_all_expire(&server);
     }
 }

@@ -31,7 +31,7 @@ async fn a_holder_and_a_waiter_are_killed() {
     assert_eq!(server.ask(&["PUBSUB", "CHANNELS", "*"]).items().len(), 2);
     holder.kill().unwrap();
     waiter.kill().unwrap();
-    until("nobody listens", || {
+    until("no client is subscribed", || {
         server.ask(&["PUBSUB", "CHANNELS", "*"]).items().is_empty()
     })
     .await;

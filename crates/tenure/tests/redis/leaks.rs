@@ -35,7 +35,7 @@ async fn ten_thousand_dropped_acquires() {
     let (client, other) = (client_of(&server).await, client_of(&server).await);
     let holder = take(&other, "held", TTL * 100).await;
     drop_acquires(&client, TTL, 10_000, 97).await;
-    until("nothing is held, nobody waits", || {
+    until("no lock is held, no client waits", || {
         let left = keys(&server);
         waiting(&server, "held") == 0
             && left
@@ -155,9 +155,9 @@ async fn a_hundred_clients_come_and_go() {
     assert_all_expire(&server);
 }
 
-/// A request for a lock cannot be called back. When its caller gives up while the request is on its way, and it arrives
-/// after everybody else is done, the server grants it. That lasts until the client has the answer: then it gives the
-/// lock back. Redisson's waiters make such a request whenever they have just subscribed.
+/// A request that was sent cannot be cancelled. When its caller gives up before the request arrives, and it arrives
+/// after all other clients have ended, the server grants the lock. The hold lasts until the client gets the answer and
+/// releases the lock. Redisson's waiters send such a request each time after they have subscribed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
     needs!(redis);

@@ -304,7 +304,7 @@ async fn two_nodes_are_dead_and_then_three() {
         next = soon(lock.try_acquire()).await.ok().flatten();
     }
     soon(next.unwrap().release()).await.unwrap();
-    until("nobody holds it anywhere", || {
+    until("no client holds the lock on any server", || {
         [1, 2, 4]
             .iter()
             .all(|at| owner(&servers[*at], "x").is_empty())

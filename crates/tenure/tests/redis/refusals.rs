@@ -15,7 +15,7 @@ use tenure_testkit::process::{Port, new_directory};
 use tenure_testkit::redis::{Cluster, PASSWORD, Redis, USER};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_listens_there() {
+async fn no_server_listens_there() {
     let port = Port::reserve();
     let url = format!("redis://{USER}:{PASSWORD}@127.0.0.1:{}/", port.number());
     let refused = soon(tenure::connect(&url)).await;

@@ -22,7 +22,7 @@ struct Restarted {
     _clients: [Client; 2],
 }
 
-/// `ttl`: that of the old holder. Everybody waits for as long as it takes.
+/// `ttl`: the ttl of the old holder. All clients wait without a limit.
 async fn restart(server: &Redis, options: &str, ttl: Duration) -> Restarted {
     let proxy = Proxy::redis(server.port());
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;

@@ -38,16 +38,16 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
 fn a_secured_server_wants_its_password() {
     needs!(redis);
     let server = Redis::start_secured(&[]);
-    let mut stranger = Connection::open(server.port()).unwrap();
+    let mut anonymous = Connection::open(server.port()).unwrap();
     assert!(
-        stranger
+        anonymous
             .ask(&["PING"])
             .unwrap()
             .text()
             .starts_with("NOAUTH")
     );
     assert_eq!(
-        stranger.ask(&["AUTH", USER, PASSWORD]).unwrap().text(),
+        anonymous.ask(&["AUTH", USER, PASSWORD]).unwrap().text(),
         "OK"
     );
     assert_eq!(server.ask(&["PING"]).text(), "PONG");

@@ -107,7 +107,7 @@ impl Site {
     /// Nothing stays behind for longer than the ttl.
     pub(crate) async fn settles(&self, name: &str) {
         assert!(self.proxy.is_done(), "the fault did not happen");
-        until("nobody holds it and nobody waits", || {
+        until("no client holds the lock or waits for it", || {
             owner(&self.server, name).is_empty() && waiting(&self.server, name) == 0
         })
         .await;
@@ -163,7 +163,7 @@ async fn at_once<F: Future<Output = ()> + Send + 'static>(
     assert_all_expire(&server);
 }
 
-/// The request of a waiter goes wrong: what it had may be lost, but it is served all the same, or told.
+/// A request of a waiter fails. Its place in the queue may be lost, but the waiter gets the lock or an error.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_goes_wrong_while_it_waits() {
     needs!(redis);

@@ -117,7 +117,7 @@ async fn files_that_are_no_certificates_or_keys_are_named() {
             options.push(option("cert", &certificates, cert));
             options.push(option("key", &certificates, key));
         }
-        // Nobody is asked: no server listens there.
+        // The error comes before any request: no server listens at that port.
         let url = format!("rediss://127.0.0.1:1/?{TIMEOUT}&{}", options.join("&"));
         let refused = soon(tenure::connect(&url)).await;
         assert_says(refused, Invalid, &[culprit, option_named]);

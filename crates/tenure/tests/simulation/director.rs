@@ -21,26 +21,26 @@ const WORKERS: usize = 3;
 /// The longest ttl that workers ask for while there are faults.
 const MAX_TTL: Duration = Duration::from_secs(10);
 const FAULT_PHASE: Duration = Duration::from_secs(900);
-/// How many short phases of work follow a phase with faults. In the first third of them some messages are lost.
+/// The number of short phases of work after a phase with faults. In the first third of them some messages are lost.
 const SHORT_PHASES: u32 = 9;
 const SHORT_PHASE: Duration = Duration::from_secs(6);
-/// Every waiter is served within this time after the faults: the guard of a restart, then dead holders and dead
-/// waiters, each for at most a ttl or [`WAITER_TTL`], one after the other.
+/// Every waiter gets the lock within this time after the faults: the restart guard, then dead holders and dead waiters,
+/// each for at most a ttl or [`WAITER_TTL`], one after the other.
 const SERVED_WITHIN: Duration = Duration::from_secs(60);
 /// Without faults no hold is left to its lease, so after work every name is free within some messages.
 const FREE_WITHIN: Duration = Duration::from_millis(100);
 /// A release of unknown outcome is repeated until there is an answer: some ten tries, each with its time limit.
 const RELEASED_WITHIN: Duration = Duration::from_secs(20);
-/// More steps than this at one instant mean that a task spins.
+/// More steps than this at one instant mean that a task never waits.
 const MAX_STEPS_AT_ONE_INSTANT: u32 = 10_000;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) seed: u64,
-    /// How many phases with faults there are.
+    /// The number of phases with faults.
     pub(crate) fault_phases: u32,
     pub(crate) mutant: Option<Mutant>,
-    /// Keep the whole history, not its tail.
+    /// Whether the whole history is kept, and not only its end.
     pub(crate) keeps_all: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Report {
     pub(crate) history: String,
 }
 
-/// What was found, where it is found again, and how it came to it.
+/// The violation, the seed that repeats it, and the end of the history.
 pub(crate) struct Failure {
     pub(crate) seed: u64,
     pub(crate) at: Duration,
@@ -81,10 +81,10 @@ impl fmt::Debug for Failure {
     }
 }
 
-/// What is going to happen.
+/// A scheduled action.
 #[derive(Clone, Copy, Debug)]
-enum Act {
-    Trouble,
+enum Action {
+    Fault,
     Thaw(usize),
     Heal(usize),
     Up,
@@ -96,9 +96,9 @@ struct Director {
     simulation: Arc<Simulation>,
     machine: Machine,
     random: Random,
-    agenda: BTreeMap<(Time, u64), Act>,
-    acts: u64,
-    /// Those of histories before.
+    agenda: BTreeMap<(Time, u64), Action>,
+    actions: u64,
+    /// The panics of earlier histories on this thread.
     panics: u32,
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn run(setup: Setup) -> Result<Report, Failure> {
         random,
         simulation: simulation.clone(),
         agenda: BTreeMap::new(),
-        acts: 0,
+        actions: 0,
         panics: panics(),
     };
     (0..CLIENTS).for_each(|client| director.begin(client));
@@ -133,7 +133,7 @@ pub(crate) fn run(setup: Setup) -> Result<Report, Failure> {
 }
 
 impl Director {
-    /// The process of a client, with its workers.
+    /// Starts the process of a client, with its workers.
     fn begin(&mut self, number: usize) {
         let network = self.machine.network();
         let handle = self.machine.client(number).clone();
@@ -152,19 +152,19 @@ impl Director {
         }
     }
 
-    /// A process dies: it sends nothing any more, and believes nothing. The store notices at some time.
+    /// Kills a process: it sends nothing any more and has no claims. The store notices that some time later.
     fn kill(&mut self, client: usize) {
         self.note(client, "is killed");
         let link = {
             let link = &mut self.simulation.state().links[client];
-            // Its machine is the same, and so are its wire and its clock.
+            // The new process runs on the same machine, with the same network and clock.
             let mut next = Link::new(link.second);
             next.is_cut = link.is_cut;
             std::mem::replace(link, next)
         };
         link.is_dead.raise();
         self.machine.kill(client);
-        self.simulation.forget(client);
+        self.simulation.remove(client);
         let (simulation, notices) = (self.simulation.clone(), self.random.any_length(3_000));
         self.machine.network().spawn(async move {
             simulation.sleep(notices).await;
@@ -177,8 +177,8 @@ impl Director {
     fn round(&mut self) -> Result<(), String> {
         let resting = |simulation: &Simulation| simulation.resting() == CLIENTS * WORKERS;
         self.simulation.begin_work();
-        self.simulation.state().fault_level = FaultLevel::Everything;
-        self.later(Duration::ZERO, Act::Trouble);
+        self.simulation.state().faults.level = FaultLevel::Everything;
+        self.schedule(Duration::ZERO, Action::Fault);
         self.pass(FAULT_PHASE, |_| false)?;
         self.end_faults();
         self.simulation.end_work();
@@ -186,25 +186,25 @@ impl Director {
             let left = CLIENTS * WORKERS - self.simulation.resting();
             return Err(format!("{left} workers wait for ever after the faults"));
         }
-        // A delayed request arrives now, and may be granted to a client that is gone.
+        // A delayed request may arrive only now, and be granted to a client that is gone.
         self.pass(MAX_DELAY, |_| false)?;
         if !self.pass(MAX_TTL + WAITER_TTL, Simulation::is_free)? {
             return Err("something is left behind when all leases are over".into());
         }
-        for bout in 0..SHORT_PHASES {
-            let (fault_level, bound) = if bout < SHORT_PHASES / 3 {
+        for short_phase in 0..SHORT_PHASES {
+            let (fault_level, bound) = if short_phase < SHORT_PHASES / 3 {
                 (FaultLevel::FewLosses, RELEASED_WITHIN)
             } else {
                 (FaultLevel::Nothing, FREE_WITHIN)
             };
-            self.bout(fault_level, bound)?;
+            self.short_phase(fault_level, bound)?;
         }
         Ok(())
     }
 
-    /// Some work, and then all has to be free long before a lease ends.
-    fn bout(&mut self, fault_level: FaultLevel, bound: Duration) -> Result<(), String> {
-        self.simulation.state().fault_level = fault_level;
+    /// A short phase of work, after which all names must be free long before a lease ends.
+    fn short_phase(&mut self, fault_level: FaultLevel, bound: Duration) -> Result<(), String> {
+        self.simulation.state().faults.level = fault_level;
         self.simulation.begin_work();
         self.pass(SHORT_PHASE, |_| false)?;
         self.simulation.end_work();
@@ -216,7 +216,7 @@ impl Director {
         if !self.pass(bound, Simulation::is_free)? {
             return Err(format!("something is left to its lease: {fault_level:?}"));
         }
-        self.simulation.state().fault_level = FaultLevel::NoNew;
+        self.simulation.state().faults.level = FaultLevel::NoNew;
         Ok(())
     }
 
@@ -229,17 +229,17 @@ impl Director {
             self.notices(client, false);
         }
         let mut state = self.simulation.state();
-        state.fault_level = FaultLevel::NoNew;
-        state.is_down = false;
+        state.faults.level = FaultLevel::NoNew;
+        state.faults.is_down = false;
     }
 
-    fn later(&mut self, pause: Duration, act: Act) {
-        self.acts += 1;
+    fn schedule(&mut self, pause: Duration, perform: Action) {
+        self.actions += 1;
         let at = self.simulation.clock.now().after(pause);
-        self.agenda.insert((at, self.acts), act);
+        self.agenda.insert((at, self.actions), perform);
     }
 
-    /// Lets that much time pass, or less if `done` is true before; says whether it is.
+    /// Lets that much time pass, or less if `done` is true before. Returns whether `done` is true.
     fn pass(&mut self, time: Duration, done: impl Fn(&Simulation) -> bool) -> Result<bool, String> {
         let end = self.simulation.clock.now().after(time);
         let mut spins = 0;
@@ -269,29 +269,29 @@ impl Director {
             while let Some(entry) = self.agenda.first_entry()
                 && entry.key().0 <= next
             {
-                let act = entry.remove();
-                self.act(act);
+                let perform = entry.remove();
+                self.perform(perform);
             }
         }
     }
 
-    fn act(&mut self, act: Act) {
-        match act {
-            Act::Trouble => self.trouble(),
-            Act::Thaw(client) => {
+    fn perform(&mut self, perform: Action) {
+        match perform {
+            Action::Fault => self.inject_fault(),
+            Action::Thaw(client) => {
                 self.note(client, "goes on");
                 self.machine.freeze(client, false);
             }
-            Act::Heal(client) => {
+            Action::Heal(client) => {
                 self.note(client, "is reachable again");
                 self.simulation.state().links[client].is_cut = false;
             }
-            Act::Up => {
+            Action::Up => {
                 self.note(0, "the store is back");
-                self.simulation.state().is_down = false;
+                self.simulation.state().faults.is_down = false;
             }
-            Act::ClientNotices(client) => self.notices(client, true),
-            Act::StoreNotices(client) => self.notices(client, false),
+            Action::ClientNotices(client) => self.notices(client, true),
+            Action::StoreNotices(client) => self.notices(client, false),
         }
     }
 
@@ -310,8 +310,8 @@ impl Director {
         self.simulation.note(client, what, "", 0);
     }
 
-    /// Something happens to somebody, and the next thing is planned.
-    fn trouble(&mut self) {
+    /// Injects a fault of a client or of the store, and schedules the next one.
+    fn inject_fault(&mut self) {
         let client = self.random.below(CLIENTS);
         let lasts = self.random.any_length(30_000);
         match self.random.below(10) {
@@ -319,9 +319,9 @@ impl Director {
                 if !self.machine.is_frozen(client) {
                     self.note(client, "is stopped");
                     self.machine.freeze(client, true);
-                    self.later(lasts, Act::Thaw(client));
+                    self.schedule(lasts, Action::Thaw(client));
                     if lasts > WAITER_TTL {
-                        self.later(WAITER_TTL, Act::StoreNotices(client));
+                        self.schedule(WAITER_TTL, Action::StoreNotices(client));
                     }
                 }
             }
@@ -330,20 +330,20 @@ impl Director {
                     std::mem::replace(&mut self.simulation.state().links[client].is_cut, true);
                 if !is_cut {
                     self.note(client, "is cut off");
-                    self.later(lasts, Act::Heal(client));
-                    self.later(REQUEST_TIMEOUT, Act::ClientNotices(client));
-                    self.later(WAITER_TTL, Act::StoreNotices(client));
+                    self.schedule(lasts, Action::Heal(client));
+                    self.schedule(REQUEST_TIMEOUT, Action::ClientNotices(client));
+                    self.schedule(WAITER_TTL, Action::StoreNotices(client));
                 }
             }
             7 => self.kill(client),
             8 => {
-                let is_down = std::mem::replace(&mut self.simulation.state().is_down, true);
+                let is_down = std::mem::replace(&mut self.simulation.state().faults.is_down, true);
                 if !is_down {
                     self.note(0, "the store is down");
-                    self.later(lasts / 3, Act::Up);
+                    self.schedule(lasts / 3, Action::Up);
                     for client in 0..CLIENTS {
-                        self.later(REQUEST_TIMEOUT, Act::ClientNotices(client));
-                        self.later(WAITER_TTL, Act::StoreNotices(client));
+                        self.schedule(REQUEST_TIMEOUT, Action::ClientNotices(client));
+                        self.schedule(WAITER_TTL, Action::StoreNotices(client));
                     }
                 }
             }
@@ -359,6 +359,6 @@ impl Director {
         }
         self.simulation.state().counts.faults += 1;
         let pause = self.random.millis(3_000, 25_000);
-        self.later(pause, Act::Trouble);
+        self.schedule(pause, Action::Fault);
     }
 }

@@ -1,11 +1,12 @@
-//! What happened, in order: the proof that a seed is one history, and what is shown of one that failed.
+//! The events in their order. They show that a seed gives one history, and the last events of a failed history are
+//! printed.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use tenure::time::Time;
 
-/// So much of a history is shown when it fails.
+/// The number of events that are printed of a failed history.
 const TAIL: usize = 80;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +59,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// When every virtual clock begins.
+/// The start of every virtual clock.
 pub(crate) fn start() -> Time {
     Time::from_millis(3_600_000)
 }

@@ -1,7 +1,7 @@
-//! One thread that runs all tasks, so that nothing but the seed decides what comes after what.
+//! One thread that runs all tasks, so that the seed alone decides the order of events.
 //!
-//! Each client has a runtime of its own: one that is not run is a process that is stopped. The network has
-//! another, because what is on its way arrives while its sender stands still.
+//! Each client has a runtime of its own: a stopped process is a runtime that is not run. The network has another
+//! runtime, because messages arrive while their sender is stopped.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -32,7 +32,7 @@ impl Machine {
         self.clients[client].handle()
     }
 
-    /// Ends the process of a client, in the middle of whatever it does; an empty one takes its place.
+    /// Ends the process of a client at any point of its work; an empty process takes its place.
     pub(crate) fn kill(&mut self, client: usize) {
         self.frozen[client] = false;
         drop(std::mem::replace(&mut self.clients[client], runtime()));
@@ -46,7 +46,7 @@ impl Machine {
         self.frozen[client]
     }
 
-    /// Runs until every task of everybody who is not frozen waits for the clock; `first` goes first.
+    /// Runs until every task of all clients that are not frozen waits for the clock. The tasks of `first` run first.
     pub(crate) fn run_until_idle(&self, first: usize) {
         loop {
             let mut idle = true;
@@ -64,20 +64,20 @@ impl Machine {
     }
 }
 
-/// Neither timers nor sockets: whoever asks for real time panics, and is found out.
+/// A runtime without timers and sockets: a task that uses real time panics.
 fn runtime() -> Runtime {
     Builder::new_current_thread()
-        // A task that yields comes back when nothing else is left to do; see `run`.
+        // A task that yields is polled again when no other task is ready; see `run`.
         .event_interval(u32::MAX)
         .build()
         .unwrap()
 }
 
-/// Runs what can run there; whether there was anything.
+/// Runs all tasks that are ready in that runtime, and returns whether there were any.
 ///
-/// A runtime that is not running can only be woken from outside, and that goes through its global queue. While it
-/// runs, with this event interval, the future that yields is polled again only when both its queues are empty:
-/// that is the end, as no task of ours yields. Once more, for one that used up its budget and yielded for that.
+/// Wake-ups from outside go through the global queue of a runtime that is not running. While the runtime runs, with
+/// this event interval, the future that yields is polled again only when both its queues are empty. That is the end,
+/// because no task of ours yields. One more round is for a task that used up its budget and yielded for that reason.
 fn run(runtime: &Runtime) -> bool {
     if runtime.metrics().global_queue_depth() == 0 {
         return false;
@@ -94,7 +94,8 @@ thread_local! {
     static PANICS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// How many tasks of this thread panicked so far: a runtime keeps that to itself. The first call begins to count.
+/// The number of tasks of this thread that have panicked, which a runtime does not report. The first call begins to
+/// count.
 pub(crate) fn panics() -> u32 {
     static COUNTS: Once = Once::new();
     COUNTS.call_once(|| {

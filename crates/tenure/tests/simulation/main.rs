@@ -1,9 +1,9 @@
 //! The whole client over virtual time: `Client`, `Lock`, `Guard`, driver and logic as users have them, several
-//! clients and a store in one thread, and between them a network that loses, delays and doubles messages. A seed
-//! decides everything, so a history that fails can be had again.
+//! clients and a store in one thread, and between them a network that loses, delays and duplicates messages. A seed
+//! decides everything, so a failed history can be repeated.
 //!
-//! `machine.rs` runs the tasks, `network.rs`, `transport.rs` and `server.rs` carry messages, `director.rs` decides which faults happen,
-//! `worker.rs` is the users, and `claims.rs` checks what must hold.
+//! `machine.rs` runs the tasks, `network.rs`, `transport.rs` and `server.rs` deliver messages, `director.rs` decides
+//! which faults happen, `worker.rs` has the users, and `claims.rs` checks the results.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -72,7 +72,7 @@ fn nothing_goes_wrong_for_many_virtual_hours() {
     };
     let next = AtomicU64::new(first.unwrap_or(0));
     let all = Mutex::new((Duration::ZERO, Counts::default(), 0_u64));
-    // Each history has a thread to itself; which of them it is makes no difference to it.
+    // Each history runs on one thread; the thread makes no difference.
     let work = || loop {
         let seed = next.fetch_add(1, Ordering::SeqCst);
         let report = run(setup(seed)).unwrap_or_else(|failure| panic!("{failure:?}"));
@@ -101,7 +101,7 @@ fn nothing_goes_wrong_for_many_virtual_hours() {
     println!("{hours:.1} virtual hours, digest {digests:016x}: {sum:?}");
     assert!(sum.acquired > 0 && sum.faults > 0 && sum.message_faults > 0);
     assert!(sum.together > 0, "nobody shared anything");
-    // Else no fault was hard enough to prove anything.
+    // Without such events the faults were too weak to prove anything.
     assert!(sum.late_writes > 0 && sum.lost > 0, "{sum:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What lies between a client and the store: a backend whose requests and replies travel.
+//! The network between a client and the store: a backend that delivers requests and replies as messages.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use tenure_core::rt::{Clock, Flag};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::server::{Asking, known, lease, no_answer, place, tell};
+use crate::server::{PendingAcquire, index_of, known, lease, no_answer, notify_broken_hold};
 use crate::state::{Mutant, Simulation};
 use crate::transport::{REQUEST_TIMEOUT, Transport, WAITER_TTL};
 
-/// One client's way to the store.
+/// The backend of one client.
 pub(crate) struct SimulatedBackend {
     transport: Transport,
-    /// Messages are brought by tasks of nobody.
+    /// The runtime of the tasks that deliver messages, which belong to no client.
     network: Handle,
 }
 
@@ -99,7 +99,7 @@ impl Backend for SimulatedBackend {
     fn attach(&self, loss_notifier: LossNotifier) {
         let (losses, mut rings) = mpsc::unbounded_channel();
         self.transport.simulation.state().links[self.transport.client].losses = Some(losses);
-        // In the runtime of the client: while it is stopped it hears nothing.
+        // This task runs in the runtime of the client, which receives nothing while it is stopped.
         tokio::spawn(async move {
             while let Some(owner) = rings.recv().await {
                 loss_notifier.lost(owner, LostReason::TakenOver);
@@ -117,7 +117,7 @@ impl Backend for SimulatedBackend {
             let link = &transport.simulation.state().links[transport.client];
             (link.client_notices.clone(), link.store_notices.clone())
         };
-        let asking = Asking {
+        let asking = PendingAcquire {
             is_dead: transport.is_dead.is_raised(),
             transport: transport.clone(),
             request: request.clone(),
@@ -129,7 +129,7 @@ impl Backend for SimulatedBackend {
         Box::pin(async move {
             let simulation = &transport.simulation;
             let mut receiver = Box::pin(arrived(receiver));
-            // The end of a connection, or of a time limit: the store notices some time later.
+            // The connection broke, or the time limit is over; the store notices that some time later.
             let gives_up = || {
                 let (simulation, leave) = (simulation.clone(), leave.clone());
                 network.spawn(async move {
@@ -154,7 +154,7 @@ impl Backend for SimulatedBackend {
                         };
                         let now = simulation.clock.now();
                         simulation.note(transport.client, "hears of its grant", known(&request.name), grant.token);
-                        correct(simulation, &mut grant, at_once.then_some(sent), request.ttl, now);
+                        grant_on_client_clock(simulation, &mut grant, at_once.then_some(sent), request.ttl, now);
                         return Ok(Answer::Granted(grant));
                     }
                     () = request.stop.raised(), if !stopped => {
@@ -227,7 +227,7 @@ impl Backend for SimulatedBackend {
         let releasing = self.call("releases", known(&hold.name), move |store| {
             let mut hold = hold.clone();
             if simulation.has_mutant(Mutant::ReleaseByName)
-                && let Some(name) = place(&hold.name)
+                && let Some(name) = index_of(&hold.name)
                 && let Some((_, owner)) = simulation.state().names[name].holder
             {
                 hold.owner = owner;
@@ -238,7 +238,7 @@ impl Backend for SimulatedBackend {
     }
 
     fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
-        // At once or not at all: nobody decides anything by what it says.
+        // The answer comes at once or not at all, because no decision depends on it.
         if self.transport.passes() {
             return self.transport.simulation.store.inspect(name);
         }
@@ -255,12 +255,12 @@ impl Backend for SimulatedBackend {
         let breaking = self.call("breaks", known(&name), move |store| {
             let (name, simulation) = (name.clone(), simulation.clone());
             Box::pin(async move {
-                let at = place(&name).unwrap_or_default();
-                // Before the store does it: the next in line may have the name at that moment.
+                let at = index_of(&name).unwrap_or_default();
+                // This is recorded before the store acts, because the next waiter may get the name at that moment.
                 let is_new = simulation.state().broken.insert((at, token));
                 let broken = store.break_lock(name.clone(), token).await?;
                 if broken {
-                    tell(&simulation, at, token);
+                    notify_broken_hold(&simulation, at, token);
                 } else if is_new {
                     simulation.state().broken.remove(&(at, token));
                 }
@@ -276,9 +276,9 @@ impl Backend for SimulatedBackend {
     }
 }
 
-/// Makes the client's grant of the store's. `sent`: when it was asked for, if it was granted at once; one that was
-/// handed over counts from the hand-over.
-fn correct(
+/// Converts the store's grant into the client's grant. `sent`: when the request was sent, if the lock was granted at
+/// once; the lease of a lock that was handed over counts from the hand-over.
+fn grant_on_client_clock(
     simulation: &Simulation,
     grant: &mut Grant,
     sent: Option<Time>,

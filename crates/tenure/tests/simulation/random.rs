@@ -1,8 +1,8 @@
-//! All chance of a history, from its seed.
+//! All random numbers of a history, from its seed.
 
 use std::time::Duration;
 
-/// SplitMix64: one number of state, and the same sequence in every version.
+/// SplitMix64: its state is one number, and its sequence is the same in every version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -35,7 +35,7 @@ impl Random {
         Duration::from_millis(low + self.number() % (high - low))
     }
 
-    /// Up to `millis`, short ones as often as long ones: both have faults of their own.
+    /// A duration up to `millis`, short as often as long, because each finds faults of its own.
     pub(crate) fn any_length(&mut self, millis: u64) -> Duration {
         let high = (millis >> self.below(8)).max(2);
         self.millis(high / 2, high)

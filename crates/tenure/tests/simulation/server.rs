@@ -13,21 +13,21 @@ use crate::state::{Mutant, NAMES, Simulation};
 use crate::transport::{Delivery, REQUEST_TIMEOUT, Transport};
 
 /// A request that was sent.
-pub(crate) struct Asking {
+pub(crate) struct PendingAcquire {
     pub(crate) transport: Transport,
     pub(crate) request: Arc<Request>,
     pub(crate) delivery: Delivery,
-    /// Nobody was there any more to send it.
+    /// Whether the client was killed before the request was sent.
     pub(crate) is_dead: bool,
-    /// Raised when the client does not want it any more.
+    /// Raised when the client gave up.
     pub(crate) leave: Arc<Flag>,
     /// Raised when the store notices that the connection is gone.
     pub(crate) noticed: Arc<Flag>,
 }
 
-impl Asking {
-    /// Brings it to the store, waits there for its turn, and brings the answer back: with it, whether it was granted
-    /// at once.
+impl PendingAcquire {
+    /// Delivers the request to the store, waits there for the turn of the client, and delivers the answer, with whether
+    /// the lock was granted at once.
     pub(crate) async fn serve(self, reply: oneshot::Sender<Result<(Answer, bool), Error>>) {
         let Self {
             transport,
@@ -45,7 +45,7 @@ impl Asking {
             return drop(reply.send(Err(no_answer())));
         }
         let arrival = simulation.clock.now();
-        let asked = Arc::new(as_asked(&transport, &request, request.wait, arrival));
+        let asked = Arc::new(table_request(&transport, &request, request.wait, arrival));
         transport.note("asks", known(&request.name), u64::from(request.wait));
         let mut answering = simulation.store.acquire(asked.clone());
         let mut is_forgotten = false;
@@ -67,7 +67,7 @@ impl Asking {
             Ok(Answer::Granted(grant)) => {
                 at_once = grant.sent == arrival;
                 transport.note("is granted", known(&request.name), grant.token);
-                if let Some(name) = place(&request.name) {
+                if let Some(name) = index_of(&request.name) {
                     simulation.state().names[name].holder = Some((grant.token, request.owner));
                 }
                 Ok((Answer::Granted(grant), at_once))
@@ -90,7 +90,7 @@ impl Asking {
         if let Some(later) = delivery.again {
             simulation.sleep(later).await;
             transport.note("asks once more", known(&request.name), 0);
-            let asked = Arc::new(as_asked(
+            let asked = Arc::new(table_request(
                 &transport,
                 &request,
                 false,
@@ -101,9 +101,9 @@ impl Asking {
     }
 }
 
-/// The request as it comes to the table, with a token that a store makes of its clock, so that it grows even when the
-/// last one is forgotten.
-fn as_asked(transport: &Transport, request: &Request, wait: bool, now: Time) -> Request {
+/// The request for the lock table, with a token that the store makes of its clock, so that tokens grow even when the
+/// store has forgotten the last token.
+fn table_request(transport: &Transport, request: &Request, wait: bool, now: Time) -> Request {
     let simulation = &transport.simulation;
     let mut asked = Request::new(request.name.clone(), request.owner, request.ttl);
     asked.mode = match request.mode {
@@ -123,7 +123,7 @@ fn as_asked(transport: &Transport, request: &Request, wait: bool, now: Time) -> 
     asked
 }
 
-/// What the store makes of a client's ttl.
+/// The lease of a client's ttl on the store's clock.
 pub(crate) fn lease(simulation: &Simulation, client: usize, ttl: Duration) -> Duration {
     if simulation.has_mutant(Mutant::FastStore) {
         ttl * 98 / 100
@@ -132,8 +132,9 @@ pub(crate) fn lease(simulation: &Simulation, client: usize, ttl: Duration) -> Du
     }
 }
 
-/// The store tells everybody whose hold was broken; a client that does not get the message learns it from its renewal.
-pub(crate) fn tell(simulation: &Arc<Simulation>, name: usize, token: u64) {
+/// Sends a message to each client whose hold was broken. A client that does not get the message learns of the loss by
+/// its next renewal.
+pub(crate) fn notify_broken_hold(simulation: &Arc<Simulation>, name: usize, token: u64) {
     let Some((_, owner)) = simulation.state().names[name]
         .holder
         .filter(|(newest, _)| *newest == token)
@@ -163,9 +164,9 @@ pub(crate) fn no_answer() -> Error {
 }
 
 pub(crate) fn known(name: &LockName) -> &'static str {
-    place(name).map_or("", |place| NAMES[place])
+    index_of(name).map_or("", |index_of| NAMES[index_of])
 }
 
-pub(crate) fn place(name: &LockName) -> Option<usize> {
+pub(crate) fn index_of(name: &LockName) -> Option<usize> {
     NAMES.iter().position(|known| *known == name.as_str())
 }

@@ -1,6 +1,6 @@
-//! What all tasks of one history share: the store, the state of clients and names, and the first violation.
+//! The state that all tasks of one history share: the store, clients and names, and the first violation.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use tenure::{LockName, OwnerId};
 use tenure_core::rt::{Clock, Flag};
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::claims::{Claim, Name};
+use crate::claims::{Claims, Name};
 use crate::history::{Event, History};
 use crate::random::Random;
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// A mistake that is put in on purpose and that the checks must find.
+/// A deliberate mistake, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutant {
     /// Deadlines count from the reply.
     DeadlineFromReply,
-    /// A renewal without an answer counts as one.
+    /// A renewal without an answer counts as a success.
     RenewalAlwaysYes,
     /// A release frees the name without comparing the owner.
     ReleaseByName,
-    /// After a restart tokens begin anew.
+    /// After a restart tokens begin again.
     TokenRepeats,
     /// A waiter that gives up stays in the queue, and a grant to it is not given back.
     CancelSwallowsGrant,
@@ -33,7 +33,7 @@ pub(crate) enum Mutant {
     NoRestartGuard,
     /// The store's clock is faster than ours by more than the margin.
     FastStore,
-    /// The store gives out one permit more than there are.
+    /// The store grants one permit too many.
     PermitTooMany,
 }
 
@@ -59,24 +59,30 @@ pub(crate) struct Simulation {
 
 pub(crate) struct State {
     pub(crate) random: Random,
-    pub(crate) fault_level: FaultLevel,
-    pub(crate) is_down: bool,
+    pub(crate) faults: Faults,
     pub(crate) links: Vec<Link>,
     pub(crate) counts: Counts,
     /// Holds that were ended by `break_lock`. Their holders claim them until they are told, as documented.
     pub(crate) broken: BTreeSet<(usize, u64)>,
     pub(crate) names: [Name; NAMES.len()],
     work: Work,
-    pub(crate) claims: BTreeMap<u64, Claim>,
-    pub(crate) next_claim: u64,
+    pub(crate) claims: Claims,
     pub(crate) history: History,
     pub(crate) violation: Option<String>,
+}
+
+/// The faults that may happen, and the state of the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Faults {
+    pub(crate) level: FaultLevel,
+    /// Whether the store answers no request.
+    pub(crate) is_down: bool,
 }
 
 /// The connection of one client to the store.
 pub(crate) struct Link {
     pub(crate) is_cut: bool,
-    /// How long a second of the client's clock is, in ms of the store's clock.
+    /// The length of a second of the client's clock, in ms of the store's clock.
     pub(crate) second: u32,
     /// Raised when the client's process is killed.
     pub(crate) is_dead: Arc<Flag>,
@@ -104,7 +110,7 @@ impl Link {
     }
 }
 
-/// When the workers work.
+/// The times at which the workers work.
 #[derive(Default)]
 struct Work {
     is_on: bool,
@@ -144,15 +150,16 @@ impl Simulation {
             mutant,
             state: Mutex::new(State {
                 random,
-                fault_level: FaultLevel::NoNew,
-                is_down: false,
+                faults: Faults {
+                    level: FaultLevel::NoNew,
+                    is_down: false,
+                },
                 links,
                 counts: Counts::default(),
                 broken: BTreeSet::new(),
                 names: Default::default(),
                 work: Work::default(),
-                claims: BTreeMap::new(),
-                next_claim: 0,
+                claims: Claims::default(),
                 history: History {
                     keeps_all,
                     ..History::default()

@@ -12,7 +12,7 @@ use crate::state::{FaultLevel, Simulation};
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the store keeps a waiter whose connection is gone.
 pub(crate) const WAITER_TTL: Duration = Duration::from_secs(3);
-/// No message takes longer.
+/// The longest delay of a message.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(crate) struct Transport {
     pub(crate) is_dead: Arc<Flag>,
 }
 
-/// How long the request and its reply take; `None`: that message is lost.
+/// The delays of the request and of its reply; `None`: the message is lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivery {
     pub(crate) there: Option<Duration>,
@@ -34,7 +34,7 @@ pub(crate) struct Delivery {
 impl Transport {
     pub(crate) fn delivery(&self) -> Delivery {
         let mut state = self.simulation.state();
-        let (any_fault, few_losses) = match state.fault_level {
+        let (any_fault, few_losses) = match state.faults.level {
             FaultLevel::Everything => (true, false),
             FaultLevel::FewLosses => (false, true),
             FaultLevel::NoNew | FaultLevel::Nothing => (false, false),
@@ -70,7 +70,7 @@ impl Transport {
 
     pub(crate) fn passes(&self) -> bool {
         let state = self.simulation.state();
-        !state.is_down && !state.links[self.client].is_cut
+        !state.faults.is_down && !state.links[self.client].is_cut
     }
 
     /// Whether the message arrives.

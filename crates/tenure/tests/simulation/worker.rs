@@ -1,4 +1,4 @@
-//! What users do: acquire in all ways, work, write, release or not, change their mind.
+//! The users: they acquire in all ways, work, write, release or do not release, and cancel.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode, Owner, Renew};
 use tenure_core::rt::Flag;
 use tokio::runtime::Handle;
 
-use crate::claims::Part;
+use crate::claims::ClaimedName;
 use crate::random::Random;
 use crate::state::{FaultLevel, NAMES, Simulation};
 
-/// How many permits there are of each name.
+/// The number of permits of each name.
 const PERMITS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
 
 pub(crate) struct Worker {
@@ -23,13 +23,13 @@ pub(crate) struct Worker {
     pub(crate) network: Handle,
 }
 
-/// How a lock is asked for.
+/// The options of an acquisition.
 struct Attempt {
     lock: Lock,
     mode: Mode,
     owner: Option<Owner>,
     is_try: bool,
-    /// Its end is nobody's fault.
+    /// Whether the hold ends by its options, without a fault.
     ends_by_itself: bool,
 }
 
@@ -46,14 +46,14 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = end.raised() => {}
-                () = self.simulation.sleep(pause) => self.turn(&end).await,
+                () = self.simulation.sleep(pause) => self.work_once(&end).await,
             }
         }
     }
 
-    async fn turn(&mut self, end: &Flag) {
+    async fn work_once(&mut self, end: &Flag) {
         if self.random.one_in(40) {
-            return self.look().await;
+            return self.inspect().await;
         }
         let attempt = self.attempt();
         let floors = self.simulation.floors();
@@ -65,7 +65,7 @@ impl Worker {
                     attempt.lock.acquire().await.map(Some)
                 }
             };
-            // In the middle of a message as often as in the middle of a long wait.
+            // The cancellation comes during a message as often as during a long wait.
             let patience = match self.random.below(8) {
                 0 => Some(self.random.millis(0, 40)),
                 1 => Some(self.random.any_length(20_000)),
@@ -180,7 +180,7 @@ impl Worker {
                 () = end.raised() => break,
                 () = self.simulation.sleep(pause) => {}
             }
-            // Who shares it reads.
+            // A shared holder only reads.
             if guard.is_held() && attempt.mode == Mode::Exclusive {
                 self.write(&parts);
             }
@@ -188,7 +188,7 @@ impl Worker {
                 self.enter_again(attempt, &parts).await;
             }
         }
-        let guard = self.simulation.unclaim(claim, guard);
+        let guard = self.simulation.end_claim(claim, guard);
         self.simulation
             .note(self.number, "ends", NAMES[parts[0].name], parts[0].token);
         match self.random.below(8) {
@@ -208,12 +208,12 @@ impl Worker {
             }
         }
         if self.random.one_in(8) && attempt.mode == Mode::Exclusive {
-            // A program that does not look at its guard: only the fence can stop it.
+            // A program that does not check its guard: only the fence can stop its writes.
             self.write(&parts);
         }
     }
 
-    async fn enter_again(&mut self, attempt: &Attempt, outer: &[Part]) {
+    async fn enter_again(&mut self, attempt: &Attempt, outer: &[ClaimedName]) {
         match attempt.lock.acquire().await {
             Ok(guard) => {
                 if guard.token().get() != outer[0].token {
@@ -225,13 +225,13 @@ impl Worker {
                         .claim(self.number, guard, attempt.mode, None);
                 let pause = self.random.any_length(1_000);
                 self.simulation.sleep(pause).await;
-                drop(self.simulation.unclaim(claim, guard));
+                drop(self.simulation.end_claim(claim, guard));
             }
             Err(err) => self.check(&err, attempt.ends_by_itself),
         }
     }
 
-    async fn look(&mut self) {
+    async fn inspect(&mut self) {
         let name = self.random.pick(&NAMES);
         let Ok(status) = self.client.inspect(name).await else {
             return;
@@ -245,8 +245,8 @@ impl Worker {
         }
     }
 
-    /// The way of a write to the resource is not the way to the store, and can be long.
-    fn write(&mut self, parts: &[Part]) {
+    /// Writes to the resource use another connection than requests to the store, and may be late.
+    fn write(&mut self, parts: &[ClaimedName]) {
         let mut delay = self.random.millis(1, 15);
         if self.random.one_in(8) && self.has_every_fault() {
             delay = self.random.any_length(20_000);
@@ -259,11 +259,11 @@ impl Worker {
     }
 
     fn has_every_fault(&self) -> bool {
-        self.simulation.state().fault_level == FaultLevel::Everything
+        self.simulation.state().faults.level == FaultLevel::Everything
     }
 
     fn is_without_faults(&self) -> bool {
-        self.simulation.state().fault_level == FaultLevel::Nothing
+        self.simulation.state().faults.level == FaultLevel::Nothing
     }
 
     fn check(&self, err: &Error, ends_by_itself: bool) {

@@ -1,4 +1,4 @@
-//! The house rules: what no file of the workspace may contain.
+//! Rules for every file of the workspace.
 
 use crate::Violation;
 use crate::source::{Source, Tree};
@@ -39,7 +39,7 @@ fn lines(source: &Source, mut report: impl FnMut(usize, String)) {
             let what = words.replace(' ', "");
             report(
                 line,
-                format!("[unfinished] `{what}`; what does not run proves nothing"),
+                format!("[unfinished] `{what}`; code that does not run proves nothing"),
             );
         }
     }
@@ -71,7 +71,7 @@ fn lines(source: &Source, mut report: impl FnMut(usize, String)) {
 }
 
 /// The table under `# Features` on the crate page and the manifest name the same features.
-/// A page of a few lines counts as not yet written.
+/// A page of a few lines is taken for a page that is not written yet.
 fn features(tree: &Tree, found: &mut Vec<Violation>) {
     let Some(page) = tree
         .sources
@@ -106,7 +106,7 @@ fn features(tree: &Tree, found: &mut Vec<Violation>) {
         found.push((page.path.clone(), 1, what));
     }
     for (line, name) in listed.iter().filter(|(_, name)| lacks(&declared, name)) {
-        let what = format!("[features] `{name}` is not in the manifest; nobody can turn it on");
+        let what = format!("[features] `{name}` is not in the manifest; no user can turn it on");
         found.push((page.path.clone(), *line, what));
     }
 }

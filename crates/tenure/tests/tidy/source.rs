@@ -1,4 +1,4 @@
-//! Reads Rust source as text: tokens, paths, and where a path leads. Knows no rule.
+//! Reads Rust source as text: tokens, paths, and the module of each path. This file has no rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -81,8 +81,8 @@ impl Source {
     pub(crate) fn paths(&self) -> Vec<(usize, Vec<String>)> {
         let is_part = |word: &str| is_word(word) || word == "*";
         let (mut found, mut path) = (Vec::new(), Vec::new());
-        let mut group: Vec<String> = Vec::new(); // what stands before the innermost open `{`
-        let mut groups = Vec::new(); // how long that was before each open `{`
+        let mut group: Vec<String> = Vec::new(); // the path before the innermost open `{`
+        let mut groups = Vec::new(); // the length of that path before each open `{`
         for (i, (line, token)) in self.tokens.iter().enumerate() {
             let next = self.tokens.get(i + 1).map_or("", |(_, next)| next);
             match token.as_str() {
@@ -130,7 +130,7 @@ fn lex(text: &str) -> Vec<(usize, String)> {
     tokens
 }
 
-/// How many bytes of space, comment or literal `rest` starts with.
+/// The number of bytes of space, comment or literal at the beginning of `rest`.
 fn ignored(rest: &str) -> usize {
     let until = |from: usize, mark: &str| {
         rest[from..]
@@ -169,7 +169,7 @@ pub(crate) struct Tree {
     pub(crate) manifests: Vec<(String, String)>,
     /// The library's modules that are files.
     modules: BTreeSet<Vec<String>>,
-    /// What the crate pages re-export, and from where.
+    /// The re-exports of the crate pages, with their origin.
     exports: BTreeMap<Vec<String>, Vec<String>>,
 }
 
@@ -249,7 +249,7 @@ impl Tree {
         self.modules.contains(path)
     }
 
-    /// Where the paths of `source` lead, from the name of the crate on, with their lines.
+    /// The modules of the paths of `source`, from the name of the crate on, with their lines.
     /// Paths out of the library are left out; re-exports of the crate pages are followed.
     pub(crate) fn imports(&self, source: &Source) -> Vec<(usize, Vec<String>)> {
         let mut aliases = BTreeMap::new(); // modules that a `use` gave a short name in this file

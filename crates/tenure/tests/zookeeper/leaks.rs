@@ -37,7 +37,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     }
     assert_eq!(nodes(&server, "held").len(), 1);
     drop_acquires(&client, TTL, 1_000, 23).await;
-    until("nothing is held, nobody waits", || {
+    until("no lock is held, no client waits", || {
         let mut wire = server.session();
         let all = wire.children(ROOT);
         let left: usize = all
