@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::lease::{Lease, State, Terms, Tick};
 use tenure_core::logic::queue::{self, Contender, Turn};
-use tenure_core::logic::table::{Ask, Table, Verdict, View};
+use tenure_core::logic::table::{LockRequest, Table, Verdict, View};
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::{Mode, Renew};
@@ -105,6 +105,24 @@ impl Bytes<'_> {
             _ => Mode::Exclusive,
         }
     }
+
+    fn lock_request(&mut self, op: u8, name: &LockName, owner: OwnerId) -> LockRequest {
+        LockRequest {
+            name: name.clone(),
+            owner,
+            mode: self.mode(),
+            ttl: (op & 8 == 0).then(|| self.millis()),
+            wait: op & 16 == 0,
+            barge: op & 32 != 0,
+            min_hold: Duration::ZERO,
+            lock_delay: match op & 64 {
+                0 => Duration::ZERO,
+                _ => self.millis(),
+            },
+            waiter_ttl: (op & 96 == 96).then(|| self.millis()),
+            propose: None,
+        }
+    }
 }
 
 /// The decisions, in any order at any time.
@@ -123,45 +141,30 @@ pub fn logic(data: &[u8]) {
 fn with_a_table(mut bytes: Bytes<'_>) {
     let names = ["a", "b"].map(|name| LockName::new(name).expect("it is a name"));
     let (mut table, mut now) = (Table::new(), Time::ZERO);
-    let mut tokens: BTreeMap<(usize, OwnerId), u64> = BTreeMap::new();
-    let mut last = [0_u64; 2];
+    let mut tokens = Tokens::default();
     while !bytes.is_empty() {
         let op = bytes.next();
         let at = usize::from(op >> 7);
         let name = &names[at];
         let owner = OwnerId::from_bytes([bytes.next() % 8; 16]);
-        let mut granted = Vec::new();
+        let mut granted = None;
         match op % 8 {
             0..=2 => {
-                let ask = Ask {
-                    name: name.clone(),
-                    owner,
-                    mode: bytes.mode(),
-                    ttl: (op & 8 == 0).then(|| bytes.millis()),
-                    wait: op & 16 == 0,
-                    barge: op & 32 != 0,
-                    min_hold: Duration::ZERO,
-                    lock_delay: match op & 64 {
-                        0 => Duration::ZERO,
-                        _ => bytes.millis(),
-                    },
-                    waiter_ttl: (op & 96 == 96).then(|| bytes.millis()),
-                    propose: None,
-                };
-                if let Verdict::Granted { token } = table.acquire(&ask, now) {
-                    granted.push((owner, token));
+                let request = bytes.lock_request(op, name, owner);
+                if let Verdict::Granted { token } = table.acquire(&request, now) {
+                    granted = Some(token);
                 }
             }
             3 => {
                 table.release(name, owner, op & 8 != 0, now);
-                tokens.remove(&(at, owner));
+                tokens.known.remove(&(at, owner));
             }
             4 => {
                 let ttl = bytes.millis();
                 table.renew(name, owner, Some(ttl), now);
             }
             5 => {
-                table.break_hold(name, last[at], now);
+                table.break_hold(name, tokens.last[at], now);
             }
             6 => drop(table.touch(name, owner, now)),
             _ => {
@@ -169,29 +172,43 @@ fn with_a_table(mut bytes: Bytes<'_>) {
                 table.tick(now);
             }
         }
-        let mut told = Vec::new();
-        table.granted(&mut told);
-        // Who was told of what name is seen by who holds it.
+        table.granted(&mut Vec::new());
         for (at, name) in names.iter().enumerate() {
-            let Some(view) = table.view(name) else {
-                tokens.retain(|(of, _), _| *of != at);
-                continue;
-            };
-            assert_is_sound(&view, now);
-            tokens.retain(|(of, owner), _| {
-                *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
-            });
-            for hold in &view.holds {
-                let known = tokens.insert((at, hold.owner), hold.token);
-                if known != Some(hold.token) {
-                    assert!(hold.token > last[at], "a token was given twice: {view:?}");
-                    last[at] = hold.token;
-                }
-            }
+            tokens.check(at, table.view(name).as_ref(), now);
         }
-        for (owner, token) in granted {
-            let is_known = tokens.get(&(at, owner)).is_none_or(|known| *known == token);
+        if let Some(token) = granted {
+            let known = tokens.known.get(&(at, owner));
+            let is_known = known.is_none_or(|known| *known == token);
             assert!(is_known, "the token that was told is another one");
+        }
+    }
+}
+
+/// The tokens of two names: that of each hold, and the last one of each name.
+#[derive(Default)]
+struct Tokens {
+    known: BTreeMap<(usize, OwnerId), u64>,
+    last: [u64; 2],
+}
+
+impl Tokens {
+    /// Compares the holds of a name with what is known: each new hold must have a greater token than all before.
+    fn check(&mut self, at: usize, view: Option<&View>, now: Time) {
+        let Some(view) = view else {
+            self.known.retain(|(of, _), _| *of != at);
+            return;
+        };
+        assert_is_sound(view, now);
+        self.known.retain(|(of, owner), _| {
+            *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
+        });
+        for hold in &view.holds {
+            let known = self.known.insert((at, hold.owner), hold.token);
+            if known != Some(hold.token) {
+                let last = &mut self.last[at];
+                assert!(hold.token > *last, "a token was given twice: {view:?}");
+                *last = hold.token;
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ pub const KEPT_NAMES: usize = 1_024;
 
 /// A request for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct LockRequest {
     /// What to lock.
     pub name: LockName,
     /// For whom; one owner id serves one acquisition.
@@ -55,7 +55,7 @@ pub struct Ask {
     pub propose: Option<u64>,
 }
 
-/// The answer to an [`Ask`].
+/// The answer to an [`LockRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// The owner holds the name under this token.
@@ -126,7 +126,7 @@ pub(super) struct Slot {
     idle: bool,
 }
 
-/// What an [`Ask`] comes to once it holds or waits.
+/// What an [`LockRequest`] comes to once it holds or waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) owner: OwnerId,
@@ -168,20 +168,20 @@ impl Table {
         Self::default()
     }
 
-    /// Grants the name to `ask.owner`, or queues it, or says busy.
+    /// Grants the name to `request.owner`, or queues it, or says busy.
     ///
     /// An owner that holds already gets its token again and its lease counted anew from `now`: it will
     /// count its deadline from this very request. An owner that is queued keeps its place, as after
     /// [`Table::touch`]; if it does not want to wait any more, it loses it.
-    pub fn acquire(&mut self, ask: &Ask, now: Time) -> Verdict {
-        let index = self.index(&ask.name);
+    pub fn acquire(&mut self, request: &LockRequest, now: Time) -> Verdict {
+        let index = self.index(&request.name);
         self.settle(index, now);
         let slot = &mut self.slots[index];
-        let verdict = if let Some(hold) = slot.hold_of(ask.owner) {
-            hold.extend(ask.ttl, now);
+        let verdict = if let Some(hold) = slot.hold_of(request.owner) {
+            hold.extend(request.ttl, now);
             Verdict::Granted { token: hold.token }
-        } else if let Some(place) = slot.place_of(ask.owner) {
-            if ask.wait {
+        } else if let Some(place) = slot.place_of(request.owner) {
+            if request.wait {
                 slot.waiters[place].touch(now);
                 Verdict::Queued
             } else {
@@ -189,12 +189,12 @@ impl Table {
                 slot.serve(now, &mut self.granted);
                 Verdict::Busy
             }
-        } else if (ask.barge || slot.waiters.is_empty()) && slot.admits(ask.mode) {
+        } else if (request.barge || slot.waiters.is_empty()) && slot.admits(request.mode) {
             Verdict::Granted {
-                token: slot.grant(Claim::of(ask), now),
+                token: slot.grant(Claim::of(request), now),
             }
-        } else if ask.wait {
-            slot.waiters.push_back(Waiter::of(ask, now));
+        } else if request.wait {
+            slot.waiters.push_back(Waiter::of(request, now));
             Verdict::Queued
         } else {
             Verdict::Busy
@@ -613,23 +613,23 @@ impl Hold {
 
 impl Claim {
     #[inline]
-    fn of(ask: &Ask) -> Self {
+    fn of(request: &LockRequest) -> Self {
         Self {
-            owner: ask.owner,
-            mode: ask.mode,
-            ttl: ask.ttl,
-            min_hold: ask.min_hold,
-            lock_delay: ask.lock_delay,
-            propose: ask.propose,
+            owner: request.owner,
+            mode: request.mode,
+            ttl: request.ttl,
+            min_hold: request.min_hold,
+            lock_delay: request.lock_delay,
+            propose: request.propose,
         }
     }
 }
 
 impl Waiter {
-    fn of(ask: &Ask, now: Time) -> Self {
+    fn of(request: &LockRequest, now: Time) -> Self {
         let mut waiter = Self {
-            claim: Claim::of(ask),
-            waiter_ttl: ask.waiter_ttl,
+            claim: Claim::of(request),
+            waiter_ttl: request.waiter_ttl,
             alive_until: now,
         };
         waiter.touch(now);
