@@ -32,7 +32,7 @@ use crate::time::Time;
 pub use self::data::{HoldView, LockRequest, Verdict, View};
 use self::slot::{Claim, Slot, Waiter};
 
-/// So many unused names are remembered for sure before any is forgotten (about 200 bytes each).
+/// At least so many unused names are remembered before any is forgotten (about 200 bytes each).
 pub const KEPT_NAMES: usize = 1_024;
 
 /// The table. See the [module](self) for the rules.
@@ -115,7 +115,7 @@ impl Table {
         true
     }
 
-    /// Sees to it that the owner's hold, and every later one, has a token of at least `token`.
+    /// Raises the token of the owner's hold to at least `token`, so that later grants have greater ones.
     /// `false`: the owner does not hold the name, and nothing is changed.
     pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> bool {
         let Some(index) = self.settled(name, now) else {
@@ -202,7 +202,7 @@ impl Table {
         ended
     }
 
-    /// Ends whatever is over at `now`: leases (uncleanly), reservations, silent waiters.
+    /// Ends what is over at `now`: leases (uncleanly), reservations, silent waiters.
     pub fn tick(&mut self, now: Time) {
         while let Some(&Reverse((due, index))) = self.agenda.peek()
             && due <= now
@@ -301,7 +301,7 @@ impl Table {
         self.changed(index);
     }
 
-    /// Book-keeping after a slot was changed: its due time, the agenda, names nobody uses.
+    /// Updates what depends on a slot that was changed: its due time, the agenda, the count of unused names.
     fn changed(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.due = slot.next();

@@ -8,7 +8,7 @@ use crate::fence::OwnerId;
 use crate::options::Mode;
 use crate::time::Time;
 
-/// What is known of one name. Kept when nobody uses it, because its tokens must keep growing.
+/// What is known of one name. It is kept when the name is not used, because its tokens must keep growing.
 #[derive(Clone, Debug)]
 pub(in crate::logic) struct Slot {
     pub(in crate::logic) last_token: u64,
