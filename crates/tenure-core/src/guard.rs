@@ -245,12 +245,12 @@ impl Guard {
         })
     }
 
-    /// Adds what an error about this hold should name.
+    /// Adds the name of the lock and of the store to an error about this hold.
     pub(crate) fn explained(&self, err: Error) -> Error {
         self.explainer()(err)
     }
 
-    /// The same, for after the guard is gone.
+    /// The same, for a time when the guard is gone.
     pub(crate) fn explainer(&self) -> impl Fn(Error) -> Error + Send + use<> {
         let held = self.first().held().clone();
         move |err| held.explain(err, Step::Renew)

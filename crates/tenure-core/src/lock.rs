@@ -40,11 +40,11 @@ pub(crate) enum Target {
     Any(Vec<LockName>),
 }
 
-/// How far an acquisition came without a future.
+/// How an acquisition began.
 enum Begun<'a> {
-    /// It has the lock.
+    /// The lock was free and is held.
     AtOnce(Guard),
-    /// The long way is to be taken.
+    /// The store has to be asked with a future.
     UnderWay(&'a Target, Acquisition),
 }
 
@@ -349,7 +349,7 @@ impl Lock {
         }
     }
 
-    /// What [`run`](Lock::run) does once the lock is acquired.
+    /// The part of [`run`](Lock::run) after the lock is acquired.
     async fn run_under<T, F>(&self, guard: Guard, owner: &Owner, body: F) -> Result<T, Error>
     where
         F: AsyncFnOnce(&Guard) -> T,
@@ -382,19 +382,19 @@ impl Lock {
         }
     }
 
-    /// Who may enter again what a template holds, also when no owner was given.
+    /// The owner of a body, which may enter the lock again also when no owner was given.
     pub(crate) fn owner_of_body(&self) -> Owner {
         self.owner.clone().unwrap_or_default()
     }
 
-    /// The guard of a template.
+    /// Acquires the lock for a body.
     #[cfg(feature = "sqlx")]
     pub(crate) async fn acquire_for_body(&self, owner: &Owner) -> Result<Guard, Error> {
         self.acquire_for(Some(owner)).await
     }
 
-    /// The short way for what most acquisitions are: one name that is free, no owner, and a store that
-    /// needs not be waited for. `None`: take the long way.
+    /// Acquires without a future in the most frequent case: one name that is free, no owner, and a store on this machine.
+    /// `None`: not that case.
     fn acquire_now(&self, target: &Target) -> Result<Option<Guard>, Error> {
         let Target::One(name) = target else {
             return Ok(None);
@@ -406,8 +406,8 @@ impl Lock {
         Ok(held.map(|held| Guard::one(Entry::only(held))))
     }
 
-    /// Checks everything that needs no store, and takes the short way if there is one.
-    /// It is no future, so that a lock that is free costs no future of the long way.
+    /// Checks everything that needs no store, and acquires at once if that is possible. This is no async function, so that
+    /// a free lock costs no future.
     fn begin(&self, is_one_try: bool, fallback: Option<&Owner>) -> Result<Begun<'_>, Error> {
         let target = self
             .target
@@ -446,7 +446,7 @@ impl Lock {
         if until != Until::Once {
             acquisition.wait();
         }
-        // Not `instrument`: that would move the future, which is large.
+        // `Instrumented` would move the future, which is large.
         let mut acquire = pin!(self.acquire_target(target, until, fallback));
         let outcome = poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await;
         match &outcome {
@@ -532,14 +532,14 @@ impl Lock {
                 Ok(None) => Ok(Err(name.clone())),
                 Err(err) => Err(err),
             };
-            // All or none. An error on the way back is logged where it happens; the cause is `busy`.
+            // All or none. An error of this release is logged where it happens; `busy` is the cause that the caller gets.
             if !entries.is_empty() {
                 let _ = Guard::many(entries).release().await;
             }
             return busy;
         }
         let guard = Guard::many(entries);
-        // The first may have been lost while we waited for the last.
+        // The first lock may have been lost while we waited for the last one.
         if guard.is_held() {
             return Ok(Ok(guard));
         }
@@ -555,7 +555,7 @@ impl Lock {
         ))
     }
 
-    /// Tries each, starting at a random place so that clients spread out; then waits for all at once.
+    /// Tries each name once, from a random one on so that clients spread out; then waits for all at the same time.
     async fn acquire_any(
         &self,
         names: &[LockName],

@@ -60,7 +60,7 @@ impl Owner {
         self.run_in_scope(true, future).await
     }
 
-    /// Runs the body of a template: it may enter again what this owner holds, and nothing else changes.
+    /// Runs the body of [`Lock::run`](crate::Lock::run): it may enter again what this owner holds, and nothing else changes.
     pub(crate) async fn enter_body<F: Future>(&self, future: F) -> F::Output {
         self.run_in_scope(false, future).await
     }

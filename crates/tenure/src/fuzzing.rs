@@ -1,6 +1,6 @@
-//! Functions for fuzzing: each one interprets arbitrary bytes, and panics when a promise is broken.
+//! What is fed with bytes from anywhere: each function takes them apart and panics when a promise is broken.
 //!
-//! Not part of the API. The fuzzers in `fuzz/` call these functions, and so does `tests/corpus.rs` with a stored corpus.
+//! Not part of the API. `fuzz/` calls these for as long as one likes, `tests/corpus.rs` for a moment.
 
 #![allow(clippy::panic, reason = "a panic is the report")]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::lease::{Lease, State, Terms, Tick};
 use tenure_core::logic::queue::{self, Contender, Turn};
-use tenure_core::logic::table::{Ask, Table, Verdict, View};
+use tenure_core::logic::table::{LockRequest, Table, Verdict, View};
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::{Mode, Renew};
@@ -25,16 +25,16 @@ use crate::redis;
 use crate::tables;
 use crate::zookeeper;
 
-/// A URL is parsed or refused in one line, and no password is shown.
+/// A URL is taken apart or refused in one line, and a password shows up nowhere.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
     let _ = parse_duration(text);
-    let text_shown = match Url::parse(text, 1) {
+    let said = match Url::parse(text, 1) {
         Ok(url) => {
             if let Some(password) = &url.password {
-                // A short password may also be a part of another word.
+                // A short one is part of something else too easily.
                 let password = password.reveal();
                 let elsewhere = text.matches(password).count() != 1;
                 assert!(
@@ -47,19 +47,19 @@ pub fn url(data: &[u8]) {
         Err(err) => err.to_string(),
     };
     assert!(
-        !text_shown.contains(char::is_control),
-        "a line break: {text_shown:?}"
+        !said.contains(char::is_control),
+        "it breaks a line: {said:?}"
     );
     if let Err(err) = database::Server::parse(text) {
-        let text_shown = err.to_string();
+        let said = err.to_string();
         assert!(
-            !text_shown.contains(char::is_control),
-            "a line break: {text_shown:?}"
+            !said.contains(char::is_control),
+            "it breaks a line: {said:?}"
         );
     }
 }
 
-/// Every store writes a name and reads the same name again, and reads no name from a key that it did not write.
+/// A name is written down and read again in every store, and whatever else lies there is not taken for one.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -75,12 +75,12 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// A lock file that was torn, cut or written by another program leads to no token that was granted before.
+/// A file that was torn, cut or made by somebody else gives no token that was given before.
 pub fn record(data: &[u8]) {
     file::fuzz_record(data);
 }
 
-/// The bytes one after the other, then zeros.
+/// Bytes, one after the other, and zeros when there are none left.
 struct Bytes<'a>(std::slice::Iter<'a, u8>);
 
 impl Bytes<'_> {
@@ -105,9 +105,27 @@ impl Bytes<'_> {
             _ => Mode::Exclusive,
         }
     }
+
+    fn lock_request(&mut self, op: u8, name: &LockName, owner: OwnerId) -> LockRequest {
+        LockRequest {
+            name: name.clone(),
+            owner,
+            mode: self.mode(),
+            ttl: (op & 8 == 0).then(|| self.millis()),
+            wait: op & 16 == 0,
+            barge: op & 32 != 0,
+            min_hold: Duration::ZERO,
+            lock_delay: match op & 64 {
+                0 => Duration::ZERO,
+                _ => self.millis(),
+            },
+            waiter_ttl: (op & 96 == 96).then(|| self.millis()),
+            propose: None,
+        }
+    }
 }
 
-/// The decisions of `logic`, in any order at any time.
+/// The decisions, in any order at any time.
 pub fn logic(data: &[u8]) {
     let Some((which, rest)) = data.split_first() else {
         return;
@@ -121,116 +139,81 @@ pub fn logic(data: &[u8]) {
 }
 
 fn with_a_table(mut bytes: Bytes<'_>) {
-    let mut case = TableCase::new();
+    let names = ["a", "b"].map(|name| LockName::new(name).expect("it is a name"));
+    let (mut table, mut now) = (Table::new(), Time::ZERO);
+    let mut tokens = Tokens::default();
     while !bytes.is_empty() {
-        let granted = case.operate(&mut bytes);
-        case.check(granted);
-    }
-}
-
-/// A lock table with two names, and what it has granted.
-struct TableCase {
-    names: [LockName; 2],
-    table: Table,
-    now: Time,
-    /// The token of each hold, by the index of its name and its owner.
-    tokens: BTreeMap<(usize, OwnerId), u64>,
-    /// The greatest token of each name.
-    last: [u64; 2],
-}
-
-/// The answer to an acquisition: index of the name, owner and token.
-type Granted = (usize, OwnerId, u64);
-
-impl TableCase {
-    fn new() -> Self {
-        Self {
-            names: ["a", "b"].map(|name| LockName::new(name).expect("it is a name")),
-            table: Table::new(),
-            now: Time::ZERO,
-            tokens: BTreeMap::new(),
-            last: [0; 2],
-        }
-    }
-
-    /// One operation. The first byte selects the operation, and its upper bits select options.
-    fn operate(&mut self, bytes: &mut Bytes<'_>) -> Option<Granted> {
         let op = bytes.next();
         let at = usize::from(op >> 7);
-        let (name, now) = (&self.names[at], self.now);
+        let name = &names[at];
         let owner = OwnerId::from_bytes([bytes.next() % 8; 16]);
+        let mut granted = None;
         match op % 8 {
             0..=2 => {
-                let ask = Ask {
-                    name: name.clone(),
-                    owner,
-                    mode: bytes.mode(),
-                    ttl: (op & 8 == 0).then(|| bytes.millis()),
-                    wait: op & 16 == 0,
-                    barge: op & 32 != 0,
-                    min_hold: Duration::ZERO,
-                    lock_delay: match op & 64 {
-                        0 => Duration::ZERO,
-                        _ => bytes.millis(),
-                    },
-                    waiter_ttl: (op & 96 == 96).then(|| bytes.millis()),
-                    propose: None,
-                };
-                if let Verdict::Granted { token } = self.table.acquire(&ask, now) {
-                    return Some((at, owner, token));
+                let request = bytes.lock_request(op, name, owner);
+                if let Verdict::Granted { token } = table.acquire(&request, now) {
+                    granted = Some(token);
                 }
             }
             3 => {
-                self.table.release(name, owner, op & 8 != 0, now);
-                self.tokens.remove(&(at, owner));
+                table.release(name, owner, op & 8 != 0, now);
+                tokens.known.remove(&(at, owner));
             }
             4 => {
                 let ttl = bytes.millis();
-                self.table.renew(name, owner, Some(ttl), now);
+                table.renew(name, owner, Some(ttl), now);
             }
             5 => {
-                self.table.break_hold(name, self.last[at], now);
+                table.break_hold(name, tokens.last[at], now);
             }
-            6 => drop(self.table.touch(name, owner, now)),
+            6 => drop(table.touch(name, owner, now)),
             _ => {
-                self.now = now.after(bytes.millis());
-                self.table.tick(self.now);
+                now = now.after(bytes.millis());
+                table.tick(now);
             }
         }
-        None
-    }
-
-    /// Every hold excludes what it has to exclude, and has a token of its own that grows.
-    fn check(&mut self, granted: Option<Granted>) {
-        // Later grants are found by the holds that the table shows.
-        self.table.granted(&mut Vec::new());
-        for (at, name) in self.names.iter().enumerate() {
-            let Some(view) = self.table.view(name) else {
-                self.tokens.retain(|(of, _), _| *of != at);
-                continue;
-            };
-            assert_is_sound(&view, self.now);
-            self.tokens.retain(|(of, owner), _| {
-                *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
-            });
-            for hold in &view.holds {
-                let known = self.tokens.insert((at, hold.owner), hold.token);
-                if known != Some(hold.token) {
-                    let is_new = hold.token > self.last[at];
-                    assert!(is_new, "a token was given twice: {view:?}");
-                    self.last[at] = hold.token;
-                }
-            }
+        table.granted(&mut Vec::new());
+        for (at, name) in names.iter().enumerate() {
+            tokens.check(at, table.view(name).as_ref(), now);
         }
-        if let Some((at, owner, token)) = granted {
-            let known = self.tokens.get(&(at, owner));
-            let is_same = known.is_none_or(|known| *known == token);
-            assert!(is_same, "the hold has another token than the answer");
+        if let Some(token) = granted {
+            let known = tokens.known.get(&(at, owner));
+            let is_known = known.is_none_or(|known| *known == token);
+            assert!(is_known, "the token that was told is another one");
         }
     }
 }
 
-/// Whether the holds of a name may exist together.
+/// The tokens of two names: that of each hold, and the last one of each name.
+#[derive(Default)]
+struct Tokens {
+    known: BTreeMap<(usize, OwnerId), u64>,
+    last: [u64; 2],
+}
+
+impl Tokens {
+    /// Compares the holds of a name with what is known: each new hold must have a greater token than all before.
+    fn check(&mut self, at: usize, view: Option<&View>, now: Time) {
+        let Some(view) = view else {
+            self.known.retain(|(of, _), _| *of != at);
+            return;
+        };
+        assert_is_sound(view, now);
+        self.known.retain(|(of, owner), _| {
+            *of != at || view.holds.iter().any(|hold| hold.owner == *owner)
+        });
+        for hold in &view.holds {
+            let known = self.known.insert((at, hold.owner), hold.token);
+            if known != Some(hold.token) {
+                let last = &mut self.last[at];
+                assert!(hold.token > *last, "a token was given twice: {view:?}");
+                *last = hold.token;
+            }
+        }
+    }
+}
+
+/// Who may hold beside whom.
 fn assert_is_sound(view: &View, now: Time) {
     let count = |wanted: fn(&Mode) -> bool| view.holds.iter().filter(|it| wanted(&it.mode)).count();
     let exclusive = count(|mode| *mode == Mode::Exclusive);
@@ -238,12 +221,12 @@ fn assert_is_sound(view: &View, now: Time) {
     let permits = count(|mode| matches!(mode, Mode::Permits { .. }));
     for hold in &view.holds {
         if let Mode::Permits { limit } = hold.mode {
-            // Each permit was within its own limit when it was granted.
+            // Each of them was within its own limit when it came.
             let most = usize::try_from(limit.get()).unwrap_or(usize::MAX).max(2);
             assert!(permits <= most, "{view:?}");
         }
         let waits = view.waiters.iter().any(|(owner, _)| *owner == hold.owner);
-        assert!(!waits, "an owner holds and waits: {view:?} at {now:?}");
+        assert!(!waits, "it holds and waits: {view:?} at {now:?}");
     }
 }
 
@@ -304,17 +287,14 @@ fn with_a_queue(mut bytes: Bytes<'_>) {
     let turn = |me| queue::decide(&all, me);
     for (me, contender) in all.iter().enumerate() {
         match turn(me) {
-            Turn::WatchOne(other) => assert!(other < me, "a contender waits for a later one"),
+            Turn::WatchOne(other) => assert!(other < me, "it waits for one behind it"),
             Turn::WatchAll(others) => assert!(!others.is_empty() && others.end <= me),
             Turn::Held if contender.mode == Mode::Exclusive => {
-                assert_eq!(me, 0, "an exclusive holder is not alone");
+                assert_eq!(me, 0, "it holds beside others");
             }
             Turn::Held => {
                 let exclusive = |other: &Contender| other.mode == Mode::Exclusive;
-                assert!(
-                    !all[..me].iter().any(exclusive),
-                    "an exclusive holder is not alone"
-                );
+                assert!(!all[..me].iter().any(exclusive), "it holds beside others");
             }
         }
     }

@@ -50,8 +50,8 @@ pub trait Backend: Send + Sync + 'static {
         false
     }
 
-    /// Takes the name at once or says `None`: for stores on this machine, which can tell without
-    /// waiting for anybody. After `None` nothing of the request is left, and `acquire` is called.
+    /// Takes the name at once or returns `None`: for stores on this machine, which answer without waiting. After `None`
+    /// nothing of the request is left, and the driver calls `acquire`.
     ///
     /// Several of these may run at the same time for one name.
     fn acquire_now(&self, request: &Request) -> Option<Grant> {
@@ -70,19 +70,19 @@ pub trait Backend: Send + Sync + 'static {
     /// Holds without a lease are checked instead.
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>>;
 
-    /// Gives the hold back if the store still has it under this owner; never frees anybody else's.
-    /// Also called for owners that may hold or wait after a request of unknown fate.
+    /// Releases the hold if the store still has it under this owner, and never that of another owner.
+    /// Also called for owners that may hold or wait after a request of unknown outcome.
     fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>>;
 
-    /// Whether the store frees that hold by itself, a ttl after the last word about it. Not so while a session keeps it
-    /// that lives on for others: then a release without an answer is repeated for as long as that lasts.
+    /// Whether the store frees the hold by itself, a ttl after the last request about it. A session that is used for other
+    /// holds may keep this one: then the driver repeats a release without an answer for as long as the session lives.
     fn ends_by_itself(&self, hold: &Hold) -> bool {
         let _ = hold;
         true
     }
 
-    /// Sees to it that later grants of the name get greater tokens than `token`, if the hold is still there:
-    /// `false` when it is not. For backends that are made of backends.
+    /// Raises the token of the hold, so that later grants of the name get greater tokens than `token`. `false`: the hold is
+    /// not there any more. For backends that are made of backends.
     fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
         let _ = (hold, token);
         Box::pin(std::future::ready(Err(unsupported_raise())))
@@ -97,7 +97,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Ends the hold with that token and no other. `false` when there is none.
     fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>>;
 
-    /// Looks at the store and its settings: what weakens or voids the guarantees, and the cure.
+    /// Checks the store and its settings: what weakens or voids the guarantees, and the cure.
     fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>>;
 
     /// Makes what locks need and the store does not have yet, tables for example; one line for each thing made.

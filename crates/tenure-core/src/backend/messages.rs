@@ -39,7 +39,7 @@ pub struct Request {
     pub propose: Option<u64>,
     /// What others shall see of us; `since` is filled in by the backend.
     pub holder: Arc<Holder>,
-    /// Raised when nobody wants the answer any more.
+    /// Raised when the caller gave up: it dropped the future, or closed the client.
     pub stop: Flag,
 }
 
@@ -78,27 +78,27 @@ impl Request {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Answer {
-    /// We hold it.
+    /// We hold the name.
     Granted(Grant),
-    /// Somebody else does, or the request was stopped.
+    /// Another client holds the name, or the request was stopped.
     Busy,
 }
 
-/// A backend's yes.
+/// The name was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
     /// Strictly greater than every token granted for this name before.
     pub token: u64,
-    /// When the winning request was sent, on [`Backend::clock`](super::Backend::clock); read *before* sending.
-    /// For a hold that somebody handed over to us: when the last request that kept our place alive was sent.
+    /// When the successful request was sent, on [`Backend::clock`](super::Backend::clock); read *before* sending.
+    /// For a hold that another client handed over to us: when the last request that kept our place in the queue was sent.
     pub sent: Time,
     /// Time between request and reply; zero where there is no network.
     pub round_trip: Duration,
     /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
     pub ttl: Option<Duration>,
-    /// The backend raises the [`LossNotifier`](super::LossNotifier) by itself when a hold without a lease ends,
-    /// so that nothing has to be checked.
+    /// The backend reports the end of a hold without a lease by itself, through its
+    /// [`LossNotifier`](super::LossNotifier), so that nothing has to be checked.
     pub watched: bool,
 }
 
@@ -114,7 +114,7 @@ impl Grant {
         }
     }
 
-    /// The same, where the backend tells by itself when it ends.
+    /// The same, where the backend reports the end of the hold by itself.
     #[must_use]
     pub fn watched(mut self) -> Self {
         self.watched = true;
@@ -132,11 +132,11 @@ pub struct Hold {
     pub owner: OwnerId,
     /// How.
     pub mode: Mode,
-    /// Its token; 0 when the fate of the acquisition is unknown.
+    /// Its token; 0 when the outcome of the acquisition is unknown.
     pub token: u64,
     /// The lease that was asked for.
     pub ttl: Duration,
-    /// The hold ended before this release: it is not a clean end (`lock_delay` applies).
+    /// The hold ended before this release, so its end is not clean (`lock_delay` applies).
     pub unclean: bool,
 }
 
@@ -170,25 +170,25 @@ impl Hold {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Renewal {
-    /// Ours, for `ttl` from `sent` on (`None`: no lease runs, and it is still ours).
+    /// The hold is ours for `ttl` from `sent` on (`None`: no lease runs, and the hold is still ours).
     Renewed {
         /// Read before the request was sent.
         sent: Time,
         /// The lease granted.
         ttl: Option<Duration>,
     },
-    /// Definitely not ours any more.
+    /// The hold is definitely over.
     Lost(LostReason),
-    /// Cannot tell: neither loss nor success.
+    /// It is unknown whether the hold was renewed: neither a loss nor a success.
     Unknown(Error),
 }
 
-/// The definite outcome of a release. What cannot be told is an error.
+/// The definite outcome of a release. An outcome that is unknown is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Release {
-    /// It was ours and is free now.
+    /// The hold was ours, and is released.
     Released,
-    /// It was not ours (any more).
+    /// The hold was not ours, or not any more.
     NotHeld,
 }

@@ -11,7 +11,7 @@
 //!
 //! The driver does after it called:
 //! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
-//!   never dropped half-way: when the caller loses interest, the driver stops the [`Request`] and polls on in
+//!   never dropped half-way: when the caller gives up, the driver stops the [`Request`] and polls on in
 //!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
 //!   Futures that only look (`inspect`, `list`, `check`), break or write may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;

@@ -22,18 +22,18 @@ use super::local_queue::Turn;
 use super::observe::Observation;
 use super::shared::Driver;
 
-/// How long the question "who holds it?" may take after a wait has ended in vain: a login to a database included.
+/// How long the driver asks the store for the holder after a wait has ended without a grant. Long enough for a login to
+/// a database.
 const INSPECT_LIMIT: Duration = Duration::from_millis(300);
 
-/// A ttl must be this many times the round trip: less, and renewal at ttl/3 with its retries
-/// has no room. (`reliability`: refuse a ttl below ten measured round trips.)
+/// A ttl must be at least this many round trips: a shorter one leaves no room for a renewal at ttl/3 with its retries.
 const TTL_PER_ROUND_TRIP: u32 = 10;
 
 impl Driver {
-    /// Acquires `name`, waiting until `until` (`None`: for ever). `Ok(None)`: busy until then.
+    /// Acquires `name`, waiting until `until`. `Ok(None)`: the name was busy until then.
     ///
-    /// Cancel safe at every await: what is under way when the future is dropped is stopped,
-    /// brought to its end in the background, and given back if it was granted.
+    /// Cancel safe at every await: when the future is dropped, the driver stops the request, polls it to its end in the
+    /// background, and releases the lock if it was granted.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         name: &LockName,
@@ -66,15 +66,15 @@ impl Driver {
         };
         let request = Arc::new(self.request(name, options, until != Until::Once));
         let mut attempt = Attempt::new(self, request, turn);
-        // Most stores that are on this machine are done at the first poll: no timer is set up for them.
+        // Most stores on this machine answer at the first poll, and need no timer.
         let answer = match attempt.poll_once() {
             Some(answer) => Some(answer),
-            None => self.unless_over(until, attempt.finish()).await?,
+            None => self.until_over(until, attempt.finish()).await?,
         };
         let answer = match answer {
             Some(answer) => answer,
             None => {
-                // The wait is over. A grant that is here already is still a grant.
+                // The wait is over. A grant that has arrived by now still counts.
                 attempt.request.stop.raise();
                 match attempt.poll_once() {
                     Some(answer) => answer,
@@ -82,18 +82,18 @@ impl Driver {
                 }
             }
         };
-        match attempt.settled(answer)? {
+        match attempt.settle(answer)? {
             Some(grant) => {
                 let held = self.hold(&attempt.request, options, &grant)?;
-                self.unless_too_slow(held, &grant).await.map(Some)
+                self.check_round_trip(held, &grant).await.map(Some)
             }
             None => Ok(None),
         }
     }
 
-    /// Rule 2: a lease that is too short for the round trips could not be renewed in time. One slow answer may be an
-    /// accident, a pause of this process or of the store: the next one tells.
-    async fn unless_too_slow(
+    /// Rule 2: a lease that is too short for the round trips could not be renewed in time. One slow answer may be due to
+    /// a pause of this process or of the store, so a second request decides.
+    async fn check_round_trip(
         self: &Arc<Self>,
         held: Arc<Held>,
         grant: &Grant,
@@ -108,9 +108,9 @@ impl Driver {
         let name = held.name().clone();
         let tentative = Tentative(Some(held));
         let until = Until::At(self.clock.now().after(limit));
-        // Only how long it takes counts, whatever the answer.
+        // Only the time counts, and not the answer.
         let answered = self
-            .unless_over(until, self.detachable(self.backend.inspect(name)))
+            .until_over(until, self.detachable(self.backend.inspect(name)))
             .await?;
         if answered.is_some() {
             return tentative.keep();
@@ -124,9 +124,9 @@ impl Driver {
         ))
     }
 
-    /// `None` when the wait was over first. For a request: whoever closes the client sees to it that all are polled,
-    /// which costs nothing as long as nobody does.
-    async fn unless_over<T>(
+    /// The output of `request`, or `None` when the wait was over first. It looks at the flag `closed` without
+    /// registering a waker, which would cost each request something: [`Driver::close`] wakes the callers of all requests.
+    async fn until_over<T>(
         &self,
         until: Until,
         request: impl Future<Output = T>,
@@ -151,13 +151,13 @@ impl Driver {
         }
     }
 
-    /// Takes a free name from a store on this machine. `None`: nothing was done, go the long way.
+    /// Acquires a free name from a store on this machine. `None`: nothing was done; call [`Driver::acquire`].
     pub(crate) fn acquire_now(
         self: &Arc<Self>,
         name: &LockName,
         options: &Options,
     ) -> Result<Option<Arc<Held>>, Error> {
-        // Whoever waits for a turn was here first.
+        // A task that waits for its turn was here first.
         if !self.answers_now || self.closed.is_raised() || self.queue.is_contended(name) {
             return Ok(None);
         }
@@ -180,7 +180,7 @@ impl Driver {
             fair: options.fair,
             min_hold: options.min_hold,
             lock_delay: options.lock_delay,
-            // A lease that is not renewed must be the one that was asked for.
+            // A lease that is not renewed must have the whole length that was asked for.
             min_lease: match options.renew {
                 Renew::Never => options.ttl,
                 Renew::Automatic => options.min_lease,
@@ -225,13 +225,13 @@ impl Driver {
         };
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
         let hold = Hold::new(request, grant.token);
-        // Rule 3: checked once more after the grant; a grant on a dead lease is not a grant.
+        // Rule 3: the lease is checked after the grant; a grant on an expired lease is not a grant.
         if lease.deadline() != Time::MAX
             && let State::Lost(_) = lease.state(self.clock.now())
         {
             self.tasks
                 .clean_up(self.clone().release_until_definite(hold));
-            return Err(over_already());
+            return Err(lease_over());
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
         let observation = Observation::begin(self, &hold.name, hold.token, options);
@@ -252,14 +252,14 @@ impl Driver {
         Ok(held)
     }
 
-    /// The error of a wait that was over, naming the holder if the store says so quickly.
+    /// The error of a wait that is over. It names the holder if the store answers quickly.
     pub(crate) async fn wait_elapsed(
         &self,
         name: &LockName,
         waited: Duration,
         ttl: Duration,
     ) -> Error {
-        // On the real clock even where holds are on a virtual one: it bounds how long a caller waits.
+        // On the real clock even where holds are on a virtual one: the limit bounds how long a caller waits.
         let clock = Clock::system();
         let status = tokio::select! {
             biased;
@@ -288,7 +288,7 @@ impl Driver {
     }
 }
 
-/// Until when an acquisition goes on.
+/// Until when an acquisition waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     /// One try.
@@ -310,7 +310,7 @@ impl Until {
     }
 }
 
-/// A request that is under way. Dropping it stops the request and sees it to its end.
+/// A request that is under way. Dropping the attempt stops the request and polls it to its end in the background.
 struct Attempt<'a> {
     driver: &'a Arc<Driver>,
     request: Arc<Request>,
@@ -349,8 +349,8 @@ impl<'a> Attempt<'a> {
         answer
     }
 
-    /// Sorts the answer. What may have been left behind by an unclear one is cleaned up.
-    fn settled(&mut self, answer: Result<Answer, Error>) -> Result<Option<Grant>, Error> {
+    /// The grant, if there is one. After an ambiguous answer, what may be left in the store is released.
+    fn settle(&mut self, answer: Result<Answer, Error>) -> Result<Option<Grant>, Error> {
         self.turn = None;
         match answer {
             Ok(Answer::Granted(grant)) => Ok(Some(grant)),
@@ -381,13 +381,13 @@ impl Drop for Attempt<'_> {
                 Err(err) if err.kind() == ErrorKind::Indeterminate => 0,
                 Ok(Answer::Busy) | Err(_) => return,
             };
-            // The turn goes on before the clean-up: whoever is next waits in the store, behind us.
+            // The turn passes on before the clean-up: the next task can wait in the queue of the store already, behind us.
             drop(turn);
             driver
                 .release_until_definite(Hold::new(&request, token))
                 .await;
         };
-        // Quick stores are done at once, in or out of a runtime.
+        // Stores on this machine answer at the first poll, inside or outside of a runtime.
         let polled = self.driver.tasks.spawner.poll_anywhere(Box::pin(finish));
         if let Err(Some(pending)) = polled {
             self.driver.tasks.clean_up(pending);
@@ -395,17 +395,17 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// A hold that nobody has seen yet. Dropping it gives it back.
+/// A hold that the caller has not got yet. Dropping it releases the hold.
 struct Tentative(Option<Arc<Held>>);
 
 impl Tentative {
-    /// Rule 3: a lease that ran out meanwhile is no grant.
+    /// Rule 3: if the lease has expired meanwhile, there is no grant.
     fn keep(mut self) -> Result<Arc<Held>, Error> {
         match self.0.take() {
             Some(held) if !matches!(held.state(), State::Lost(_)) => Ok(held),
             lost => {
                 self.0 = lost;
-                Err(over_already())
+                Err(lease_over())
             }
         }
     }
@@ -419,7 +419,7 @@ impl Drop for Tentative {
     }
 }
 
-fn over_already() -> Error {
+fn lease_over() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
         "the lease was over before its grant arrived; retry, or raise `ttl`",

@@ -137,7 +137,7 @@ impl Held {
     pub(crate) async fn at_risk(self: Arc<Self>) -> Duration {
         let mut woken = pin!(self.signals.at_risk.notified());
         loop {
-            // Listens before it looks, so that a change in between is not missed.
+            // Registers before it reads the state, so that a change in between is not missed.
             woken.as_mut().enable();
             let is_over = self.is_ending() && !self.signals.lost.is_raised();
             if !is_over && self.state() != State::Held {
@@ -151,7 +151,7 @@ impl Held {
     /// Cancels `token` when the hold is lost.
     #[cfg(feature = "tokio-util")]
     pub(crate) fn cancel_when_lost(&self, token: &tokio_util::sync::CancellationToken) {
-        lock(&self.signals.tokens).push(token.clone());
+        self.signals.cancel_at_loss(token);
         // The state is read after the token is in the list: a loss before that did not cancel it.
         if matches!(self.state(), State::Lost(_)) {
             token.cancel();
@@ -175,17 +175,17 @@ impl Held {
         }
     }
 
-    /// A new hold is made known to all who have to do with it.
+    /// Adds a new hold to the list of the renewal task, where reports of the backend find it too.
     pub(super) fn begin(self: &Arc<Self>) {
         let mut scheduled = lock(&self.lease);
         scheduled.due = self.next_due(&scheduled.lease).filter(|_| self.is_clocked);
         self.driver.renewals.begin(self, scheduled.due);
     }
 
-    /// Puts it into the renewal task's list, at the next instant when something is due.
+    /// Moves the hold in the list of the renewal task to the next instant at which something is due.
     fn schedule(self: &Arc<Self>) {
         let mut scheduled = lock(&self.lease);
-        // Looked at under the lock that `end` takes: a hold that ends is not listed again.
+        // Read under the lock that `end` takes: a hold that ends is not added again.
         if self.is_ending() {
             return;
         }
@@ -225,7 +225,7 @@ impl Held {
         self.driver.renewals.end(self.hold.owner, due);
     }
 
-    /// The hold has ended: what is to be shown of its end, once.
+    /// The observation of a hold that has ended, for the first caller.
     fn take_observation(&self) -> Option<Observation> {
         lock(&self.lease).observation.take()
     }
@@ -268,8 +268,8 @@ impl Held {
         self.schedule_or_lose();
     }
 
-    /// An answer that came when the deadline had passed, and before the renewal task woke up for it, ends the
-    /// lease: then the task has nothing to wake up for any more, and the loss is told from here.
+    /// An answer may arrive when the deadline has passed and the renewal task has not woken up for it yet. Then the
+    /// lease is over, nothing is due any more, and the loss is reported from here.
     fn schedule_or_lose(self: &Arc<Self>) {
         match self.state() {
             State::Lost(reason) => self.on_lost(reason),
@@ -285,10 +285,10 @@ impl Held {
                 return;
             }
         }
-        self.tell_lost(reason);
+        self.report_loss(reason);
         if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
-            // The store would keep it for as long as we live: we end it ourselves,
-            // a margin later, as a store with leases would.
+            // The store would keep the hold as long as this process lives. The driver ends it a margin later, as a store
+            // with leases would.
             let held = self.clone();
             self.driver.tasks.spawner.spawn(async move {
                 let (clock, ttl) = (held.driver.clock.clone(), held.hold.ttl);
@@ -302,16 +302,16 @@ impl Held {
         }
     }
 
-    /// The release found that the hold had ended before it: a loss like any other, if it was not told yet.
+    /// The release found that the hold had ended before. That is a loss like any other, unless it was reported already.
     pub(super) fn found_lost(&self, reason: LostReason) {
         lock(&self.lease).lease.refused(reason);
         if self.signals.lost.raise_once() {
-            self.tell_lost(reason);
+            self.report_loss(reason);
         }
     }
 
-    fn tell_lost(&self, reason: LostReason) {
-        self.signals.tell_lost();
+    fn report_loss(&self, reason: LostReason) {
+        self.signals.notify_loss();
         self.observe_loss(reason);
         let backend = self.driver.backend_name();
         tracing::warn!(target: LOG_TARGET, name = %self.hold.name, backend, token = self.hold.token, %reason, "lost");
@@ -372,7 +372,7 @@ impl Renewable for Held {
         let tick = {
             let mut scheduled = lock(&self.lease);
             scheduled.due = None;
-            // Renewing early is fine, losing early is not: the look ahead stops at the deadline.
+            // A renewal may be early, a loss may not: the time that is looked ahead ends at the deadline.
             let ahead = now.after(self.grain());
             let at = if ahead < scheduled.lease.deadline() {
                 ahead

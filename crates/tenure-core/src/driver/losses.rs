@@ -1,4 +1,4 @@
-//! Tells the callbacks of a client about each loss, away from the tasks that renew.
+//! Calls the callbacks of a client for each loss, on a thread of their own, so that renewals do not wait for them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use super::labels::LOG_TARGET;
 /// What a user registered.
 type Callback = Arc<dyn Fn(&Loss) + Send + Sync>;
 
-/// The callbacks of one client, and the losses that they have not been told of yet.
+/// The callbacks of one client, and the losses for which they have not been called yet.
 #[derive(Default)]
 pub(super) struct Losses {
     state: Mutex<Registered>,
@@ -23,8 +23,8 @@ struct Registered {
     next_id: u64,
     callbacks: Vec<(u64, Callback)>,
     queue: VecDeque<Loss>,
-    /// A thread takes from the queue.
-    is_telling: bool,
+    /// A thread takes losses from the queue.
+    is_reporting: bool,
 }
 
 impl Losses {
@@ -37,7 +37,7 @@ impl Losses {
         id
     }
 
-    /// Takes a callback away.
+    /// Removes a callback.
     pub(super) fn unregister(&self, id: u64) {
         // Dropped outside the lock: a callback may own anything.
         let _removed = {
@@ -47,13 +47,13 @@ impl Losses {
         };
     }
 
-    /// Takes all callbacks away: one that owns a clone of its client would keep the client alive.
+    /// Removes all callbacks: one that owns a clone of its client would keep the client alive.
     pub(super) fn clear(&self) {
         let _removed = std::mem::take(&mut lock(&self.state).callbacks);
     }
 
     /// Has all callbacks called, one loss after the other, on a thread where they may block.
-    pub(super) fn tell(
+    pub(super) fn report(
         self: &Arc<Self>,
         loss: Loss,
         spawner: &Spawner,
@@ -65,26 +65,26 @@ impl Losses {
                 return;
             }
             state.queue.push_back(loss);
-            if std::mem::replace(&mut state.is_telling, true) {
+            if std::mem::replace(&mut state.is_reporting, true) {
                 return;
             }
         }
         let losses = self.clone();
-        tasks.spawn_blocking(spawner, move || losses.tell_all());
+        tasks.spawn_blocking(spawner, move || losses.report_all());
     }
 
-    fn tell_all(&self) {
+    fn report_all(&self) {
         loop {
             let (loss, callbacks) = {
                 let mut state = lock(&self.state);
                 let Some(loss) = state.queue.pop_front() else {
-                    state.is_telling = false;
+                    state.is_reporting = false;
                     return;
                 };
                 (loss, state.callbacks.clone())
             };
             for (_, callback) in callbacks {
-                // The next callback and the next loss are told all the same.
+                // The next callback and the next loss get their call all the same.
                 if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
                     tracing::error!(target: LOG_TARGET, name = %loss.name, "a callback of `on_lost` panicked");
                 }

@@ -14,7 +14,7 @@ use crate::time::Time;
 
 use super::labels::{Outcome, RenewalOutcome, reason_label};
 
-/// What kind of number it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
@@ -22,18 +22,18 @@ enum Kind {
     Histogram,
 }
 
-/// One metric, as it is described to the recorder and to users.
+/// One metric, as the recorder and the documents describe it.
 struct Metric {
     name: &'static str,
     kind: Kind,
     /// `None`: a plain count.
     unit: Option<Unit>,
-    /// The label that it has beside `store` and `name`.
+    /// The label that the metric has beside `store` and `name`.
     label: Option<&'static str>,
     meaning: &'static str,
 }
 
-/// All, in the order of their declaration, so that `outcome as usize` is a place in it.
+/// All outcomes in the order of their declaration, so that `outcome as usize` is an index of this array.
 const OUTCOMES: [Outcome; 5] = [
     Outcome::Granted,
     Outcome::Busy,
@@ -41,7 +41,7 @@ const OUTCOMES: [Outcome; 5] = [
     Outcome::Failed,
     Outcome::Reentered,
 ];
-/// So many of the outcomes, from the first on, have a wait: for the last one the store was not asked.
+/// So many outcomes, from the first on, have a wait. In the last one no request was sent.
 const OUTCOMES_WITH_WAIT: usize = 4;
 /// Likewise.
 const REASONS: [LostReason; 5] = [
@@ -125,7 +125,7 @@ const METRICS: [&Metric; 7] = [
     &WAITING,
 ];
 
-/// Tells the recorder what the names mean.
+/// Registers names, units and meanings with the recorder.
 fn describe() {
     with_recorder(|recorder| {
         for metric in METRICS {

@@ -1,4 +1,4 @@
-//! What stands for `metrics.rs` when the feature `metrics` is off: nothing is counted, and nothing is left of it.
+//! The twin of `metrics.rs` without the feature `metrics`: it counts nothing, and its types have no size.
 
 use crate::lost::LostReason;
 use crate::options::Options;

@@ -1,4 +1,4 @@
-//! What an acquisition and a hold show to the outside: their spans (`tracing`) and their metrics.
+//! What observers see of an acquisition and of a hold: their spans (`tracing`) and their metrics.
 //!
 //! Without a subscriber and without the feature `metrics` nothing here allocates or reads the clock.
 
@@ -17,7 +17,7 @@ use super::labels::{Outcome, RenewalOutcome, reason_label};
 use super::metrics::{AcquisitionMetrics, HoldMetrics};
 use super::shared::Driver;
 
-/// One call of `acquire`, `try_acquire` or `run`, until its answer. Dropped before that, it was cancelled.
+/// One call of `acquire`, `try_acquire` or `run`, until its answer. If it is dropped before, the call was cancelled.
 pub(crate) struct Acquisition {
     span: Span,
     metrics: AcquisitionMetrics,
@@ -54,7 +54,7 @@ impl Acquisition {
         }
     }
 
-    /// Does `work` inside the span.
+    /// Does `work` inside the span of the acquisition.
     pub(crate) fn in_span<T>(&self, work: impl FnOnce() -> T) -> T {
         self.span.in_scope(work)
     }
@@ -64,7 +64,7 @@ impl Acquisition {
         self.metrics.wait();
     }
 
-    /// It was granted, under `token`.
+    /// The lock was granted under `token`.
     pub(crate) fn granted(self, token: u64, is_reentry: bool) {
         self.span.record("token", token);
         self.end(if is_reentry {
@@ -74,7 +74,7 @@ impl Acquisition {
         });
     }
 
-    /// The wait ended in vain.
+    /// The wait ended without a grant.
     pub(crate) fn busy(self) {
         self.end(Outcome::Busy);
     }
@@ -145,12 +145,12 @@ impl Observation {
         self.metrics.lost(reason);
     }
 
-    /// Given back: confirmed by the store, or asked for by a caller who does not wait for the answer.
+    /// The hold was released: the store confirmed it, or the caller did not wait for the answer.
     pub(super) fn released(self) {
         self.span.record("outcome", "released");
     }
 
-    /// The store did not answer the release, or none was sent: it ends with its lease at the latest.
+    /// The store did not answer the release, or none was sent: the hold ends with its lease at the latest.
     pub(super) fn unconfirmed(self) {
         self.span.record("outcome", "unconfirmed");
     }

@@ -1,4 +1,4 @@
-//! The end of a hold: releasing it now, in the background, or by leaving it to its lease.
+//! The end of a hold: a release, a release in the background, or an end that is left to the lease.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use super::held::Held;
 use super::labels::LOG_TARGET;
 
 impl Held {
-    /// Gives the hold back. Dropping the future does not stop the release.
+    /// Releases the hold. Dropping the future does not stop the release.
     pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
         let Some(before) = self.begin_release() else {
             return self.settle_abandoned();
@@ -25,8 +25,8 @@ impl Held {
         }
         let mut releasing = Releasing::new(&self, before);
         if let State::Lost(_) = before {
-            // There is nothing to wait for: the caller must hear of the loss now,
-            // from a store that may be silent. Dropping it sees to the clean-up.
+            // The caller must hear of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
+            // background.
             drop(releasing);
             return self.settle(before, Ok(Release::NotHeld));
         }
@@ -38,7 +38,7 @@ impl Held {
         self.settle(before, outcome)
     }
 
-    /// Asks for the release and does not wait for it.
+    /// Sends the release and does not wait for the answer.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
         let Some(before) = self.begin_release() else {
             return;
@@ -50,10 +50,10 @@ impl Held {
         }
     }
 
-    /// Neither renews nor releases from now on, until its lease is over. Says how long that takes.
+    /// From now on the hold is neither renewed nor released, until its lease is over. Returns how long that takes.
     pub(crate) fn abandon(self: &Arc<Self>) -> Duration {
         let left = match self.remaining() {
-            // Without a lease nobody would ever free it.
+            // Without a lease the store would never free the hold.
             Duration::MAX => self.ttl(),
             left => left,
         };
@@ -66,12 +66,12 @@ impl Held {
                 let clock = held.driver.clock.clone();
                 let margin = margin(held.ttl(), Duration::ZERO);
                 clock.sleep_until(end).await;
-                // Other entries of the same owner may still be inside: they learn of it now.
+                // Other entries of the same owner may still exist: their guards are told now.
                 lock(&held.lease).lease.refused(LostReason::Expired);
                 held.signals.lost.raise();
-                held.signals.tell_lost();
+                held.signals.notify_loss();
                 clock.sleep_until(end.after(margin)).await;
-                // Where a session keeps it alive, or nothing can end it but us.
+                // A session may keep the hold alive, or only its owner can end the hold: so a release follows.
                 let driver = held.driver.clone();
                 driver.release_until_definite(held.as_hold(true)).await;
             });
@@ -88,7 +88,7 @@ impl Held {
             .release_now(&self.as_hold(matches!(before, State::Lost(_))))
     }
 
-    /// The state it is released from; `None` when that has begun already.
+    /// The state of the hold when its release begins; `None` when a release has begun already.
     fn begin_release(self: &Arc<Self>) -> Option<State> {
         let state = {
             let scheduled = lock(&self.lease);
@@ -136,7 +136,7 @@ impl Held {
                 self.driver
                     .tasks
                     .clean_up(driver.release_until_definite(hold));
-                // Asking took longer than the lease.
+                // The release took longer than the lease.
                 match self.state() {
                     State::Lost(reason) => lost(reason),
                     _ => {
@@ -152,7 +152,7 @@ impl Held {
     }
 }
 
-/// A release under way. Goes on in the background when it is dropped.
+/// A release that is under way. Dropping it continues the release in the background.
 struct Releasing<'a> {
     held: &'a Arc<Held>,
     unclean: bool,
@@ -178,7 +178,7 @@ impl Drop for Releasing<'_> {
             return;
         };
         self.held.observe_release();
-        // Quick stores are done at the first poll, in or out of a runtime.
+        // Stores on this machine answer at the first poll, inside or outside of a runtime.
         let driver = &self.held.driver;
         let pending = match driver.tasks.spawner.poll_anywhere(future) {
             Ok(Ok(Release::NotHeld)) => return self.held.found_lost(LostReason::StoreSaysNo),

@@ -1,16 +1,15 @@
-//! Keeps the holds of one client alive: one task, one request for all that are due.
+//! Keeps the holds of one client alive: one task, and one request for all holds that are due.
 
 use std::collections::{BTreeMap, HashMap};
+use std::future::ready;
 use std::sync::{Arc, Mutex, Weak};
-
-use tokio::sync::Notify;
 
 use crate::backend::{Backend, Hold, LossListener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::logic::lease::Tick;
-use crate::logic::pace;
 use crate::lost::LostReason;
-use crate::rt::{Clock, Spawner, Task, lock};
+use crate::rt::{Clock, Spawner, lock};
+use crate::support::Maintenance;
 use crate::time::Time;
 
 /// A hold, as far as its renewal is concerned.
@@ -36,40 +35,16 @@ pub(super) struct Renewals {
     clock: Clock,
     spawner: Spawner,
     list: Mutex<List>,
-    earlier: Notify,
+    /// The task. An entry that is removed from the list does not wake it: most holds end long before something is due
+    /// for them.
+    maintenance: Arc<Maintenance>,
 }
 
+#[derive(Default)]
 struct List {
     by_owner: HashMap<OwnerId, Weak<dyn Renewable>, RandomAlready>,
     /// The holds for which something is due, by the time when it is due.
     due: BTreeMap<(Time, OwnerId), Weak<dyn Renewable>>,
-    /// When the task looks next. It may find nothing: most holds end long before anything is due for them, and nobody
-    /// wakes it for that. Nor is it put off for that: the next hold would have to wake it again.
-    wakes: Time,
-    task: Option<Task>,
-    is_stopped: bool,
-}
-
-impl Default for List {
-    fn default() -> Self {
-        Self {
-            due: BTreeMap::new(),
-            wakes: Time::MAX,
-            by_owner: HashMap::default(),
-            task: None,
-            is_stopped: false,
-        }
-    }
-}
-
-impl List {
-    /// When the task looks next, after a look at `now`.
-    fn next(&mut self, now: Time) -> Time {
-        let first = self.due.first_key_value();
-        let due = first.map_or(Time::MAX, |((due, _), _)| *due);
-        self.wakes = pace::look(self.wakes, due, now);
-        self.wakes
-    }
 }
 
 impl Renewals {
@@ -79,7 +54,7 @@ impl Renewals {
             clock,
             spawner,
             list: Mutex::default(),
-            earlier: Notify::new(),
+            maintenance: Arc::default(),
         }
     }
 
@@ -89,14 +64,18 @@ impl Renewals {
         held: &Arc<H>,
         due: Option<Time>,
     ) {
+        let owner = held.owner();
+        let held: Weak<H> = Arc::downgrade(held);
         let mut list = lock(&self.list);
-        let weak: Weak<H> = Arc::downgrade(held);
-        list.by_owner.insert(held.owner(), weak.clone());
-        if due.is_some() && list.task.is_none() && !list.is_stopped {
-            let task = run(Arc::downgrade(self), self.clock.clone());
-            list.task = Some(self.spawner.spawn(task));
+        list.by_owner.insert(owner, held.clone());
+        if let Some(due) = due {
+            list.due.insert((due, owner), held);
+            drop(list);
+            let round = |renewals: Arc<Self>| ready(renewals.round());
+            self.maintenance
+                .start(&self.spawner, &self.clock, self, round);
+            self.maintenance.due_at(due);
         }
-        self.set(&mut list, held.owner(), weak, None, due);
     }
 
     /// The counterpart of [`Renewals::begin`].
@@ -115,40 +94,25 @@ impl Renewals {
         from: Option<Time>,
         to: Option<Time>,
     ) {
-        let weak: Weak<H> = Arc::downgrade(held);
-        self.set(&mut lock(&self.list), held.owner(), weak, from, to);
-    }
-
-    fn set(
-        &self,
-        list: &mut List,
-        owner: OwnerId,
-        held: Weak<dyn Renewable>,
-        from: Option<Time>,
-        to: Option<Time>,
-    ) {
+        let owner = held.owner();
+        let mut list = lock(&self.list);
         if let Some(from) = from {
             list.due.remove(&(from, owner));
         }
         if let Some(to) = to {
+            let held: Weak<H> = Arc::downgrade(held);
             list.due.insert((to, owner), held);
-            if to < list.wakes {
-                list.wakes = to;
-                self.earlier.notify_one();
-            }
+            drop(list);
+            self.maintenance.due_at(to);
         }
     }
 
     /// Ends the task, for good.
     pub(super) fn stop(&self) {
-        let mut list = lock(&self.list);
-        list.is_stopped = true;
-        if let Some(task) = list.task.take() {
-            task.abort();
-        }
+        self.maintenance.stop();
     }
 
-    /// Does what is due, and returns when the task looks next.
+    /// Does what is due. Returns when something is due next.
     fn round(&self) -> Time {
         let now = self.clock.now();
         let due = self.take_due(now);
@@ -160,7 +124,9 @@ impl Renewals {
             // A task of its own: while a request hangs, other holds are told that their deadline has passed.
             self.spawner.spawn(renew(self.backend.clone(), batch));
         }
-        lock(&self.list).next(now)
+        let list = lock(&self.list);
+        let next = list.due.first_key_value();
+        next.map_or(Time::MAX, |((due, _), _)| *due)
     }
 
     fn take_due(&self, until: Time) -> Vec<Arc<dyn Renewable>> {
@@ -198,21 +164,6 @@ impl LossListener for Renewals {
     }
 }
 
-/// Keeps neither the client nor a hold alive while it sleeps.
-async fn run(renewals: Weak<Renewals>, clock: Clock) {
-    loop {
-        let Some(renewals) = renewals.upgrade() else {
-            return;
-        };
-        let next = renewals.round();
-        tokio::select! {
-            biased;
-            () = clock.sleep_until(next) => {}
-            () = renewals.earlier.notified() => {}
-        }
-    }
-}
-
 async fn renew(backend: Arc<dyn Backend>, batch: Vec<Arc<dyn Renewable>>) {
     let holds = batch.iter().map(|held| held.hold()).collect();
     let answers = backend.renew(holds).await;
@@ -224,28 +175,129 @@ async fn renew(backend: Arc<dyn Backend>, batch: Vec<Arc<dyn Renewable>>) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::time::Duration;
 
-    /// Whoever takes and releases one lock after the other would wake the task each time.
-    #[test]
-    fn a_look_that_is_planned_is_not_put_off_because_nothing_is_due_any_more() {
-        let at = Time::from_nanos;
-        let hold = |due| {
-            (
-                (at(due), OwnerId::random()),
-                Weak::<crate::driver::Held>::new() as Weak<dyn Renewable>,
-            )
-        };
-        let mut list = List::default();
-        assert_eq!(list.next(at(1)), Time::MAX);
-        list.due.extend([hold(10), hold(20)]);
-        list.wakes = at(10);
-        assert_eq!(list.next(at(2)), at(10));
-        list.due.clear();
-        assert_eq!(list.next(at(3)), at(10));
-        list.due.extend([hold(30)]);
-        assert_eq!(list.next(at(10)), at(30));
-        list.due.clear();
-        assert_eq!(list.next(at(30)), Time::MAX);
+    use super::*;
+    use crate::memory;
+
+    /// A hold that asks for a renewal whenever something is due for it.
+    struct Held {
+        owner: OwnerId,
+        log: Mutex<Vec<String>>,
+    }
+
+    impl Held {
+        fn new() -> Arc<Self> {
+            let (owner, log) = (OwnerId::random(), Mutex::default());
+            Arc::new(Self { owner, log })
+        }
+
+        fn add(&self, event: String) {
+            lock(&self.log).push(event);
+        }
+
+        fn log(&self) -> Vec<String> {
+            std::mem::take(&mut *lock(&self.log))
+        }
+    }
+
+    impl Renewable for Held {
+        fn owner(&self) -> OwnerId {
+            self.owner
+        }
+
+        fn hold(&self) -> Hold {
+            let name = crate::LockName::new("n").unwrap();
+            Hold::of(name, self.owner)
+        }
+
+        fn tick(self: Arc<Self>, _: Time) -> Tick {
+            self.add("tick".into());
+            Tick::Renew
+        }
+
+        fn answered(self: Arc<Self>, answer: Renewal) {
+            self.add(format!("{answer:?}"));
+        }
+
+        fn refused(self: Arc<Self>, reason: LostReason) {
+            self.add(format!("{reason:?}"));
+        }
+    }
+
+    struct Case {
+        store: memory::Backend,
+        renewals: Arc<Renewals>,
+        start: Time,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let store = memory::Backend::with_virtual_clock();
+            let (backend, clock) = (Arc::new(store.clone()), store.clock());
+            let start = clock.now();
+            let spawner = Spawner::current().unwrap();
+            let renewals = Arc::new(Renewals::new(backend, clock, spawner));
+            Self {
+                store,
+                renewals,
+                start,
+            }
+        }
+
+        fn at(&self, secs: u64) -> Time {
+            self.start.after(Duration::from_secs(secs))
+        }
+
+        async fn settle(&self) {
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+
+        async fn advance(&self, secs: u64) {
+            self.settle().await;
+            self.store.advance(Duration::from_secs(secs));
+            self.settle().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn holds_that_are_due_share_a_request_and_others_wait() {
+        let case = Case::new();
+        let (first, second, later) = (Held::new(), Held::new(), Held::new());
+        case.renewals.begin(&first, Some(case.at(10)));
+        case.renewals.begin(&second, Some(case.at(10)));
+        case.renewals.begin(&later, Some(case.at(30)));
+        case.advance(9).await;
+        assert!(first.log().is_empty());
+        case.advance(1).await;
+        // The store has no such hold.
+        let renewed = ["tick", "Lost(StoreSaysNo)"];
+        assert_eq!(first.log(), renewed);
+        assert_eq!(second.log(), renewed);
+        assert_eq!(case.store.requests(), 1);
+        case.renewals.moved(&first, None, Some(case.at(12)));
+        case.advance(2).await;
+        assert_eq!(first.log(), renewed);
+        case.renewals.end(later.owner(), Some(case.at(30)));
+        case.advance(30).await;
+        assert!(later.log().is_empty());
+        case.renewals.stop();
+    }
+
+    #[tokio::test]
+    async fn reports_of_the_backend_reach_the_holds_until_their_end() {
+        let case = Case::new();
+        let (first, second) = (Held::new(), Held::new());
+        case.renewals.begin(&first, None);
+        case.renewals.begin(&second, None);
+        case.renewals.lost(first.owner(), LostReason::TakenOver);
+        assert_eq!(first.log(), ["TakenOver"]);
+        assert!(second.log().is_empty());
+        case.renewals.end(first.owner(), None);
+        case.renewals.all_lost(LostReason::SessionGone);
+        assert!(first.log().is_empty());
+        assert_eq!(second.log(), ["SessionGone"]);
     }
 }

@@ -98,7 +98,7 @@ impl Driver {
         self.tasks.detachable(future)
     }
 
-    /// Refuses what the backend does not claim, before any I/O.
+    /// Refuses, before any I/O, what the backend does not claim.
     pub(crate) fn check_support(&self, options: &Options) -> Result<(), Error> {
         options.validate()?;
         let can = self.backend.guarantees();
@@ -117,8 +117,8 @@ impl Driver {
         ))
     }
 
-    /// Releases until the store has given a definite answer, the client is closed, or the ttl has passed since the store
-    /// frees it by itself. For holds whose owner does not wait for the outcome.
+    /// Sends the release until the store has given a definite answer, or the client is closed, or the store has freed the
+    /// hold by itself because its ttl has passed. For holds whose owner does not wait for the outcome.
     pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
         let mut give_up = self.clock.now().after(hold.ttl);
         for attempt in 0.. {
@@ -126,7 +126,7 @@ impl Driver {
                 return;
             };
             tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "release in the background");
-            // Nothing is asked any more, and what ends the hold is under way.
+            // A closed client sends nothing more, and closing ends the hold.
             if err.kind() == ErrorKind::Closed {
                 return;
             }
@@ -170,10 +170,10 @@ impl Driver {
             background,
             ..
         } = &self.tasks;
-        self.losses.tell(loss, spawner, background);
+        self.losses.report(loss, spawner, background);
     }
 
-    /// Ends all waits and all holds, lets what is being released go, then ends the backend's sessions.
+    /// Ends all waits and all holds, waits for releases in the background, then ends the sessions of the backend.
     pub(crate) async fn close(&self) {
         self.closed.raise();
         self.tasks.monitor.wake_callers();
@@ -205,7 +205,7 @@ impl Drop for Driver {
     }
 }
 
-/// What others see of this client.
+/// What other clients see of this client.
 fn identity() -> Holder {
     Holder {
         client: OwnerId::random().to_hex()[..8].to_owned(),

@@ -88,4 +88,20 @@ mod tests {
             assert_eq!(found, at(next), "{planned} {due} {now}");
         }
     }
+
+    /// A task that acquires and releases one lock after the other would wake the renewal task each time.
+    #[test]
+    fn a_look_that_is_planned_is_not_put_off_because_nothing_is_due_any_more() {
+        let at = Time::from_nanos;
+        let mut planned = Time::MAX;
+        let mut next = |due, now| {
+            planned = look(planned, due, at(now));
+            planned
+        };
+        assert_eq!(next(Time::MAX, 1), Time::MAX);
+        assert_eq!(next(at(10), 2), at(10));
+        assert_eq!(next(Time::MAX, 3), at(10));
+        assert_eq!(next(at(30), 10), at(30));
+        assert_eq!(next(Time::MAX, 30), Time::MAX);
+    }
 }

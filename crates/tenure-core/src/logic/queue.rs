@@ -1,11 +1,11 @@
 //! Who holds and whom to watch, for stores that keep their waiters in order (etcd, ZooKeeper, Redis).
 //!
-//! Everybody who wants the name is in one list, holders included, in the store's order of arrival.
+//! All contenders for the name are in one list, holders included, in the store's order of arrival.
 //! Each contender looks at the list and decides for itself; all of them decide alike, because nothing
 //! behind a contender matters to it. So watches only ever point forward: there is no cycle.
 //!
 //! The rules are those of [`table`](super::table), strictly first come, first served:
-//! a contender holds when everybody ahead of it holds and it is compatible with all of them.
+//! a contender holds when all contenders ahead of it hold and it is compatible with all of them.
 
 use std::ops::Range;
 
@@ -38,7 +38,7 @@ pub enum Turn {
 /// - Exclusive: the one just ahead.
 /// - Shared: the nearest exclusive ahead, because shared holders go together.
 /// - Permit, with `limit` permits or more between it and the nearest exclusive ahead: the nearest
-///   `limit` of them. While all of those are there it cannot hold, whoever else is ahead. (Watching
+///   `limit` of them. While all of those are there it cannot hold, whichever other contenders are ahead. (Watching
 ///   only the one just ahead would miss the end of another one's hold; watching all permits ahead
 ///   would wake every waiter at every release.)
 /// - Permit, with fewer: the nearest exclusive ahead.
@@ -79,7 +79,7 @@ pub fn decide(contenders: &[Contender], me: usize) -> Turn {
     }
 }
 
-/// Whether all of these hold, given that nobody is ahead of them and none is exclusive.
+/// Whether all of these contenders hold, if no other contender is ahead of them and none is exclusive.
 fn all_hold(ahead: &[Contender]) -> bool {
     let mut permits = 0;
     ahead.iter().all(|other| match other.mode {

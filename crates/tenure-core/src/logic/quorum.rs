@@ -64,7 +64,7 @@ impl Tally {
         self.verdict
     }
 
-    /// The node did what was asked. An index out of range is nobody's vote.
+    /// The node did what was asked. An index out of range is ignored.
     pub fn yes(&mut self, node: usize) -> Verdict {
         self.answer(node, Answer::Yes)
     }

@@ -18,82 +18,22 @@
 //! Whatever is due at `now` is settled before any operation looks at the name: late ticks delay
 //! grants to waiters, and nothing else.
 
+mod data;
+mod slot;
+
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
 use crate::fence::OwnerId;
 use crate::name::LockName;
-use crate::options::Mode;
 use crate::time::Time;
 
-/// So many unused names are remembered for sure before any is forgotten (about 200 bytes each).
+pub use self::data::{HoldView, LockRequest, Verdict, View};
+use self::slot::{Claim, Slot, Waiter};
+
+/// At least so many unused names are remembered before any is forgotten (about 200 bytes each).
 pub const KEPT_NAMES: usize = 1_024;
-
-/// A request for a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
-    /// What to lock.
-    pub name: LockName,
-    /// For whom; one owner id serves one acquisition.
-    pub owner: OwnerId,
-    /// How.
-    pub mode: Mode,
-    /// Lease, from the grant on; `None`: until released.
-    pub ttl: Option<Duration>,
-    /// Whether to queue when the name is taken.
-    pub wait: bool,
-    /// Whether it may overtake waiters if the holders allow it.
-    pub barge: bool,
-    /// The name stays taken until this long after the grant, even past the end of the hold.
-    pub min_hold: Duration,
-    /// After an unclean end the name stays taken for this long.
-    pub lock_delay: Duration,
-    /// A waiter is forgotten when it was not heard of for this long; `None`: never.
-    pub waiter_ttl: Option<Duration>,
-    /// The token to grant under, unless the name's next one is greater.
-    pub propose: Option<u64>,
-}
-
-/// The answer to an [`Ask`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// The owner holds the name under this token.
-    Granted {
-        /// Greater than every token granted for the name before.
-        token: u64,
-    },
-    /// The owner is in the queue; [`Table::granted`] will tell.
-    Queued,
-    /// Taken, and nothing of the request is left.
-    Busy,
-}
-
-/// Who holds a name, who waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
-    /// In the order of the grants.
-    pub holds: Vec<HoldView>,
-    /// In the order in which they will be served.
-    pub waiters: Vec<(OwnerId, Mode)>,
-    /// Ended holds keep the name reserved until then.
-    pub reserved_until: Option<Time>,
-}
-
-/// One hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HoldView {
-    /// Who.
-    pub owner: OwnerId,
-    /// How.
-    pub mode: Mode,
-    /// Under which number.
-    pub token: u64,
-    /// When its lease ends, if it has one.
-    pub expires: Option<Time>,
-    /// When it was granted.
-    pub since: Time,
-}
 
 /// The table. See the [module](self) for the rules.
 #[derive(Clone, Debug, Default)]
@@ -112,76 +52,26 @@ pub struct Table {
     forgotten: Vec<OwnerId>,
 }
 
-/// What is known of one name. Kept when nobody uses it, because its tokens must keep growing.
-#[derive(Clone, Debug)]
-pub(super) struct Slot {
-    pub(super) last_token: u64,
-    pub(super) holds: Vec<Hold>,
-    pub(super) reservations: Vec<Reservation>,
-    pub(super) waiters: VecDeque<Waiter>,
-    /// When the next lease, reservation or waiter ends.
-    due: Time,
-    /// The entry of the agenda that counts for this slot.
-    planned: Time,
-    idle: bool,
-}
-
-/// What an [`Ask`] comes to once it holds or waits.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Claim {
-    pub(super) owner: OwnerId,
-    pub(super) mode: Mode,
-    pub(super) ttl: Option<Duration>,
-    pub(super) min_hold: Duration,
-    pub(super) lock_delay: Duration,
-    pub(super) propose: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
-    pub(super) owner: OwnerId,
-    pub(super) mode: Mode,
-    pub(super) token: u64,
-    pub(super) since: Time,
-    pub(super) expires: Time,
-    pub(super) min_hold: Duration,
-    pub(super) lock_delay: Duration,
-}
-
-/// What an ended hold leaves behind (`min_hold`, `lock_delay`): it conflicts as the hold did, and has no owner.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reservation {
-    pub(super) mode: Mode,
-    pub(super) until: Time,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Waiter {
-    pub(super) claim: Claim,
-    pub(super) waiter_ttl: Option<Duration>,
-    pub(super) alive_until: Time,
-}
-
 impl Table {
     /// An empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Grants the name to `ask.owner`, or queues it, or says busy.
+    /// Grants the name to `request.owner`, or queues it, or says busy.
     ///
     /// An owner that holds already gets its token again and its lease counted anew from `now`: it will
     /// count its deadline from this very request. An owner that is queued keeps its place, as after
     /// [`Table::touch`]; if it does not want to wait any more, it loses it.
-    pub fn acquire(&mut self, ask: &Ask, now: Time) -> Verdict {
-        let index = self.index(&ask.name);
+    pub fn acquire(&mut self, request: &LockRequest, now: Time) -> Verdict {
+        let index = self.index(&request.name);
         self.settle(index, now);
         let slot = &mut self.slots[index];
-        let verdict = if let Some(hold) = slot.hold_of(ask.owner) {
-            hold.extend(ask.ttl, now);
+        let verdict = if let Some(hold) = slot.hold_of(request.owner) {
+            hold.extend(request.ttl, now);
             Verdict::Granted { token: hold.token }
-        } else if let Some(place) = slot.place_of(ask.owner) {
-            if ask.wait {
+        } else if let Some(place) = slot.place_of(request.owner) {
+            if request.wait {
                 slot.waiters[place].touch(now);
                 Verdict::Queued
             } else {
@@ -189,12 +79,12 @@ impl Table {
                 slot.serve(now, &mut self.granted);
                 Verdict::Busy
             }
-        } else if (ask.barge || slot.waiters.is_empty()) && slot.admits(ask.mode) {
+        } else if (request.barge || slot.waiters.is_empty()) && slot.admits(request.mode) {
             Verdict::Granted {
-                token: slot.grant(Claim::of(ask), now),
+                token: slot.grant(Claim::of(request), now),
             }
-        } else if ask.wait {
-            slot.waiters.push_back(Waiter::of(ask, now));
+        } else if request.wait {
+            slot.waiters.push_back(Waiter::of(request, now));
             Verdict::Queued
         } else {
             Verdict::Busy
@@ -225,7 +115,7 @@ impl Table {
         true
     }
 
-    /// Sees to it that the owner's hold, and every later one, has a token of at least `token`.
+    /// Raises the token of the owner's hold to at least `token`, so that later grants have greater ones.
     /// `false`: the owner does not hold the name, and nothing is changed.
     pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> bool {
         let Some(index) = self.settled(name, now) else {
@@ -312,7 +202,7 @@ impl Table {
         ended
     }
 
-    /// Ends whatever is over at `now`: leases (uncleanly), reservations, silent waiters.
+    /// Ends what is over at `now`: leases (uncleanly), reservations, silent waiters.
     pub fn tick(&mut self, now: Time) {
         while let Some(&Reverse((due, index))) = self.agenda.peek()
             && due <= now
@@ -411,7 +301,7 @@ impl Table {
         self.changed(index);
     }
 
-    /// Book-keeping after a slot was changed: its due time, the agenda, names nobody uses.
+    /// Updates what depends on a slot that was changed: its due time, the agenda, the count of unused names.
     fn changed(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.due = slot.next();
@@ -470,173 +360,5 @@ impl Table {
             true
         });
         self.idle = 0;
-    }
-}
-
-impl Slot {
-    fn new(last_token: u64) -> Self {
-        Self {
-            last_token,
-            holds: Vec::new(),
-            reservations: Vec::new(),
-            waiters: VecDeque::new(),
-            due: Time::MAX,
-            planned: Time::MAX,
-            idle: true,
-        }
-    }
-    fn hold_of(&mut self, owner: OwnerId) -> Option<&mut Hold> {
-        self.holds.iter_mut().find(|hold| hold.owner == owner)
-    }
-
-    fn place_of(&self, owner: OwnerId) -> Option<usize> {
-        self.waiters
-            .iter()
-            .position(|waiter| waiter.claim.owner == owner)
-    }
-
-    /// Whether the holds, and what ended holds left behind, leave room for `mode`.
-    fn admits(&self, mode: Mode) -> bool {
-        let mut taken = self
-            .holds
-            .iter()
-            .map(|hold| hold.mode)
-            .chain(self.reservations.iter().map(|reservation| reservation.mode));
-        match mode {
-            Mode::Exclusive => taken.next().is_none(),
-            Mode::Shared => taken.all(|mode| mode != Mode::Exclusive),
-            Mode::Permits { limit } => {
-                let mut permits = 0;
-                taken.all(|mode| {
-                    permits += u32::from(matches!(mode, Mode::Permits { .. }));
-                    mode != Mode::Exclusive && permits < limit.get()
-                })
-            }
-        }
-    }
-
-    #[inline]
-    fn grant(&mut self, claim: Claim, now: Time) -> u64 {
-        self.last_token = (self.last_token + 1).max(claim.propose.unwrap_or(0));
-        // Most names are only ever held by one: room for one, not for the usual four.
-        if self.holds.capacity() == 0 {
-            self.holds.reserve_exact(1);
-        }
-        self.holds.push(Hold {
-            owner: claim.owner,
-            mode: claim.mode,
-            token: self.last_token,
-            since: now,
-            expires: claim.ttl.map_or(Time::MAX, |ttl| now.after(ttl)),
-            min_hold: claim.min_hold,
-            lock_delay: claim.lock_delay,
-        });
-        self.last_token
-    }
-
-    /// Ends a hold that was over at `over`, perhaps noticed only `now`.
-    fn end(&mut self, at: usize, unclean: bool, over: Time, now: Time) {
-        let hold = self.holds.remove(at);
-        let mut until = hold.since.after(hold.min_hold);
-        if unclean {
-            until = until.max(over.after(hold.lock_delay));
-        }
-        if until > now {
-            self.reservations.push(Reservation {
-                mode: hold.mode,
-                until,
-            });
-        }
-    }
-
-    /// Grants from the head of the queue while the head can be granted.
-    fn serve(&mut self, now: Time, granted: &mut Vec<(OwnerId, u64)>) {
-        while let Some(head) = self.waiters.front()
-            && self.admits(head.claim.mode)
-            && let Some(waiter) = self.waiters.pop_front()
-        {
-            granted.push((waiter.claim.owner, self.grant(waiter.claim, now)));
-        }
-    }
-
-    fn unused(&self) -> bool {
-        self.holds.is_empty() && self.reservations.is_empty() && self.waiters.is_empty()
-    }
-
-    /// When the next lease, reservation or waiter ends.
-    fn next(&self) -> Time {
-        let holds = self.holds.iter().map(|hold| hold.expires);
-        let reserved = self
-            .reservations
-            .iter()
-            .map(|reservation| reservation.until);
-        let waiters = self.waiters.iter().map(|waiter| waiter.alive_until);
-        holds
-            .chain(reserved)
-            .chain(waiters)
-            .min()
-            .unwrap_or(Time::MAX)
-    }
-
-    fn view(&self) -> View {
-        let hold_view = |hold: &Hold| HoldView {
-            owner: hold.owner,
-            mode: hold.mode,
-            token: hold.token,
-            expires: (hold.expires < Time::MAX).then_some(hold.expires),
-            since: hold.since,
-        };
-        View {
-            holds: self.holds.iter().map(hold_view).collect(),
-            waiters: self
-                .waiters
-                .iter()
-                .map(|waiter| (waiter.claim.owner, waiter.claim.mode))
-                .collect(),
-            reserved_until: self
-                .reservations
-                .iter()
-                .map(|reservation| reservation.until)
-                .max(),
-        }
-    }
-}
-
-impl Hold {
-    /// A lease is never shortened: a request that was sent long ago may arrive after a newer one.
-    fn extend(&mut self, ttl: Option<Duration>, now: Time) {
-        if let Some(ttl) = ttl {
-            self.expires = self.expires.max(now.after(ttl));
-        }
-    }
-}
-
-impl Claim {
-    #[inline]
-    fn of(ask: &Ask) -> Self {
-        Self {
-            owner: ask.owner,
-            mode: ask.mode,
-            ttl: ask.ttl,
-            min_hold: ask.min_hold,
-            lock_delay: ask.lock_delay,
-            propose: ask.propose,
-        }
-    }
-}
-
-impl Waiter {
-    fn of(ask: &Ask, now: Time) -> Self {
-        let mut waiter = Self {
-            claim: Claim::of(ask),
-            waiter_ttl: ask.waiter_ttl,
-            alive_until: now,
-        };
-        waiter.touch(now);
-        waiter
-    }
-
-    fn touch(&mut self, now: Time) {
-        self.alive_until = self.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
     }
 }

@@ -10,7 +10,7 @@ use super::store::{State, Store};
 use super::wait::Queued;
 use crate::backend::{Answer, Grant, Request};
 use crate::error::Error;
-use crate::logic::table::{Ask, Verdict};
+use crate::logic::table::{LockRequest, Verdict};
 use crate::time::Time;
 
 /// What the table says to a request.
@@ -68,7 +68,7 @@ fn ask(
     ttl: Option<Duration>,
     now: Time,
 ) -> Verdict {
-    let ask = Ask {
+    let ask = LockRequest {
         name: request.name.clone(),
         owner: request.owner,
         mode: request.mode,

@@ -1,8 +1,8 @@
 //! `memory:`: the reference lock table of `logic` as a store.
 //!
-//! Complete, and the fewest lines in which a backend can be written. With
-//! [`Backend::with_virtual_clock`] it is also a store for your tests: time stands still until the test
-//! moves it, leases run out when the test says so, and replies are lost, late or never on request.
+//! It is complete, and the shortest backend. With [`Backend::with_virtual_clock`] it is also a store for your tests: time
+//! stands still until the test moves it, leases expire when the test says so, and replies are lost, late or missing on
+//! request.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {
@@ -13,7 +13,7 @@
 //! let store = memory::Backend::with_virtual_clock();
 //! let client = Client::from_backend(store.clone())?;
 //! let guard = client.lock("orders/42").ttl(Duration::from_secs(10)).acquire().await?;
-//! store.pause(); // the store answers nobody: renewals hang
+//! store.pause(); // the store answers no request: renewals hang
 //! store.advance(Duration::from_secs(10));
 //! assert_eq!(guard.lost().await, LostReason::Expired);
 //! # Ok(()) }

@@ -15,8 +15,8 @@ use crate::time::Time;
 impl Backend {
     /// Moves the clock forward in one step; what was due on the way is due now.
     ///
-    /// What then happens happens in tasks: await something before you look, and make steps that are
-    /// shorter than a third of the ttl where renewals shall be in time.
+    /// The consequences happen in tasks: await something before you read the state, and make steps that are shorter than a
+    /// third of the ttl where renewals shall be in time.
     ///
     /// # Panics
     /// On a store that runs on the real clock.
@@ -50,7 +50,7 @@ impl Backend {
             .expect("only a store made by `with_virtual_clock` has a clock that can be moved")
     }
 
-    /// The next request of that step is disturbed. Calls queue up.
+    /// Disturbs the next request of that step. Calls queue up.
     pub fn disturb(&self, step: Step, disturbance: Disturbance) {
         lock(&self.0.state).script.push_back((step, disturbance));
     }
@@ -92,12 +92,12 @@ impl Backend {
         lock(&self.0.state).requests
     }
 
-    /// Who holds it and who waits: no request, so nothing that is scripted happens to it.
+    /// Who holds the name and who waits. This is no request, so no scripted fault happens to it.
     pub fn status(&self, name: &LockName) -> Status {
         inspect::status(&self.0, name)
     }
 
-    /// Whether nobody holds and nobody waits for anything.
+    /// Whether no name has a holder or a waiter.
     pub fn is_idle(&self) -> bool {
         let mut state = lock(&self.0.state);
         state.table.tick(self.0.clock.now());

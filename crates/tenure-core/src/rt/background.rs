@@ -1,5 +1,5 @@
-//! Tasks that go on after the caller that started them has left: releases of dropped guards, clean-up after dropped
-//! waits, leases that are given up. They are counted, so that closing a client can wait for them.
+//! Tasks that continue after the caller that started them has left: releases of dropped guards, clean-up after dropped
+//! waits, leases that are given up. The tasks are counted, so that closing a client can wait for them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ impl BackgroundTasks {
         Counted(self.clone())
     }
 
-    /// Runs `work` in the background. It counts from now on, and until it has ended or its runtime has dropped it.
+    /// Runs `work` in the background. `work` counts from now on, until it has ended or its runtime has dropped it.
     pub fn spawn(
         self: &Arc<Self>,
         spawner: &Spawner,
@@ -53,11 +53,11 @@ impl BackgroundTasks {
         });
     }
 
-    /// Resolves when none runs. Cancel safe.
+    /// Resolves when no such task runs. Cancel safe.
     pub async fn all_done(&self) {
         let mut woken = pin!(self.done.notified());
         loop {
-            // Listens before it looks, so that the end of the last one is not missed.
+            // Registers before it reads the count, so that the end of the last task is not missed.
             woken.as_mut().enable();
             if self.count.load(Ordering::SeqCst) == 0 {
                 return;

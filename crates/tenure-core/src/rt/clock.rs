@@ -1,4 +1,4 @@
-//! The clocks: of deadlines, and of the wall.
+//! The clock of deadlines, and the wall clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::time::Time;
 
 /// The clock that deadlines are measured on.
 ///
-/// The real one does not jump, and it goes on while the machine is suspended, as the store's clock does:
+/// The real clock does not jump, and it goes on while the machine is suspended, as the clock of the store does:
 /// `CLOCK_BOOTTIME` on Linux, `CLOCK_MONOTONIC` on macOS, `QueryPerformanceCounter` on Windows.
 /// (Linux's `CLOCK_MONOTONIC`, and macOS's `CLOCK_UPTIME_RAW`, which [`std::time::Instant`] reads there, stop.)
 #[derive(Clone, Debug, Default)]

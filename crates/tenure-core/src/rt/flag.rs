@@ -17,29 +17,29 @@ impl Flag {
         Self::default()
     }
 
-    /// Raises it and wakes everybody who waits for it.
+    /// Raises the flag and wakes all tasks that wait for it.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::SeqCst);
         self.notify.notify_waiters();
     }
 
-    /// Raises it as [`raise`](Flag::raise) does. Returns whether it was not up before.
+    /// Raises the flag as [`raise`](Flag::raise) does. Returns whether the flag was down before.
     pub fn raise_once(&self) -> bool {
         let is_first = !self.raised.swap(true, Ordering::SeqCst);
         self.notify.notify_waiters();
         is_first
     }
 
-    /// Whether it is up.
+    /// Whether the flag is up.
     pub fn is_raised(&self) -> bool {
         self.raised.load(Ordering::SeqCst)
     }
 
-    /// Resolves when it is up. Cancel safe.
+    /// Resolves when the flag is up. Cancel safe.
     pub async fn raised(&self) {
         let mut woken = pin!(self.notify.notified());
         loop {
-            // Listens before it looks, so that a raise in between is not missed.
+            // Registers before it reads the flag, so that a raise in between is not missed.
             woken.as_mut().enable();
             if self.is_raised() {
                 return;

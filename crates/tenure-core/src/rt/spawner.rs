@@ -15,7 +15,7 @@ impl Spawner {
     }
 
     /// Polls `future` once, for a drop that may happen anywhere: in this runtime, in another, in none.
-    /// `Err(None)`: it cannot be polled, because the runtime it needs is gone.
+    /// `Err(None)`: `future` cannot be polled, because the runtime that it needs is gone.
     pub fn poll_anywhere<F: Future + Unpin>(&self, future: F) -> Result<F::Output, Option<F>> {
         let _inside = self.0.enter();
         // Timers and sockets panic when their runtime was shut down; a drop must not.
@@ -25,19 +25,19 @@ impl Spawner {
 
     /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.
     pub fn is_shut_down(&self) -> bool {
-        // It drops what it is given.
+        // A runtime that has shut down drops the tasks that it is given.
         let probe = self.0.spawn(std::future::pending::<()>());
         let is_dropped = probe.is_finished();
         probe.abort();
         is_dropped
     }
 
-    /// Runs `future` in the background. On a runtime that has shut down it is dropped.
+    /// Runs `future` in the background. A runtime that has shut down drops it.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
         Task(self.0.spawn(future).abort_handle())
     }
 
-    /// Runs `work`, which may block, on a thread that is there for it. On a runtime that has shut down it is dropped.
+    /// Runs `work`, which may block, on a thread for such work. A runtime that has shut down drops `work`.
     pub fn spawn_blocking(&self, work: impl FnOnce() + Send + 'static) {
         drop(self.0.spawn_blocking(work));
     }
@@ -54,12 +54,12 @@ impl Task {
     }
 }
 
-/// Runs `work`, which blocks, on a thread that is there for it. `None`: there is none, or it panicked.
+/// Runs `work`, which blocks, on a thread for such work. `None`: there is no such thread, or `work` panicked.
 pub async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-/// Lets everybody else who is ready go first.
+/// Lets all other tasks that are ready run first.
 pub async fn yield_now() {
     tokio::task::yield_now().await;
 }

@@ -16,7 +16,7 @@ use crate::time::Time;
 pub struct VirtualClock {
     nanos: AtomicU64,
     sleepers: Mutex<Sleepers>,
-    /// Where the numbers that replace chance have come to.
+    /// The state of the numbers that replace chance.
     chance: Mutex<Option<u64>>,
 }
 
@@ -95,7 +95,7 @@ impl Future for VirtualSleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let mut sleepers = lock(&this.clock.sleepers);
-        // Looked at under the lock: `advance` moves the clock before it takes the lock.
+        // Read under the lock: `advance` moves the clock before it takes the lock.
         if this.clock.now() >= this.at {
             sleepers.wakers.remove(&(this.at, this.id));
             return Poll::Ready(());

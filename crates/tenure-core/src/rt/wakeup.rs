@@ -1,5 +1,5 @@
-//! When a background task has to look at its work again: at the moment that it has planned, or earlier if another task
-//! has added work that is due before that.
+//! When a background task scans its work again: at the moment that the task has planned, or earlier if another task has
+//! added work that is due before.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

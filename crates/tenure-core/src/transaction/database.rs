@@ -21,14 +21,14 @@ pub trait SqlDatabase: sqlx::Database {
     fn is_no(said: &dyn DatabaseError) -> bool;
 }
 
-/// What an error of a database means for whoever has the transaction.
+/// What an error of a database means for the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sort {
     /// Another transaction kept the row until the limit.
     Busy,
     /// The transactions waited for each other, and this one was chosen to end.
     Deadlock,
-    /// Somebody changed what this transaction had read before.
+    /// Another transaction changed what this one had read before.
     Outdated,
     /// One of our tables is not there.
     NoTable,
@@ -119,7 +119,7 @@ impl SqlDatabase for sqlx::Sqlite {
     fn sort(said: &dyn DatabaseError) -> Sort {
         let code = sqlite_code(said);
         match (code, code & 0xff) {
-            // It read before somebody else wrote: waiting would not help.
+            // This transaction read before another one wrote: waiting would not help.
             (517, _) => Sort::Outdated,
             (_, 5 | 6) => Sort::Busy,
             (_, 3 | 23) => Sort::Denied,

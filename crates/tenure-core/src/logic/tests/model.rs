@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::message::Message;
 use super::{name, owner};
 use crate::logic::lease::{Lease, MIN_MARGIN, State, Terms};
-use crate::logic::table::{Ask, Table, Verdict};
+use crate::logic::table::{LockRequest, Table, Verdict};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Mode, Renew};
@@ -146,8 +146,8 @@ impl Claims {
         }
     }
 
-    pub(super) fn ask(&self, who: u8) -> Ask {
-        Ask {
+    pub(super) fn ask(&self, who: u8) -> LockRequest {
+        LockRequest {
             name: self.door.clone(),
             owner: owner(who),
             mode: self.setup.modes[usize::from(who)],
@@ -230,7 +230,7 @@ impl Claims {
                 let mut yes = self.table.renew(&door, owner(who), Some(ttl), now);
                 if !yes && self.setup.mutant == Some(Mutant::RenewalResurrects) {
                     self.table.expire(&door, now);
-                    let ask = Ask {
+                    let ask = LockRequest {
                         wait: false,
                         barge: true,
                         ..self.ask(who)

@@ -74,9 +74,9 @@ impl ModelState for Claims {
                 future(lease.end),
                 future(lease.cap),
                 past(lease.sent),
-                future(lease.due),
-                lease.flight.map_or(u64::MAX, past),
-                u64::from(lease.failures) << 1 | u64::from(lease.overdue),
+                future(lease.renewal.due),
+                lease.renewal.in_flight.map_or(u64::MAX, past),
+                u64::from(lease.renewal.failures) << 1 | u64::from(lease.renewal.is_overdue),
             ]);
         }
         image.push(self.network.len() as u64);
@@ -147,7 +147,7 @@ impl ModelState for Claims {
                     }
                     if !matches!(lease.state(self.now), State::Lost(_)) {
                         steps.push(Step::Releases(who));
-                        if lease.flight.is_some() && lease.failures == 0 {
+                        if lease.renewal.in_flight.is_some() && lease.renewal.failures == 0 {
                             steps.push(Step::GivesUpOnRenewal(who));
                         }
                         if client.writes > 0 {

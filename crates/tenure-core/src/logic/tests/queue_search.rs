@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::owner;
 use crate::logic::queue::{Contender, Turn, decide};
-use crate::logic::table::{Ask, Table, Verdict};
+use crate::logic::table::{LockRequest, Table, Verdict};
 use crate::options::Mode;
 use crate::time::Time;
 
@@ -210,7 +210,7 @@ fn the_queue_decides_as_the_table_does() {
             let mut table = Table::new();
             let mut list = vec![];
             for (id, mode) in (0..).zip(modes) {
-                let ask = Ask {
+                let ask = LockRequest {
                     name: super::name("door"),
                     owner: owner(id),
                     mode,

@@ -10,7 +10,7 @@ use crate::logic::lease::{self, Lease, State, Terms, Tick};
 use crate::logic::pace;
 use crate::logic::queue::{Contender, Turn, decide};
 use crate::logic::quorum::{Tally, Verdict, token, validity};
-use crate::logic::table::{self, Ask, Table};
+use crate::logic::table::{self, LockRequest, Table};
 use crate::lost::LostReason;
 use crate::options::{Mode, Renew};
 use crate::time::Time;
@@ -206,7 +206,7 @@ impl Scenario for TableScenario {
         });
         let yes_no = |yes: bool| if yes { "yes" } else { "no" }.to_owned();
         let mut said = if words.has("asks") {
-            let ask = Ask {
+            let ask = LockRequest {
                 name,
                 owner: who.unwrap(),
                 mode: match words.after("permit") {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{name, owner};
-use crate::logic::table::{Ask, KEPT_NAMES, Table, Verdict};
+use crate::logic::table::{KEPT_NAMES, LockRequest, Table, Verdict};
 use crate::options::Mode;
 use crate::time::Time;
 
@@ -30,7 +30,7 @@ enum ActorState {
 
 #[derive(Clone, Debug)]
 struct Actor {
-    ask: Ask,
+    ask: LockRequest,
     state: ActorState,
 }
 
@@ -134,7 +134,7 @@ impl Model {
         })
     }
 
-    fn acquire(&mut self, of: &str, who: u8, ask: &Ask, now: Time) -> Verdict {
+    fn acquire(&mut self, of: &str, who: u8, ask: &LockRequest, now: Time) -> Verdict {
         let later = |ttl: Option<Duration>| ttl.map_or(Time::MAX, |ttl| now.after(ttl));
         if let Some(actor) = self.of(of, who) {
             match &mut actor.state {
@@ -194,7 +194,7 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Ask(Ask),
+    Acquire(LockRequest),
     Renew(Option<Duration>),
     Touch,
     Raise { token: u64 },
@@ -226,7 +226,7 @@ fn event() -> impl Strategy<Value = Event> {
     )
         .prop_map(
             |(mode, ttl, [wait, patient, barge], (min_hold, lock_delay), waiter_ttl, propose)| {
-                Ask {
+                LockRequest {
                     name: name("?"),
                     owner: owner(0),
                     mode,
@@ -241,7 +241,7 @@ fn event() -> impl Strategy<Value = Event> {
             },
         );
     prop_oneof![
-        10 => ask.prop_map(Event::Ask),
+        10 => ask.prop_map(Event::Acquire),
         2 => maybe().prop_map(Event::Renew),
         2 => Just(Event::Touch),
         1 => (0..40_u64).prop_map(|token| Event::Raise { token }),
@@ -273,8 +273,8 @@ proptest! {
                 model.settle(of, now);
             }
             match event {
-                Event::Ask(ref ask) => {
-                    let ask = Ask { name: lock.clone(), owner: owner(who), ..ask.clone() };
+                Event::Acquire(ref ask) => {
+                    let ask = LockRequest { name: lock.clone(), owner: owner(who), ..ask.clone() };
                     prop_assert_eq!(table.acquire(&ask, now), model.acquire(of, who, &ask, now));
                 }
                 Event::Renew(ttl) => {
@@ -394,8 +394,8 @@ proptest! {
     }
 }
 
-fn ask_for(lock: &str, who: u8) -> Ask {
-    Ask {
+fn ask_for(lock: &str, who: u8) -> LockRequest {
+    LockRequest {
         name: name(lock),
         owner: owner(who),
         mode: Mode::Exclusive,

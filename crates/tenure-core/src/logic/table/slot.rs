@@ -1,0 +1,227 @@
+//! One name of the table: its holds, its reservations and its queue.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::data::{HoldView, LockRequest, View};
+use crate::fence::OwnerId;
+use crate::options::Mode;
+use crate::time::Time;
+
+/// What is known of one name. It is kept when the name is not used, because its tokens must keep growing.
+#[derive(Clone, Debug)]
+pub(in crate::logic) struct Slot {
+    pub(in crate::logic) last_token: u64,
+    pub(in crate::logic) holds: Vec<Hold>,
+    pub(in crate::logic) reservations: Vec<Reservation>,
+    pub(in crate::logic) waiters: VecDeque<Waiter>,
+    /// When the next lease, reservation or waiter ends.
+    pub(super) due: Time,
+    /// The entry of the agenda that counts for this slot.
+    pub(super) planned: Time,
+    pub(super) idle: bool,
+}
+
+/// What an [`LockRequest`] comes to once it holds or waits.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::logic) struct Claim {
+    pub(in crate::logic) owner: OwnerId,
+    pub(in crate::logic) mode: Mode,
+    pub(in crate::logic) ttl: Option<Duration>,
+    pub(in crate::logic) min_hold: Duration,
+    pub(in crate::logic) lock_delay: Duration,
+    pub(in crate::logic) propose: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::logic) struct Hold {
+    pub(in crate::logic) owner: OwnerId,
+    pub(in crate::logic) mode: Mode,
+    pub(in crate::logic) token: u64,
+    pub(in crate::logic) since: Time,
+    pub(in crate::logic) expires: Time,
+    pub(in crate::logic) min_hold: Duration,
+    pub(in crate::logic) lock_delay: Duration,
+}
+
+/// What an ended hold leaves behind (`min_hold`, `lock_delay`): it conflicts as the hold did, and has no owner.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::logic) struct Reservation {
+    pub(in crate::logic) mode: Mode,
+    pub(in crate::logic) until: Time,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in crate::logic) struct Waiter {
+    pub(in crate::logic) claim: Claim,
+    pub(in crate::logic) waiter_ttl: Option<Duration>,
+    pub(in crate::logic) alive_until: Time,
+}
+
+impl Slot {
+    pub(super) fn new(last_token: u64) -> Self {
+        Self {
+            last_token,
+            holds: Vec::new(),
+            reservations: Vec::new(),
+            waiters: VecDeque::new(),
+            due: Time::MAX,
+            planned: Time::MAX,
+            idle: true,
+        }
+    }
+    pub(super) fn hold_of(&mut self, owner: OwnerId) -> Option<&mut Hold> {
+        self.holds.iter_mut().find(|hold| hold.owner == owner)
+    }
+
+    pub(super) fn place_of(&self, owner: OwnerId) -> Option<usize> {
+        self.waiters
+            .iter()
+            .position(|waiter| waiter.claim.owner == owner)
+    }
+
+    /// Whether the holds, and what ended holds left behind, leave room for `mode`.
+    pub(super) fn admits(&self, mode: Mode) -> bool {
+        let mut taken = self
+            .holds
+            .iter()
+            .map(|hold| hold.mode)
+            .chain(self.reservations.iter().map(|reservation| reservation.mode));
+        match mode {
+            Mode::Exclusive => taken.next().is_none(),
+            Mode::Shared => taken.all(|mode| mode != Mode::Exclusive),
+            Mode::Permits { limit } => {
+                let mut permits = 0;
+                taken.all(|mode| {
+                    permits += u32::from(matches!(mode, Mode::Permits { .. }));
+                    mode != Mode::Exclusive && permits < limit.get()
+                })
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn grant(&mut self, claim: Claim, now: Time) -> u64 {
+        self.last_token = (self.last_token + 1).max(claim.propose.unwrap_or(0));
+        // Most names are only ever held by one: room for one, not for the usual four.
+        if self.holds.capacity() == 0 {
+            self.holds.reserve_exact(1);
+        }
+        self.holds.push(Hold {
+            owner: claim.owner,
+            mode: claim.mode,
+            token: self.last_token,
+            since: now,
+            expires: claim.ttl.map_or(Time::MAX, |ttl| now.after(ttl)),
+            min_hold: claim.min_hold,
+            lock_delay: claim.lock_delay,
+        });
+        self.last_token
+    }
+
+    /// Ends a hold that was over at `over`, perhaps noticed only `now`.
+    pub(super) fn end(&mut self, at: usize, unclean: bool, over: Time, now: Time) {
+        let hold = self.holds.remove(at);
+        let mut until = hold.since.after(hold.min_hold);
+        if unclean {
+            until = until.max(over.after(hold.lock_delay));
+        }
+        if until > now {
+            self.reservations.push(Reservation {
+                mode: hold.mode,
+                until,
+            });
+        }
+    }
+
+    /// Grants from the head of the queue while the head can be granted.
+    pub(super) fn serve(&mut self, now: Time, granted: &mut Vec<(OwnerId, u64)>) {
+        while let Some(head) = self.waiters.front()
+            && self.admits(head.claim.mode)
+            && let Some(waiter) = self.waiters.pop_front()
+        {
+            granted.push((waiter.claim.owner, self.grant(waiter.claim, now)));
+        }
+    }
+
+    pub(super) fn unused(&self) -> bool {
+        self.holds.is_empty() && self.reservations.is_empty() && self.waiters.is_empty()
+    }
+
+    /// When the next lease, reservation or waiter ends.
+    pub(super) fn next(&self) -> Time {
+        let holds = self.holds.iter().map(|hold| hold.expires);
+        let reserved = self
+            .reservations
+            .iter()
+            .map(|reservation| reservation.until);
+        let waiters = self.waiters.iter().map(|waiter| waiter.alive_until);
+        holds
+            .chain(reserved)
+            .chain(waiters)
+            .min()
+            .unwrap_or(Time::MAX)
+    }
+
+    pub(super) fn view(&self) -> View {
+        let hold_view = |hold: &Hold| HoldView {
+            owner: hold.owner,
+            mode: hold.mode,
+            token: hold.token,
+            expires: (hold.expires < Time::MAX).then_some(hold.expires),
+            since: hold.since,
+        };
+        View {
+            holds: self.holds.iter().map(hold_view).collect(),
+            waiters: self
+                .waiters
+                .iter()
+                .map(|waiter| (waiter.claim.owner, waiter.claim.mode))
+                .collect(),
+            reserved_until: self
+                .reservations
+                .iter()
+                .map(|reservation| reservation.until)
+                .max(),
+        }
+    }
+}
+
+impl Hold {
+    /// A lease is never shortened: a request that was sent long ago may arrive after a newer one.
+    pub(super) fn extend(&mut self, ttl: Option<Duration>, now: Time) {
+        if let Some(ttl) = ttl {
+            self.expires = self.expires.max(now.after(ttl));
+        }
+    }
+}
+
+impl Claim {
+    #[inline]
+    pub(super) fn of(request: &LockRequest) -> Self {
+        Self {
+            owner: request.owner,
+            mode: request.mode,
+            ttl: request.ttl,
+            min_hold: request.min_hold,
+            lock_delay: request.lock_delay,
+            propose: request.propose,
+        }
+    }
+}
+
+impl Waiter {
+    pub(super) fn of(request: &LockRequest, now: Time) -> Self {
+        let mut waiter = Self {
+            claim: Claim::of(request),
+            waiter_ttl: request.waiter_ttl,
+            alive_until: now,
+        };
+        waiter.touch(now);
+        waiter
+    }
+
+    pub(super) fn touch(&mut self, now: Time) {
+        self.alive_until = self.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+    }
+}
