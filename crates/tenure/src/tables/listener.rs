@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use tenure_core::fence::OwnerId;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::support::{RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
@@ -40,6 +40,8 @@ pub(super) struct Listener {
     waiters: Arc<WaiterRegistry<WakeUp>>,
     has_push: Arc<AtomicBool>,
     state: Mutex<State>,
+    /// The task that listens.
+    background: Arc<BackgroundTasks>,
     closing: Flag,
 }
 
@@ -52,7 +54,7 @@ struct State {
 
 /// How an attempt to connect ended.
 enum Connected {
-    Listening(PgListener),
+    Listening(PgListener, PgPool),
     SharedSession,
     Failed,
 }
@@ -72,6 +74,7 @@ impl Listener {
             waiters: Arc::default(),
             has_push: Arc::default(),
             state: Mutex::default(),
+            background: Arc::default(),
             closing: Flag::new(),
         }
     }
@@ -92,13 +95,20 @@ impl Listener {
             (wake_ups, std::mem::replace(&mut state.is_running, true))
         };
         if !was_running {
-            self.spawner.spawn(listen(Arc::downgrade(self)));
+            let listen = listen(Arc::downgrade(self));
+            self.background.spawn(&self.spawner, listen);
         }
         Some(Subscription::new(wake_ups, self.has_push.clone()))
     }
 
-    pub(super) fn close(&self) {
+    /// Tells the task to end; [`ended`](Self::ended) waits until the task has ended.
+    pub(super) fn stop(&self) {
         self.closing.raise();
+    }
+
+    /// Resolves when the connection that listens is closed.
+    pub(super) async fn ended(&self) {
+        self.background.all_done().await;
     }
 
     /// Tells all waiters whether notifications arrive.
@@ -161,7 +171,7 @@ impl Listener {
                 return Ok(Connected::SharedSession);
             }
             listener.listen(CHANNEL).await?;
-            Ok::<_, sqlx::Error>(Connected::Listening(listener))
+            Ok::<_, sqlx::Error>(Connected::Listening(listener, pool.clone()))
         };
         let limit = self.clock.now().after(self.pool.timeout());
         tokio::select! {
@@ -195,6 +205,15 @@ impl Listener {
             }
         }
     }
+
+    /// Closes the connection that listened, unless the server does not answer.
+    async fn disconnect(&self, pool: &PgPool) {
+        let limit = self.clock.now().after(self.pool.timeout());
+        tokio::select! {
+            () = pool.close() => {}
+            () = self.clock.sleep_until(limit) => {}
+        }
+    }
 }
 
 /// Connects again and again while there are waiters. Keeps the listener alive only while it works.
@@ -209,9 +228,11 @@ async fn listen(listener: Weak<Listener>) {
         }
         if let Some(before) = listener.server_time().await {
             match listener.connect(before).await {
-                Connected::Listening(mut connection) => {
+                Connected::Listening(mut connection, pool) => {
                     listener.forward(&mut connection).await;
                     listener.set_push(false);
+                    drop(connection);
+                    listener.disconnect(&pool).await;
                     budget.restart(Time::MAX);
                 }
                 Connected::SharedSession => {

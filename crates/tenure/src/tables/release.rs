@@ -24,6 +24,11 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 /// Releases what is held, lets waiters leave, and ends the connections.
 pub(super) async fn close(store: &Store) {
     let limit = store.clock.now().after(CLOSE_TIMEOUT);
+    // The driver has stopped the waiters, so notifications are not needed any more.
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.stop();
+    }
     let close = async {
         let holds = store
             .holds
@@ -34,16 +39,15 @@ pub(super) async fn close(store: &Store) {
                 break;
             }
         }
-        // The driver has stopped the waiters.
         store.acquisitions.all_done().await;
+        #[cfg(feature = "postgres")]
+        if let Some(listener) = &store.listener {
+            listener.ended().await;
+        }
         store.requests.pool.close().await;
     };
     tokio::select! {
         () = close => {}
         () = store.clock.sleep_until(limit) => {}
-    }
-    #[cfg(feature = "postgres")]
-    if let Some(listener) = &store.listener {
-        listener.close();
     }
 }

@@ -132,3 +132,46 @@ async fn one_connection_is_enough() {
             .unwrap();
     }
 }
+
+/// The connection that listens ends with its client, and not some time after the client.
+#[test]
+fn close_ends_the_connection_that_listens() {
+    let Some(db) = Db::postgres(&[]) else {
+        return;
+    };
+    let tasks = |url: &str, listening| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime
+            .unwrap()
+            .block_on(tasks_after_close(&db, url, listening))
+    };
+    // With one connection no connection listens.
+    let without = tasks(&format!("{}&connections=1", db.url()), 0);
+    assert_eq!(
+        tasks(&db.url(), 1),
+        without,
+        "the task that listens has ended"
+    );
+}
+
+/// Closes a client that waits, and returns how many tasks of the runtime are left at that moment.
+async fn tasks_after_close(db: &Db, url: &str, listening: i64) -> usize {
+    db.init().await;
+    let (holder, client) = (connect(&db.url()).await, connect(url).await);
+    let guard = take(&holder, "closed", TTL * 10).await;
+    let waiting = start_acquire(client.lock("closed").ttl(TTL * 10));
+    until("the client waits", || {
+        let listens = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+        db.waiting("closed") == 1 && db.number(listens) == listening
+    })
+    .await;
+    soon(client.close()).await;
+    let tasks = tokio::runtime::Handle::current().metrics();
+    let left = tasks.num_alive_tasks();
+    let waited = soon(waiting).await.expect("the task ends");
+    assert!(waited.is_err(), "the client was closed");
+    soon(guard.release()).await.unwrap();
+    left
+}
