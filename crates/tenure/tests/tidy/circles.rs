@@ -8,12 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::Violation;
 use crate::source::{Source, Tree};
 
-/// Circles that are left from before this rule, each by its first file. A circle that is cut leaves this list.
-const LEFT: &[&str] = &[];
-
-/// The small trees of the tests have at most this many files; the workspace has hundreds.
-const MAX_TEST_SOURCES: usize = 50;
-
 /// A module of one crate: its folder under `crates/`, then the names from the root on.
 type Module = Vec<String>;
 
@@ -28,28 +22,17 @@ pub(crate) fn circles(tree: &Tree) -> Vec<Violation> {
         .collect();
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();
-    let mut left: BTreeSet<_> = LEFT.iter().copied().collect();
     for (from, source) in &files {
         let circle: Vec<_> = reachable(&imports, from)
             .into_iter()
             .filter(|to| reachable(&imports, to).contains(from))
             .collect();
         if circle.len() > 1 && seen.insert(circle.clone()) {
-            if left.remove(source.path.as_str()) {
-                continue;
-            }
             let names = circle.iter().map(|module| files[*module].path.as_str());
             let names: Vec<_> = names.collect();
             let why = "no file of a circle can be read alone";
             let what = format!("[circle] {}; {why}", names.join(", "));
             found.push((source.path.clone(), 1, what));
-        }
-    }
-    // The small trees of the tests do not have these files.
-    if tree.sources.len() > MAX_TEST_SOURCES {
-        for path in left {
-            let what = "[circle] this file begins no circle any more; take it out of the list";
-            found.push((path.to_owned(), 1, what.to_owned()));
         }
     }
     found
