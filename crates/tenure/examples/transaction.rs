@@ -60,21 +60,27 @@ async fn write(conn: &mut sqlx::SqliteConnection, balance: i64) -> Result<(), Er
     Ok(())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Error> {
-    let dir = std::env::temp_dir().join(format!("tenure-transaction-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("the directory for temporary files can be written to");
-    let file = SqliteConnectOptions::new()
-        .filename(dir.join("bank.db"))
+/// A database with one account, which has 100.
+async fn open_bank(file: &std::path::Path) -> Result<SqlitePool, Error> {
+    let options = SqliteConnectOptions::new()
+        .filename(file)
         .create_if_missing(true)
         .journal_mode(SqliteJournalMode::Wal); // readers see committed data, and do not wait for writers
-    let pool = SqlitePool::connect_with(file).await?;
+    let pool = SqlitePool::connect_with(options).await?;
     tenure::sql::init(&pool).await?;
     sqlx::raw_sql(
         "CREATE TABLE account (balance INTEGER NOT NULL); INSERT INTO account VALUES (100)",
     )
     .execute(&pool)
     .await?;
+    Ok(pool)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let dir = std::env::temp_dir().join(format!("tenure-transaction-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("the directory for temporary files can be written to");
+    let pool = open_bank(&dir.join("bank.db")).await?;
     // The lock may be in any store, also in another one than the data.
     let locks = tenure::connect("memory:").await?;
 
