@@ -48,6 +48,13 @@ enum Begun<'a> {
     UnderWay(&'a Target, Acquisition),
 }
 
+/// How a wait for a lock ended.
+enum Acquired {
+    Guard(Guard),
+    /// This name was held by others until the end of the wait.
+    Busy(LockName),
+}
+
 /// Kept until an error can be returned.
 #[derive(Clone, Debug)]
 pub(crate) struct InvalidTarget(String);
@@ -251,8 +258,8 @@ impl Lock {
             .acquire_until(target, acquisition, until, fallback)
             .await?
         {
-            Ok(guard) => Ok(guard),
-            Err(name) => {
+            Acquired::Guard(guard) => Ok(guard),
+            Acquired::Busy(name) => {
                 let waited = self.options.wait.unwrap_or_default();
                 let ttl = self.options.ttl;
                 Err(self.driver.wait_elapsed(&name, waited, ttl).await)
@@ -276,10 +283,11 @@ impl Lock {
             Begun::AtOnce(guard) => return Ok(Some(guard)),
             Begun::UnderWay(target, acquisition) => (target, acquisition),
         };
-        Ok(self
-            .acquire_until(target, acquisition, Until::Once, fallback)
-            .await?
-            .ok())
+        let acquired = self.acquire_until(target, acquisition, Until::Once, fallback);
+        Ok(match acquired.await? {
+            Acquired::Guard(guard) => Some(guard),
+            Acquired::Busy(_) => None,
+        })
     }
 
     /// Acquires, runs `body`, releases. When the lock is lost before `body` ends, `body` is cancelled
@@ -433,8 +441,6 @@ impl Lock {
         }
     }
 
-    /// `Ok(Err(name))`: that name was busy until the end of the wait.
-    ///
     /// The owner is the given one, else that of the scope, else `fallback`.
     async fn acquire_until(
         &self,
@@ -442,7 +448,7 @@ impl Lock {
         mut acquisition: Acquisition,
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Result<Guard, LockName>, Error> {
+    ) -> Result<Acquired, Error> {
         if until != Until::Once {
             acquisition.wait();
         }
@@ -450,8 +456,10 @@ impl Lock {
         let mut acquire = pin!(self.acquire_target(target, until, fallback));
         let outcome = poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await;
         match &outcome {
-            Ok(Ok(guard)) => acquisition.granted(guard.token().get(), guard.is_reentry()),
-            Ok(Err(_)) => acquisition.busy(),
+            Ok(Acquired::Guard(guard)) => {
+                acquisition.granted(guard.token().get(), guard.is_reentry())
+            }
+            Ok(Acquired::Busy(_)) => acquisition.busy(),
             Err(err) => acquisition.failed(err),
         }
         outcome
@@ -462,11 +470,11 @@ impl Lock {
         target: &Target,
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Result<Guard, LockName>, Error> {
+    ) -> Result<Acquired, Error> {
         match target {
             Target::One(name) => Ok(match self.acquire_one(name, until, fallback).await? {
-                Some(entry) => Ok(Guard::one(entry)),
-                None => Err(name.clone()),
+                Some(entry) => Acquired::Guard(Guard::one(entry)),
+                None => Acquired::Busy(name.clone()),
             }),
             Target::All(names) => self.acquire_all(names, until, fallback).await,
             Target::Any(names) => self.acquire_any(names, until, fallback).await,
@@ -521,7 +529,7 @@ impl Lock {
         names: &[LockName],
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Result<Guard, LockName>, Error> {
+    ) -> Result<Acquired, Error> {
         let mut entries = Vec::with_capacity(names.len());
         for name in names {
             let busy = match self.acquire_one(name, until, fallback).await {
@@ -529,7 +537,7 @@ impl Lock {
                     entries.push(entry);
                     continue;
                 }
-                Ok(None) => Ok(Err(name.clone())),
+                Ok(None) => Ok(Acquired::Busy(name.clone())),
                 Err(err) => Err(err),
             };
             // All or none. An error of this release is logged where it happens; `busy` is the cause that the caller gets.
@@ -541,7 +549,7 @@ impl Lock {
         let guard = Guard::many(entries);
         // The first lock may have been lost while we waited for the last one.
         if guard.is_held() {
-            return Ok(Ok(guard));
+            return Ok(Acquired::Guard(guard));
         }
         let name = guard.name().clone();
         let _ = guard.release().await;
@@ -561,16 +569,16 @@ impl Lock {
         names: &[LockName],
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Result<Guard, LockName>, Error> {
+    ) -> Result<Acquired, Error> {
         let start = self.driver.clock.random() as usize % names.len();
         let order = || names[start..].iter().chain(&names[..start]);
         for name in order() {
             if let Some(entry) = self.acquire_one(name, Until::Once, fallback).await? {
-                return Ok(Ok(Guard::one(entry)));
+                return Ok(Acquired::Guard(Guard::one(entry)));
             }
         }
         if until == Until::Once {
-            return Ok(Err(names[start].clone()));
+            return Ok(Acquired::Busy(names[start].clone()));
         }
         let mut waits: Vec<Pin<Box<_>>> = order()
             .map(|name| Box::pin(self.acquire_one(name, until, fallback)))
@@ -594,8 +602,8 @@ impl Lock {
         })
         .await?;
         Ok(match first {
-            Some(entry) => Ok(Guard::one(entry)),
-            None => Err(names[start].clone()),
+            Some(entry) => Acquired::Guard(Guard::one(entry)),
+            None => Acquired::Busy(names[start].clone()),
         })
     }
 }

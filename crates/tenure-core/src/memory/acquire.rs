@@ -15,31 +15,27 @@ use crate::time::Time;
 
 /// What the table says to a request.
 pub(super) enum Acquired {
-    Answered(Answer),
+    Answered(Result<Answer, Error>),
     Queued(Queued),
 }
 
 /// Acquires the name of `request`, which was sent at `sent`, or queues it.
-pub(super) fn acquire(
-    store: &Arc<Store>,
-    request: &Request,
-    sent: Time,
-) -> Result<Acquired, Error> {
+pub(super) fn acquire(store: &Arc<Store>, request: &Request, sent: Time) -> Acquired {
     store.with_state(|state, now| {
         if let Some(left) = state.guarded(now) {
-            return Err(restarted_lately(left));
+            return Acquired::Answered(Err(restarted_lately(left)));
         }
         match ask(state, request, request.wait, store.lease(request.ttl), now) {
-            Verdict::Busy => Ok(Acquired::Answered(Answer::Busy)),
+            Verdict::Busy => Acquired::Answered(Ok(Answer::Busy)),
             Verdict::Granted { token } => {
                 let way = now.since(sent);
                 let grant = store.grant(token, sent, way, request.ttl);
-                Ok(Acquired::Answered(Answer::Granted(grant)))
+                Acquired::Answered(Ok(Answer::Granted(grant)))
             }
             Verdict::Queued => {
                 let (sender, receiver) = oneshot::channel();
                 state.waiting.insert(request.owner, sender);
-                Ok(Acquired::Queued(Queued(receiver)))
+                Acquired::Queued(Queued(receiver))
             }
         }
     })

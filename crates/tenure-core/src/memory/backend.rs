@@ -42,7 +42,7 @@ impl backend::Backend for Backend {
             move |store: &Arc<Store>| acquire::acquire(store, &request, sent)
         };
         // A request that is stopped before it has reached the table has changed nothing.
-        let stopped = || Ok(Ok(Acquired::Answered(Answer::Busy)));
+        let stopped = || Ok(Acquired::Answered(Ok(Answer::Busy)));
         let asking = perform(
             &self.0,
             Step::Acquire,
@@ -51,17 +51,17 @@ impl backend::Backend for Backend {
             stopped,
         );
         let asking = match poll_now(asking) {
-            Ok(Ok(Ok(Acquired::Answered(answer)))) => return Box::pin(ready(Ok(answer))),
-            Ok(Ok(Ok(Acquired::Queued(queued)))) => {
+            Ok(Ok(Acquired::Answered(answer))) => return Box::pin(ready(answer)),
+            Ok(Ok(Acquired::Queued(queued))) => {
                 return Box::pin(wait::wait(self.0.clone(), request, queued));
             }
-            Ok(Ok(Err(err)) | Err(err)) => return Box::pin(ready(Err(err))),
+            Ok(Err(err)) => return Box::pin(ready(Err(err))),
             Err(pending) => pending,
         };
         let store = self.0.clone();
         Box::pin(async move {
-            match asking.await?? {
-                Acquired::Answered(answer) => Ok(answer),
+            match asking.await? {
+                Acquired::Answered(answer) => answer,
                 Acquired::Queued(queued) => wait::wait(store, request, queued).await,
             }
         })
