@@ -107,14 +107,14 @@ async fn a_minority_may_fail_in_any_way() {
 
 #[tokio::test]
 async fn a_majority_that_fails_is_an_error_that_leaves_nothing() {
-    for (trouble, expected) in [
+    for (request_fault, expected) in [
         (Disturbance::RequestLost, ErrorKind::Unreachable),
         (Disturbance::ReplyLost, ErrorKind::Indeterminate),
     ] {
         let nodes = nodes(5);
         let client = client(&nodes);
         let failing = || nodes[..3].iter();
-        failing().for_each(|node| node.disturb(Step::Acquire, trouble));
+        failing().for_each(|node| node.disturb(Step::Acquire, request_fault));
         let err = client.lock("a").acquire().await.unwrap_err();
         assert_eq!(err.kind(), expected, "{err}");
         assert!(err.to_string().contains("3 of 5 nodes"), "{err}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tenure_core::backend::BoxFuture;
-use tenure_core::conformance::{Failure, Harness, Look, Setup, run};
+use tenure_core::conformance::{ContenderCounts, Failure, Harness, Setup, run};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::{Client, Error};
 use tenure_testkit::needs;
@@ -28,14 +28,14 @@ impl Harness for Server {
         writing_a_store::guarantees()
     }
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let held = SERVER.ask(&["EXISTS", &format!("lock:{name}")]);
-        let look = Look {
+        let counts = ContenderCounts {
             holders: usize::from(held == Value::Int(1)),
             // Waiters leave nothing in the store that could be seen.
             waiters: None,
         };
-        Box::pin(ready(Ok(look)))
+        Box::pin(ready(Ok(counts)))
     }
 
     fn leases(&self) -> bool {

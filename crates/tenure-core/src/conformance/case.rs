@@ -16,7 +16,7 @@ use crate::time::Time;
 use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 
 use super::failure::{Failure, Verdict, check};
-use super::harness::{Harness, Look, Trouble};
+use super::harness::{ContenderCounts, Harness, RequestFault};
 
 /// How long an event may take that happens at once on an idle machine. Far above that, so that a busy machine is
 /// no failure.
@@ -305,8 +305,8 @@ impl Case {
     ///
     /// # Errors
     /// The harness could not inspect the store.
-    pub async fn look(&self, name: &str) -> Result<Look, Failure> {
-        self.harness.look(name).await
+    pub async fn count_contenders(&self, name: &str) -> Result<ContenderCounts, Failure> {
+        self.harness.count_contenders(name).await
     }
 
     /// Inspects the store again and again until it shows what is expected.
@@ -314,22 +314,22 @@ impl Case {
     /// # Errors
     /// The store never showed that; the text has its last state.
     #[track_caller]
-    pub fn until_look<'a>(
+    pub fn until_counts<'a>(
         &'a self,
         name: &'a str,
         what: &'a str,
-        expected: impl Fn(Look) -> bool + 'a,
+        expected: impl Fn(ContenderCounts) -> bool + 'a,
     ) -> impl Future<Output = Verdict> + 'a {
         let never = Failure::new(format_args!("the store never showed: {what}"));
         async move {
             let start = std::time::Instant::now();
             loop {
-                let look = self.look(name).await?;
-                if expected(look) {
+                let counts = self.count_contenders(name).await?;
+                if expected(counts) {
                     return Ok(());
                 }
                 if start.elapsed() > SOON {
-                    return Err(never.with(format_args!("last look: {look:?}")));
+                    return Err(never.with(format_args!("last counts: {counts:?}")));
                 }
                 let pause = start.elapsed() / 50;
                 tokio::time::sleep(pause.clamp(LOOK_AGAIN, LOOK_AGAIN_LATER)).await;
@@ -342,8 +342,8 @@ impl Case {
     /// # Errors
     /// That number was never reached.
     pub async fn until_waiting(&self, name: &str, count: usize) -> Verdict {
-        self.until_look(name, &format!("{count} waiting"), |look| {
-            look.waiters.is_none_or(|waiters| waiters >= count)
+        self.until_counts(name, &format!("{count} waiting"), |counts| {
+            counts.waiters.is_none_or(|waiters| waiters >= count)
         })
         .await
     }
@@ -353,8 +353,8 @@ impl Case {
     /// # Errors
     /// Something is left.
     pub async fn until_idle(&self, name: &str) -> Verdict {
-        self.until_look(name, "nothing left", |look| {
-            look.holders == 0 && look.waiters.unwrap_or(0) == 0
+        self.until_counts(name, "nothing left", |counts| {
+            counts.holders == 0 && counts.waiters.unwrap_or(0) == 0
         })
         .await
     }
@@ -367,8 +367,8 @@ impl Case {
         if self.harness.stale_waiters() {
             return Ok(());
         }
-        self.until_look(name, "no waiter left", |look| {
-            look.waiters.unwrap_or(0) == 0
+        self.until_counts(name, "no waiter left", |counts| {
+            counts.waiters.unwrap_or(0) == 0
         })
         .await
     }
@@ -385,8 +385,8 @@ impl Case {
     ///
     /// # Errors
     /// This harness does not have that capability.
-    pub async fn disturb(&self, step: Step, trouble: Trouble) -> Verdict {
-        self.capability("disturb", self.harness.disturb(step, trouble))
+    pub async fn disturb(&self, step: Step, request_fault: RequestFault) -> Verdict {
+        self.capability("disturb", self.harness.disturb(step, request_fault))
             .await
     }
 

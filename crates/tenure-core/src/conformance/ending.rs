@@ -10,7 +10,7 @@ use crate::{ErrorKind, LostReason, Renew};
 
 use super::case::{Case, SOON, expect_error};
 use super::failure::{Failure, Verdict, check};
-use super::harness::Trouble;
+use super::harness::RequestFault;
 
 /// Rule 13: when `release` has answered, the name is free.
 pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
@@ -18,7 +18,7 @@ pub(super) async fn a_release_frees_at_once(case: Arc<Case>) -> Verdict {
     for _ in 0..10 {
         case.take(&first, &name).await?.release().await?;
         check!(
-            case.look(&name).await?.holders == 0,
+            case.count_contenders(&name).await?.holders == 0,
             "the store still shows a holder"
         );
         case.take(&second, &name).await?.release().await?;
@@ -42,7 +42,7 @@ pub(super) async fn a_stale_release_frees_nobody_else(case: Arc<Case>) -> Verdic
         }
         check!(new.is_held(), "the next hold was ended");
         check!(
-            case.look(&name).await?.holders == 1,
+            case.count_contenders(&name).await?.holders == 1,
             "the store let go of the next hold"
         );
         check!(
@@ -68,13 +68,13 @@ pub(super) async fn a_release_after_loss_is_an_error(case: Arc<Case>) -> Verdict
 /// Rule 13: a release of unknown outcome has its own error, and is repeated until the name is free in the store.
 pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("unsure").await?;
-    for (trouble, expected) in [
-        (Trouble::RequestLost, ErrorKind::Unreachable),
-        (Trouble::ReplyLost, ErrorKind::Indeterminate),
+    for (request_fault, expected) in [
+        (RequestFault::RequestLost, ErrorKind::Unreachable),
+        (RequestFault::ReplyLost, ErrorKind::Indeterminate),
     ] {
         for drops in [false, true] {
             let guard = case.lease(&first, &name).await?;
-            case.disturb(Step::Release, trouble).await?;
+            case.disturb(Step::Release, request_fault).await?;
             if drops {
                 drop(guard);
             } else {
@@ -311,18 +311,18 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
 /// Rule 15: an acquisition of unknown outcome may have been granted, so the client removes what it may have left.
 pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("ghost").await?;
-    for (trouble, expected) in [
-        (Trouble::RequestLost, ErrorKind::Unreachable),
-        (Trouble::ReplyLost, ErrorKind::Indeterminate),
+    for (request_fault, expected) in [
+        (RequestFault::RequestLost, ErrorKind::Unreachable),
+        (RequestFault::ReplyLost, ErrorKind::Indeterminate),
     ] {
-        case.disturb(Step::Acquire, trouble).await?;
+        case.disturb(Step::Acquire, request_fault).await?;
         let lock = first.lock(&name).ttl(case.ttl());
         let answer = case.soon("an answer", lock.acquire()).await?;
         match answer {
             Ok(guard) if case.harness().recovers() => {
-                let look = case.look(&name).await?;
-                let one = look.holders == 1 && look.waiters.is_none_or(|waiters| waiters == 0);
-                check!(one, "recovered, and the store has {look:?}");
+                let counts = case.count_contenders(&name).await?;
+                let one = counts.holders == 1 && counts.waiters.is_none_or(|waiters| waiters == 0);
+                check!(one, "recovered, and the store has {counts:?}");
                 guard.release().await?;
             }
             answer => {
@@ -341,13 +341,14 @@ pub(super) async fn an_acquire_without_an_answer_leaves_nothing(case: Arc<Case>)
 pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("hang").await?;
     for drops in [false, true] {
-        case.disturb(Step::Acquire, Trouble::ReplyNever).await?;
+        case.disturb(Step::Acquire, RequestFault::ReplyNever)
+            .await?;
         let lock = first.lock(&name).ttl(case.ttl()).wait(case.ttl() / 4);
         if drops {
             let hanging = case.start_acquire(lock).await;
             // Given up any earlier it would not have asked, and somebody else's request would hang.
-            case.until_look(&name, "the request is with the store", |look| {
-                look.holders == 1
+            case.until_counts(&name, "the request is with the store", |counts| {
+                counts.holders == 1
             })
             .await?;
             hanging.abort();

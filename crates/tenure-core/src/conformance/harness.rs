@@ -27,7 +27,7 @@ pub trait Harness: Send + Sync + 'static {
     fn guarantees(&self) -> Guarantees;
 
     /// Inspects the store without the library where that is possible, for example with the store's own client.
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>>;
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>>;
 
     /// Whether the store frees a hold that is not renewed.
     fn leases(&self) -> bool;
@@ -104,8 +104,12 @@ pub trait Harness: Send + Sync + 'static {
     }
 
     /// Injects a fault into the next request of that step, by any client of this harness.
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Result<(), Failure>>> {
-        let _ = (step, trouble);
+    fn disturb(
+        &self,
+        step: Step,
+        request_fault: RequestFault,
+    ) -> Option<BoxFuture<Result<(), Failure>>> {
+        let _ = (step, request_fault);
         None
     }
 
@@ -119,7 +123,7 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
-    /// Ends [`pause_store`](Harness::pause_store), and sends the replies that [`Trouble::ReplyNever`] held back.
+    /// Ends [`pause_store`](Harness::pause_store), and sends the replies that [`RequestFault::ReplyNever`] held back.
     fn resume_store(&self) -> Option<BoxFuture<Result<(), Failure>>> {
         None
     }
@@ -138,7 +142,7 @@ pub trait Harness: Send + Sync + 'static {
 /// A fault of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum RequestFault {
     /// The request does not reach the store, and the client gets an error.
     RequestLost,
     /// The request is applied, and the client learns that the reply was lost.
@@ -151,7 +155,7 @@ pub enum Trouble {
 
 /// What the store has of a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct ContenderCounts {
     /// How many holds there are.
     pub holders: usize,
     /// How many requests wait in the store; `None` where the store does not show that.

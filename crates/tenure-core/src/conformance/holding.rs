@@ -9,7 +9,7 @@ use crate::{ErrorKind, LostReason, Renew, State};
 
 use super::case::{Case, expect_error, expect_greater};
 use super::failure::{Failure, Verdict, check};
-use super::harness::Trouble;
+use super::harness::RequestFault;
 
 /// Rule 1: a counter that 100 contenders increment by read, sleep, write ends at exactly 100.
 pub(super) async fn one_holder_among_a_hundred_contenders(case: Arc<Case>) -> Verdict {
@@ -100,7 +100,7 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
     // Long beside what a busy machine adds to the way there and back.
     let ttl = case.ttl() * 4;
     let way = ttl / 20;
-    case.disturb(Step::Acquire, Trouble::Late(way)).await?;
+    case.disturb(Step::Acquire, RequestFault::Late(way)).await?;
     let sent = case.now();
     let lock = client.lock(&name).ttl(ttl);
     let guard = case.in_time(ttl, "a late grant", lock.acquire()).await??;
@@ -118,7 +118,7 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
 /// Rule 2: a grant that arrives after the end of its lease is no grant, and is released.
 pub(super) async fn a_reply_after_the_deadline_is_no_grant(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("too-late"));
-    case.disturb(Step::Acquire, Trouble::Late(case.ttl()))
+    case.disturb(Step::Acquire, RequestFault::Late(case.ttl()))
         .await?;
     let lock = client.lock(&name).ttl(case.ttl());
     let limit = case.ttl() * 2;
@@ -137,7 +137,7 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
     let (client, once, name) = (case.client().await?, case.name("once"), case.name("short"));
     // Later than a tenth of the lease, which is as long as a busy machine may need for the other answers.
     let ttl = case.ttl() * 3;
-    let late = Trouble::Late(ttl / 8);
+    let late = RequestFault::Late(ttl / 8);
     // One late answer is an accident.
     case.disturb(Step::Acquire, late).await?;
     let lock = client.lock(&once).ttl(ttl);
@@ -161,14 +161,14 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
 /// Rule 2: a renewal without a reply puts the hold at risk, and the next renewal makes it safe again.
 pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("risk"));
-    for trouble in [Trouble::RequestLost, Trouble::ReplyLost] {
+    for request_fault in [RequestFault::RequestLost, RequestFault::ReplyLost] {
         // Room for several renewals.
         let ttl = case.ttl() * 2;
         let lock = client.lock(&name).ttl(ttl);
         let guard = case.soon("a free lock", lock.acquire()).await??;
         // More than one, or it would be over before a busy machine has looked.
         for _ in 0..2 {
-            case.disturb(Step::Renew, trouble).await?;
+            case.disturb(Step::Renew, request_fault).await?;
         }
         let seen = async {
             while guard.state() != State::AtRisk {
@@ -184,7 +184,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         case.in_time(ttl, "the hold is safe again", healed).await?;
         check!(
             guard.state() == State::Held,
-            "{:?} after {trouble:?} and another renewal",
+            "{:?} after {request_fault:?} and another renewal",
             guard.state()
         );
         guard.release().await?;
@@ -229,7 +229,7 @@ pub(super) async fn a_hold_outlasts_many_leases(case: Arc<Case>) -> Verdict {
     }
     check!(!guard.remaining().is_zero(), "nothing remains");
     check!(
-        case.look(&name).await?.holders == 1,
+        case.count_contenders(&name).await?.holders == 1,
         "the store knows nothing of it"
     );
     Ok(guard.release().await?)
@@ -436,7 +436,7 @@ pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<C
     expect_error(old.release().await, ErrorKind::Lost)?;
     check!(new.is_held(), "the late release ended the next hold");
     check!(
-        case.look(&name).await?.holders == 1,
+        case.count_contenders(&name).await?.holders == 1,
         "the store let go of the next hold"
     );
     Ok(new.release().await?)
@@ -449,8 +449,8 @@ pub(super) async fn run_returns_the_value_and_releases(case: Arc<Case>) -> Verdi
     let inner = case.clone();
     let value = lock
         .run(async |guard| {
-            let look = inner.look(guard.name().as_str()).await?;
-            check!(look.holders == 1, "{look:?} during the run");
+            let counts = inner.count_contenders(guard.name().as_str()).await?;
+            check!(counts.holders == 1, "{counts:?} during the run");
             Ok(7)
         })
         .await??;

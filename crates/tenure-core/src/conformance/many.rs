@@ -30,7 +30,7 @@ pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
             "all, though {busy} is taken"
         );
         for name in [&a, &b, &c] {
-            let held = case.look(name).await?.holders == 1;
+            let held = case.count_contenders(name).await?.holders == 1;
             check!(
                 held == (name == busy),
                 "{name} was kept by a failed attempt"
@@ -141,7 +141,7 @@ pub(super) async fn a_dropped_lock_all_leaves_nothing(case: Arc<Case>) -> Verdic
     let waiting = case.start_acquire(lock).await;
     case.until_waiting(&b, 1).await?;
     check!(
-        case.look(&a).await?.holders == 1,
+        case.count_contenders(&a).await?.holders == 1,
         "the first name is not held meanwhile"
     );
     waiting.abort();

@@ -52,5 +52,5 @@ pub use behaviour::Behaviour;
 pub use behaviours::BEHAVIOURS;
 pub use case::{Case, SOON};
 pub use failure::{Failure, Verdict};
-pub use harness::{Harness, Look, Trouble};
+pub use harness::{ContenderCounts, Harness, RequestFault};
 pub use matrix::{Open, Outcome, Report, Setup, run, run_only};

@@ -17,9 +17,9 @@ pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
         guards.push(guard.ok_or(Failure::new("a shared holder was refused"))?);
     }
     check!(
-        case.look(&name).await?.holders == 3,
+        case.count_contenders(&name).await?.holders == 3,
         "{:?}",
-        case.look(&name).await?
+        case.count_contenders(&name).await?
     );
     let status = second.inspect(&name).await?;
     check!(

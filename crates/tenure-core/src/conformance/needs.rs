@@ -1,6 +1,6 @@
 //! What a behaviour may need of a store and of its harness.
 
-use super::harness::{Harness, Trouble};
+use super::harness::{Harness, RequestFault};
 use super::lock_holder;
 use crate::error::Step;
 use crate::guarantees::{Fault, Guarantees, Order};
@@ -42,7 +42,8 @@ pub(super) fn evict(_: &Guarantees, h: &dyn Harness) -> Needs {
 
 pub(super) fn lost_requests(_: &Guarantees, h: &dyn Harness) -> Needs {
     unless(
-        h.disturb(Step::Acquire, Trouble::RequestLost).is_none(),
+        h.disturb(Step::Acquire, RequestFault::RequestLost)
+            .is_none(),
         "no request to this store can get lost",
     )
 }

@@ -70,7 +70,7 @@ pub(super) async fn a_zero_wait_is_one_try(case: Arc<Case>) -> Verdict {
         .soon("the answer to one try", lock.try_acquire())
         .await??;
     check!(tried.is_none(), "two hold it");
-    let waiters = case.look(&name).await?.waiters;
+    let waiters = case.count_contenders(&name).await?.waiters;
     check!(waiters.unwrap_or(0) == 0, "{waiters:?} wait after one try");
     Ok(guard.release().await?)
 }
@@ -129,10 +129,10 @@ pub(super) async fn one_remote_contender_per_client_and_name(case: Arc<Case>) ->
         );
     }
     case.until_waiting(&name, 1).await?;
-    let look = case.look(&name).await?;
+    let counts = case.count_contenders(&name).await?;
     check!(
-        look.waiters.is_none_or(|waiters| waiters <= 1),
-        "{look:?} for one client"
+        counts.waiters.is_none_or(|waiters| waiters <= 1),
+        "{counts:?} for one client"
     );
     guard.release().await?;
     for task in waiting {
@@ -222,8 +222,8 @@ pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
         };
         let guard = guard?;
         let what = format!("one holder, {left} waiting");
-        case.until_look(&name, &what, |look| {
-            look.holders == 1 && look.waiters.is_none_or(|waiters| waiters == left)
+        case.until_counts(&name, &what, |counts| {
+            counts.holders == 1 && counts.waiters.is_none_or(|waiters| waiters == left)
         })
         .await?;
         check!(grants.try_recv().is_err(), "two were granted at once");

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, methods_of_stores, open_at, requests_of};
@@ -101,10 +101,10 @@ impl ServerHarness {
 impl Harness for ServerHarness {
     methods_of_stores!();
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let keys = self.etcd.keys(&directory(self.prefix, name));
-        let look = look_at(&keys);
-        Box::pin(std::future::ready(Ok(look)))
+        let counts = counts_of(&keys);
+        Box::pin(std::future::ready(Ok(counts)))
     }
 
     /// The shortest lease there is.
@@ -125,13 +125,13 @@ impl Harness for ServerHarness {
         at_once(move || etcd.delete(&directory))
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
-        let fault = match trouble {
-            Trouble::RequestLost => Fault::Answer("14 etcdserver: no leader"),
-            Trouble::ReplyLost => Fault::CutAfter,
-            Trouble::ReplyNever => Fault::NoReply,
-            Trouble::Late(by) => Fault::Late(by),
+        let fault = match request_fault {
+            RequestFault::RequestLost => Fault::Answer("14 etcdserver: no leader"),
+            RequestFault::ReplyLost => Fault::CutAfter,
+            RequestFault::ReplyNever => Fault::NoReply,
+            RequestFault::Late(by) => Fault::Late(by),
             _ => return None,
         };
         at_once(move || planner.plan(requests_of(step), fault))
@@ -192,7 +192,7 @@ pub(crate) fn directory(prefix: &str, name: &str) -> String {
 }
 
 /// The first key holds, alone or together with the following keys of its kind.
-fn look_at(keys: &[Key]) -> Look {
+fn counts_of(keys: &[Key]) -> ContenderCounts {
     let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
     let (mut holders, mut waiters, mut permits) = (0, 0, 0);
     let mut is_blocked = false;
@@ -217,7 +217,7 @@ fn look_at(keys: &[Key]) -> Look {
         holders += usize::from(holds);
         waiters += usize::from(!holds);
     }
-    Look {
+    ContenderCounts {
         holders,
         waiters: Some(waiters),
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure::backend::{Backend as _, BoxFuture};
-use tenure::conformance::{Failure, Harness, Look, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, Verdict};
 use tenure::file;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
@@ -47,9 +47,9 @@ impl Harness for Directory {
             .clone()
     }
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let (dir, name) = (self.dir.clone(), name.to_owned());
-        Box::pin(async move { Ok(look(&dir, &name)?) })
+        Box::pin(async move { Ok(counts(&dir, &name)?) })
     }
 
     fn leases(&self) -> bool {
@@ -94,9 +94,9 @@ impl Harness for Directory {
     }
 }
 
-fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
+fn counts(dir: &Path, name: &str) -> std::io::Result<ContenderCounts> {
     let Some(path) = file_of(dir, name)? else {
-        return Ok(Look {
+        return Ok(ContenderCounts {
             holders: 0,
             waiters: Some(0),
         });
@@ -116,7 +116,7 @@ fn look(dir: &Path, name: &str) -> std::io::Result<Look> {
         }
         sides
     };
-    Ok(Look {
+    Ok(ContenderCounts {
         holders,
         waiters: waiters(&path)?,
     })

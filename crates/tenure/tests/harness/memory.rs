@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{Backend as _, BoxFuture};
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::memory::{self, Disturbance};
@@ -58,11 +58,13 @@ impl Harness for Memory {
     }
 
     /// The view of the lock table itself: the store has no other data.
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let status = LockName::new(name).map(|name| self.store.status(&name));
-        Box::pin(ready(status.map_err(Failure::from).map(|status| Look {
-            holders: status.holds.len(),
-            waiters: Some(status.queue.map_or(0, |queue| queue.len())),
+        Box::pin(ready(status.map_err(Failure::from).map(|status| {
+            ContenderCounts {
+                holders: status.holds.len(),
+                waiters: Some(status.queue.map_or(0, |queue| queue.len())),
+            }
         })))
     }
 
@@ -105,12 +107,12 @@ impl Harness for Memory {
         })
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
-        let disturbance = match trouble {
-            Trouble::RequestLost => Disturbance::RequestLost,
-            Trouble::ReplyLost => Disturbance::ReplyLost,
-            Trouble::ReplyNever => Disturbance::ReplyNever,
-            Trouble::Late(by) => Disturbance::Late(by),
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
+        let disturbance = match request_fault {
+            RequestFault::RequestLost => Disturbance::RequestLost,
+            RequestFault::ReplyLost => Disturbance::ReplyLost,
+            RequestFault::ReplyNever => Disturbance::ReplyNever,
+            RequestFault::Late(by) => Disturbance::Late(by),
             _ => return None,
         };
         self.only_virtual(move |store| {

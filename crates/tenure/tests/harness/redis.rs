@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
@@ -118,13 +118,13 @@ impl ServerHarness {
         at_once(move || servers.into_iter().for_each(act))
     }
 
-    fn look_at(servers: &[&Redis], kind: Kind, name: &str) -> Look {
+    fn counts_of(servers: &[&Redis], kind: Kind, name: &str) -> ContenderCounts {
         let keys = Keys::of(name);
-        let look = |server: &&Redis| match kind {
+        let counts = |server: &&Redis| match kind {
             Kind::Redisson => keys.look_at_redisson(server),
-            _ => keys.look(server),
+            _ => keys.count_contenders(server),
         };
-        let seen: Vec<_> = servers.iter().map(look).collect();
+        let seen: Vec<_> = servers.iter().map(counts).collect();
         let waiters = seen.iter().map(|(_, waiters)| *waiters).max().unwrap_or(0);
         let holders = match kind {
             Kind::One | Kind::Redisson | Kind::Cluster => {
@@ -135,7 +135,7 @@ impl ServerHarness {
                 seen.iter().flat_map(|(holder, _)| holder).count() / (servers.len() / 2 + 1)
             }
         };
-        Look {
+        ContenderCounts {
             holders,
             waiters: Some(waiters),
         }
@@ -145,9 +145,9 @@ impl ServerHarness {
 impl Harness for ServerHarness {
     methods_of_stores!();
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let look = Self::look_at(&self.servers, self.kind, name);
-        Box::pin(std::future::ready(Ok(look)))
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
+        let counts = Self::counts_of(&self.servers, self.kind, name);
+        Box::pin(std::future::ready(Ok(counts)))
     }
 
     /// The servers answer within a millisecond; two busy cores may need a tenth of this.
@@ -171,10 +171,10 @@ impl Harness for ServerHarness {
         })
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
         let proxy = self.proxy.as_ref()?;
         let refusal = "LOADING Redis is loading the dataset in memory";
-        disturb(proxy.planner(), requests_of(step), trouble, refusal)
+        disturb(proxy.planner(), requests_of(step), request_fault, refusal)
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
@@ -260,7 +260,7 @@ impl Keys {
     }
 
     /// The holder, if there is one, and the number of waiters, on one server.
-    fn look(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
+    fn count_contenders(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
         let holder = match server.ask(&["GET", &self.lock]) {
             // The name is reserved, and there is no holder.
             Value::Bulk(value) if value == b"-" => None,

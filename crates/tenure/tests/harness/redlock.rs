@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::backend::{Backend, BoxFuture};
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::majority;
@@ -75,22 +75,22 @@ impl Harness for Redlock {
     }
 
     /// Inspects the nodes themselves; an entry that is left on any node counts.
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let name = LockName::new(name);
         let nodes = self.nodes.clone();
         Box::pin(async move {
             let name = name?;
-            let mut look = Look {
+            let mut counts = ContenderCounts {
                 holders: 0,
                 waiters: Some(0),
             };
             for node in nodes {
                 let status = node.status(&name);
-                look.holders = look.holders.max(status.holds.len());
+                counts.holders = counts.holders.max(status.holds.len());
                 let waiters = status.queue.map_or(0, |queue| queue.len());
-                look.waiters = look.waiters.max(Some(waiters));
+                counts.waiters = counts.waiters.max(Some(waiters));
             }
-            Ok(look)
+            Ok(counts)
         })
     }
 
@@ -139,12 +139,12 @@ impl Harness for Redlock {
     }
 
     /// On every node, because a fault of a minority has no effect, as `tests/redlock.rs` shows.
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
-        let disturbance = match trouble {
-            Trouble::RequestLost => Disturbance::RequestLost,
-            Trouble::ReplyLost => Disturbance::ReplyLost,
-            Trouble::ReplyNever => Disturbance::ReplyNever,
-            Trouble::Late(by) => Disturbance::Late(by),
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
+        let disturbance = match request_fault {
+            RequestFault::RequestLost => Disturbance::RequestLost,
+            RequestFault::ReplyLost => Disturbance::ReplyLost,
+            RequestFault::ReplyNever => Disturbance::ReplyNever,
+            RequestFault::Late(by) => Disturbance::Late(by),
             _ => return None,
         };
         self.only_virtual(move |nodes| {

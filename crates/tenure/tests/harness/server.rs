@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Trouble, Verdict};
+use tenure::conformance::{Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::{Client, Error};
@@ -93,14 +93,14 @@ pub(crate) fn requests_of(step: Step) -> &'static str {
 pub(crate) fn disturb(
     planner: Planner,
     requests: &'static str,
-    trouble: Trouble,
+    request_fault: RequestFault,
     refusal: &'static str,
 ) -> Option<BoxFuture<Verdict>> {
-    let fault = match trouble {
-        Trouble::RequestLost => Fault::Answer(refusal),
-        Trouble::ReplyLost => Fault::CutAfter,
-        Trouble::ReplyNever => Fault::NoReply,
-        Trouble::Late(by) => Fault::Late(by),
+    let fault = match request_fault {
+        RequestFault::RequestLost => Fault::Answer(refusal),
+        RequestFault::ReplyLost => Fault::CutAfter,
+        RequestFault::ReplyNever => Fault::NoReply,
+        RequestFault::Late(by) => Fault::Late(by),
         _ => return None,
     };
     at_once(move || planner.plan(requests, fault))

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
@@ -66,12 +66,12 @@ struct ServerHarness {
 impl Harness for ServerHarness {
     methods_of_stores!();
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
-        let look = match self.database {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
+        let counts = match self.database {
             Database::MySql(server) => look_at_mysql(server, name),
             Database::Postgres(server) => look_at_postgres(server, name),
         };
-        Box::pin(std::future::ready(Ok(look)))
+        Box::pin(std::future::ready(Ok(counts)))
     }
 
     /// Ten round trips on a busy machine; MySQL has whole seconds.
@@ -96,12 +96,17 @@ impl Harness for ServerHarness {
         Some(self.proxy.requests())
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
         let refusal = match self.database {
             Database::MySql(_) => "1040 Too many connections",
             Database::Postgres(_) => "53300 sorry, too many clients already",
         };
-        disturb(self.proxy.planner(), requests_of(step), trouble, refusal)
+        disturb(
+            self.proxy.planner(),
+            requests_of(step),
+            request_fault,
+            refusal,
+        )
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
@@ -193,7 +198,7 @@ fn hex(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
+fn look_at_mysql(server: &MariaDb, name: &str) -> ContenderCounts {
     let key = mysql_key(name);
     let row = ask(
         server.admin(),
@@ -202,10 +207,10 @@ fn look_at_mysql(server: &MariaDb, name: &str) -> Look {
          WHERE state = 'User lock' AND INSTR(info, CONCAT('GET_LOCK(''', {key}, ''', 3600)')) > 0)"
         ),
     );
-    look(&row[0])
+    counts(&row[0])
 }
 
-fn look_at_postgres(server: &Postgres, name: &str) -> Look {
+fn look_at_postgres(server: &Postgres, name: &str) -> ContenderCounts {
     static INSIDE: LazyLock<Mutex<Option<SqlClient>>> = LazyLock::new(Mutex::default);
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
     let inside = inside.get_or_insert_with(|| server.database_admin());
@@ -218,7 +223,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> Look {
             postgres_key(name)
         ),
     );
-    look(&row[0])
+    counts(&row[0])
 }
 
 /// After a restart the server's last words come first, and then the connection is broken.
@@ -231,9 +236,9 @@ fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
     rows.unwrap_or_default()
 }
 
-fn look(row: &[Option<String>]) -> Look {
+fn counts(row: &[Option<String>]) -> ContenderCounts {
     let count = |at: usize| row[at].as_deref().unwrap_or("0").parse().unwrap_or(0);
-    Look {
+    ContenderCounts {
         holders: count(0),
         waiters: Some(count(1)),
     }

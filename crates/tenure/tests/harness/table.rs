@@ -9,7 +9,7 @@ use sqlx::Executor as _;
 use sqlx::sqlite::SqliteConnection;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
@@ -124,7 +124,7 @@ impl ServerHarness {
 impl Harness for ServerHarness {
     methods_of_stores!();
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let (table, now, name) = (
             self.database.table(),
             self.database.now(),
@@ -141,11 +141,11 @@ impl Harness for ServerHarness {
                 .parse()
                 .unwrap_or(0)
         };
-        let look = Look {
+        let counts = ContenderCounts {
             holders: count(0),
             waiters: Some(count(1)),
         };
-        Box::pin(std::future::ready(Ok(look)))
+        Box::pin(std::future::ready(Ok(counts)))
     }
 
     fn ttl(&self) -> Duration {
@@ -170,9 +170,9 @@ impl Harness for ServerHarness {
         self.order(format!("DELETE FROM {table} WHERE name={name}"))
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
         let planner = self.planner()?;
-        disturb(planner, requests_of(step), trouble, "")
+        disturb(planner, requests_of(step), request_fault, "")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use tenure::backend::BoxFuture;
-use tenure::conformance::{Failure, Harness, Look, Trouble, Verdict};
+use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
@@ -97,15 +97,15 @@ impl ServerHarness {
 impl Harness for ServerHarness {
     methods_of_stores!();
 
-    fn look(&self, name: &str) -> BoxFuture<Result<Look, Failure>> {
+    fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let mut wire = self.servers[0].session();
         let queue = Queue::read(&mut wire, name);
         let holders = queue.holders();
-        let look = Look {
+        let counts = ContenderCounts {
             holders,
             waiters: Some(queue.all.len() - holders),
         };
-        Box::pin(std::future::ready(Ok(look)))
+        Box::pin(std::future::ready(Ok(counts)))
     }
 
     /// The servers answer within a millisecond, and measure sessions to a fifth of this.
@@ -137,7 +137,7 @@ impl Harness for ServerHarness {
         })
     }
 
-    fn disturb(&self, step: Step, trouble: Trouble) -> Option<BoxFuture<Verdict>> {
+    fn disturb(&self, step: Step, request_fault: RequestFault) -> Option<BoxFuture<Verdict>> {
         let [proxy] = &self.proxies[..] else {
             return None;
         };
@@ -149,7 +149,7 @@ impl Harness for ServerHarness {
             Step::Inspect => "sync",
             step => requests_of(step),
         };
-        disturb(proxy.planner(), requests, trouble, "throttled")
+        disturb(proxy.planner(), requests, request_fault, "throttled")
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
