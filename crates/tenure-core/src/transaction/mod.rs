@@ -22,7 +22,7 @@ use crate::lost::LostReason;
 use crate::rt::Clock;
 
 pub use self::database::{Sort, SqlDatabase};
-pub use self::outcome::{Asked, explain, named};
+pub use self::outcome::{Operation, explain, named};
 
 /// How long the answer to a ROLLBACK is waited for. Without one the transaction is never committed either; only
 /// the locks of its rows last until the database has noticed.
@@ -99,7 +99,7 @@ impl Lock {
         let mut tx = match begun {
             Ok(tx) => tx,
             Err(err) => {
-                let err = explain::<DB>(err, Asked::Transaction(guard.name()));
+                let err = explain::<DB>(err, Operation::Transaction(guard.name()));
                 release(guard).await;
                 return Err(err.into());
             }
@@ -146,7 +146,7 @@ async fn commit<DB: SqlDatabase>(
     guard: Guard,
 ) -> Result<(), Error> {
     if let Err(err) = DB::probe(&mut tx).await {
-        let err = explain::<DB>(err, Asked::Transaction(guard.name()));
+        let err = explain::<DB>(err, Operation::Transaction(guard.name()));
         roll_back(tx).await;
         release(guard).await;
         return Err(err);
@@ -166,12 +166,12 @@ async fn commit<DB: SqlDatabase>(
                 release(guard).await;
             }
             let err = sqlx::Error::Database(said);
-            Err(explain::<DB>(err, Asked::Transaction(&name)))
+            Err(explain::<DB>(err, Operation::Transaction(&name)))
         }
         Err(err) => {
             let doubt = "it is unknown whether the transaction was committed";
             let err = committing.keep(doubt, err);
-            Err(named::<DB>(err, Asked::Transaction(&name)))
+            Err(named::<DB>(err, Operation::Transaction(&name)))
         }
     }
 }

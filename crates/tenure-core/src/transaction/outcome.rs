@@ -67,9 +67,9 @@ fn unreachable() -> Error {
     )
 }
 
-/// What was asked for when an error came up.
+/// What a request was for, for the text of its error.
 #[derive(Clone, Copy)]
-pub enum Asked<'a> {
+pub enum Operation<'a> {
     /// A lock in a transaction.
     Lock(&'a LockName),
     /// A fence in a transaction.
@@ -81,7 +81,7 @@ pub enum Asked<'a> {
 }
 
 /// The error of a statement that was not done.
-pub fn explain<DB: SqlDatabase>(err: sqlx::Error, asked: Asked<'_>) -> Error {
+pub fn explain<DB: SqlDatabase>(err: sqlx::Error, operation: Operation<'_>) -> Error {
     let sorted = match &err {
         sqlx::Error::Database(said) => by_sort(DB::sort(&**said)),
         _ => None,
@@ -90,18 +90,18 @@ pub fn explain<DB: SqlDatabase>(err: sqlx::Error, asked: Asked<'_>) -> Error {
         Some(sorted) => sorted.with_source(err),
         None => err.into(),
     };
-    named::<DB>(err, asked)
+    named::<DB>(err, operation)
 }
 
 /// Adds what every error should name.
-pub fn named<DB: SqlDatabase>(err: Error, asked: Asked<'_>) -> Error {
+pub fn named<DB: SqlDatabase>(err: Error, operation: Operation<'_>) -> Error {
     let err = err.with_backend(DB::SCHEME);
-    match asked {
-        Asked::Lock(name) | Asked::Transaction(name) => {
+    match operation {
+        Operation::Lock(name) | Operation::Transaction(name) => {
             err.with_name(name).with_step(Step::Acquire)
         }
-        Asked::Fence(resource) => err.with_name(resource).with_step(Step::Write),
-        Asked::Tables => err.with_step(Step::Connect),
+        Operation::Fence(resource) => err.with_name(resource).with_step(Step::Write),
+        Operation::Tables => err.with_step(Step::Connect),
     }
 }
 

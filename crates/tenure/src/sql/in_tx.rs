@@ -8,7 +8,7 @@ use tenure_core::Guard;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::FencingToken;
 use tenure_core::name::LockName;
-use tenure_core::transaction::{Asked, explain, named};
+use tenure_core::transaction::{Operation, explain, named};
 
 use super::statements::{signed, stale};
 use super::transaction_locks::TransactionLocks;
@@ -34,7 +34,7 @@ impl Database for sqlx::Sqlite {}
 /// # Errors
 /// Those of the database, above all a missing privilege to create tables.
 pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> Result<(), Error> {
-    let failed = |err| explain::<DB>(err, Asked::Tables);
+    let failed = |err| explain::<DB>(err, Operation::Tables);
     let mut conn = target.acquire().await.map_err(failed)?;
     DB::create(&mut conn).await.map_err(failed)
 }
@@ -66,7 +66,7 @@ pub async fn lock_in_tx<DB: Database>(
 ) -> Result<FencingToken, Error> {
     let name = LockName::new(name)?;
     let locked = DB::lock(tx, name.as_str().as_bytes()).await;
-    let token = locked.map_err(|err| explain::<DB>(err, Asked::Lock(&name)))?;
+    let token = locked.map_err(|err| explain::<DB>(err, Operation::Lock(&name)))?;
     Ok(granted(token))
 }
 
@@ -95,7 +95,7 @@ pub async fn lock_in_tx_within<DB: Database>(
 ) -> Result<FencingToken, Error> {
     let name = LockName::new(name)?;
     let locked = DB::lock_within(tx, name.as_str().as_bytes(), wait).await;
-    let token = locked.map_err(|err| explain::<DB>(err, Asked::Lock(&name)))?;
+    let token = locked.map_err(|err| explain::<DB>(err, Operation::Lock(&name)))?;
     token
         .map(granted)
         .ok_or_else(|| wait_elapsed::<DB>(&name, wait))
@@ -119,7 +119,7 @@ pub async fn advisory_lock_in_tx(
 ) -> Result<(), Error> {
     let name = LockName::new(name)?;
     let locked = super::postgres::advisory(tx, key(&name)).await;
-    locked.map_err(|err| explain::<sqlx::Postgres>(err, Asked::Lock(&name)))
+    locked.map_err(|err| explain::<sqlx::Postgres>(err, Operation::Lock(&name)))
 }
 
 /// As [`advisory_lock_in_tx`], and waits for `wait` at most; see [`lock_in_tx_within`].
@@ -137,7 +137,7 @@ pub async fn advisory_lock_in_tx_within(
 ) -> Result<(), Error> {
     let name = LockName::new(name)?;
     let locked = super::postgres::advisory_within(tx, key(&name), wait).await;
-    let locked = locked.map_err(|err| explain::<sqlx::Postgres>(err, Asked::Lock(&name)))?;
+    let locked = locked.map_err(|err| explain::<sqlx::Postgres>(err, Operation::Lock(&name)))?;
     locked.ok_or_else(|| wait_elapsed::<sqlx::Postgres>(&name, wait))
 }
 
@@ -184,7 +184,7 @@ async fn pass<DB: Database>(
     resource: &LockName,
     token: u64,
 ) -> Result<(), Error> {
-    let asked = Asked::Fence(resource);
+    let asked = Operation::Fence(resource);
     let signed = signed(token).map_err(|err| named::<DB>(err, asked))?;
     let passed = DB::fence(conn, resource.as_str().as_bytes(), signed).await;
     match passed.map_err(|err| explain::<DB>(err, asked))? {
@@ -222,5 +222,5 @@ fn wait_elapsed<DB: Database>(name: &LockName, wait: Duration) -> Error {
         )
     };
     let err = Error::new(ErrorKind::WaitElapsed, message);
-    named::<DB>(err, Asked::Lock(name))
+    named::<DB>(err, Operation::Lock(name))
 }
