@@ -7,8 +7,8 @@ use crate::logic::pace;
 use crate::rt::{Clock, Flag, NextWakeup, Spawner};
 use crate::time::Time;
 
-/// The shortest time between two rounds of work.
-const MIN_INTERVAL: Duration = Duration::from_millis(1);
+/// The time until the next round if the work says that more is due already.
+const OVERDUE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A task that is started with the first work and sleeps while no work is due.
 ///
@@ -56,7 +56,12 @@ impl Maintenance {
                     next = work(store) => next,
                 };
                 let now = clock.now();
-                let next = pace::look(planned, next.max(now.after(MIN_INTERVAL)), now);
+                let next = if next > now {
+                    next
+                } else {
+                    now.after(OVERDUE_INTERVAL)
+                };
+                let next = pace::look(planned, next, now);
                 let next = maintenance.wakeup.plan(next);
                 tokio::select! {
                     biased;
@@ -206,6 +211,18 @@ mod tests {
         case.settle().await;
         case.advance(2).await;
         assert_eq!(case.done(), [2]);
+    }
+
+    #[tokio::test]
+    async fn work_that_is_due_soon_after_a_round_is_not_late() {
+        let case = Case::new();
+        let soon = OVERDUE_INTERVAL / 10;
+        lock(&case.store.due).push(case.start.after(soon));
+        case.start();
+        case.settle().await;
+        case.time.advance(soon);
+        case.settle().await;
+        assert_eq!(lock(&case.store.done).len(), 1);
     }
 
     #[tokio::test]
