@@ -118,8 +118,8 @@ pub(crate) fn acquired_json(guard: &Guard, waited: Duration) -> serde_json::Valu
 }
 
 /// Inspects the locks again and again while they are waited for. The holder is printed if the user wants to see the wait.
-/// That the server was started too lately to grant anything is printed once, unless the user wants `--quiet`. Never
-/// resolves.
+/// A message that the server was started too lately to grant anything is printed once, unless the user wants `--quiet`.
+/// Never resolves.
 async fn report_waiting<T>(client: &Client, plan: &Plan, console: &Console, began: Instant) -> T {
     let shows_wait = console.reports_waiting();
     if !shows_wait && console.quiet {

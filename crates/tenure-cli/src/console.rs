@@ -105,7 +105,7 @@ impl Console {
 /// Prints one line of results on standard output.
 ///
 /// # Errors
-/// Those of writing, for example when the reader is gone. Then the caller stops.
+/// The errors of writing, for example when the reader is gone. Then the caller stops.
 pub(crate) fn print_result(line: impl Display) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{line}")?;

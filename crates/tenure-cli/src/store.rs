@@ -51,7 +51,7 @@ async fn connect(common: &Common) -> Result<Client, Error> {
 /// in the store after this process has ended.
 ///
 /// # Errors
-/// Those of [`tenure::connect`] and of `work`.
+/// The errors of [`tenure::connect`] and of `work`.
 pub(crate) async fn with_client<T>(
     common: &Common,
     work: impl AsyncFnOnce(&Client) -> Result<T, Error>,

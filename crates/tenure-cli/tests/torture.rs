@@ -20,7 +20,7 @@ fn the_verdict_has_three_lines_and_the_page_and_the_events_are_there() {
     ]);
     let (verdict, messages) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(verdict.lines().count(), 3, "{verdict}{messages}");
-    // There was no violation, but perhaps too little happened.
+    // The run found no violation, but perhaps too little happened for a verdict.
     let code = output.status.code().unwrap();
     assert!(matches!(code, 0 | 70), "{code}: {verdict}{messages}");
     assert_eq!(code == 70, verdict.contains("not enough: "), "{verdict}");

@@ -273,7 +273,7 @@ impl Lock {
     /// As [`acquire`](Lock::acquire).
     ///
     /// # Errors
-    /// Those of [`acquire`](Lock::acquire), except `WaitElapsed`.
+    /// The errors of [`acquire`](Lock::acquire), except `WaitElapsed`.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         self.try_acquire_for(None).await
     }
@@ -299,7 +299,7 @@ impl Lock {
     /// Cancel safe: `body` is dropped and the lock released.
     ///
     /// # Errors
-    /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
+    /// The errors of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
     /// `body` did.
     ///
     /// # Examples
@@ -332,7 +332,7 @@ impl Lock {
     /// As [`run`](Lock::run).
     ///
     /// # Errors
-    /// Those of [`run`](Lock::run), except `WaitElapsed`.
+    /// The errors of [`run`](Lock::run), except `WaitElapsed`.
     ///
     /// # Examples
     /// ```

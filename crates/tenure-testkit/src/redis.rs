@@ -336,7 +336,7 @@ impl Certificates {
             dir: Directory::new("certificates"),
         };
         let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch";
-        for authority in ["ca", "stranger"] {
+        for authority in ["ca", "foreign"] {
             made.openssl(&format!(
                 "req -x509 {key} -days 2 -subj /CN=tenure-{authority} -keyout {authority}.key -out {authority}.crt"
             ));
@@ -371,7 +371,7 @@ impl Certificates {
         );
     }
 
-    /// `ca.crt`, `stranger.crt`; `server`, `misnamed`, `expired`, each with `.crt` and `.key`.
+    /// `ca.crt`, `foreign.crt`; `server`, `misnamed`, `expired`, each with `.crt` and `.key`.
     pub fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -137,7 +137,7 @@ impl Log {
     /// Opens the log at `path`, which [`Log::create`] has created.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn open(path: &Path) -> io::Result<Self> {
         OpenOptions::new().append(true).open(path).map(Self)
     }
@@ -145,7 +145,7 @@ impl Log {
     /// Creates a new log at `path`.
     ///
     /// # Errors
-    /// Those of the file, which must not be there yet.
+    /// The errors of the file, which must not be there yet.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.append(true).create_new(true).open(path).map(Self)
@@ -154,7 +154,7 @@ impl Log {
     /// Another handle to the same file.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn try_clone(&self) -> io::Result<Self> {
         self.0.try_clone().map(Self)
     }
@@ -163,7 +163,7 @@ impl Log {
     /// processes do not mix.
     ///
     /// # Errors
-    /// Those of the file.
+    /// The errors of the file.
     pub fn append(&mut self, event: &Event) -> io::Result<()> {
         let mut line = serde_json::to_vec(event)?;
         line.push(b'\n');
@@ -174,7 +174,7 @@ impl Log {
 /// Reads a log, also while it is written: a last line without an end is ignored.
 ///
 /// # Errors
-/// Those of the file, and a line that is no event: a log that cannot be read completely must not be judged.
+/// The errors of the file, and a line that is no event: a log that cannot be read completely must not be judged.
 pub fn read(path: &Path) -> io::Result<Vec<Event>> {
     let text = std::fs::read_to_string(path)?;
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);

@@ -71,7 +71,7 @@ pub fn check(url: &str) -> Result<(), Error> {
 /// is called with each fault when it begins.
 ///
 /// # Errors
-/// Those of connecting and of a first acquisition, and those of processes, ports and files.
+/// The errors of connecting and of a first acquisition, and the errors of processes, ports and files.
 pub async fn torture(
     setup: Setup,
     shown: String,

@@ -67,7 +67,7 @@ impl Nemesis {
     /// every few milliseconds.
     ///
     /// # Errors
-    /// Those of starting a worker, and of the log.
+    /// The errors of starting a worker, and of the log.
     pub fn step(
         &mut self,
         workers: &mut WorkerProcesses,
@@ -116,7 +116,7 @@ impl Nemesis {
     /// Ends the faults that are active.
     ///
     /// # Errors
-    /// Those of starting a worker, and of the log.
+    /// The errors of starting a worker, and of the log.
     pub fn finish(&mut self, workers: &mut WorkerProcesses, proxies: &[Proxy]) -> io::Result<()> {
         for fault in std::mem::take(&mut self.running) {
             self.end(fault, workers, proxies)?;

@@ -49,7 +49,7 @@ impl WorkerProcesses {
     /// Starts one more worker. Workers end with the thread that calls this, so it must outlive them.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn start(&mut self, settings: Settings) -> io::Result<()> {
         let child = self.launch(&settings)?;
         self.workers.push(WorkerProcess { settings, child });
@@ -94,7 +94,7 @@ impl WorkerProcesses {
     /// Starts a new process instead of one that was killed.
     ///
     /// # Errors
-    /// Those of the system.
+    /// The errors of the system.
     pub fn replace(&mut self, worker: usize) -> io::Result<()> {
         let mut settings = self.workers[worker].settings.clone();
         settings.life += 1;

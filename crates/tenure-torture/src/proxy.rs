@@ -106,7 +106,7 @@ impl Proxy {
     /// A port for each of `servers` (`host:port`), in their order.
     ///
     /// # Errors
-    /// Those of the sockets.
+    /// The errors of the sockets.
     pub fn open(servers: &[String]) -> io::Result<Self> {
         let state = State {
             fault: ConnectionFault::None,
@@ -182,7 +182,7 @@ impl Drop for Proxy {
 /// and resets nothing, like a host that is switched off.
 ///
 /// # Errors
-/// Those of the socket; [`io::ErrorKind::Unsupported`] on systems without socket filters.
+/// The errors of the socket; [`io::ErrorKind::Unsupported`] on systems without socket filters.
 #[cfg(target_os = "linux")]
 fn drop_incoming_packets<'a>(socket: impl Into<socket2::SockRef<'a>>) -> io::Result<()> {
     // BPF_RET | BPF_K of <linux/bpf_common.h>, and how many bytes of each packet to keep.

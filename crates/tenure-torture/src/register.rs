@@ -32,7 +32,7 @@ impl Register {
     /// Starts the register; each write becomes an event of `log`.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn open(log: Log) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let register = Self {

@@ -103,7 +103,7 @@ pub fn names(setup: &Setup) -> Vec<String> {
 /// is called with each fault when it begins. The result must be kept for as long as the store is inspected.
 ///
 /// # Errors
-/// Those of the system: no port, no process, no file.
+/// The errors of the system: no port, no process, no file.
 pub fn run(
     setup: &Setup,
     names: &[String],
@@ -179,7 +179,7 @@ fn proxies(setup: &Setup) -> io::Result<Vec<Proxy>> {
 /// Makes the directory of a run.
 ///
 /// # Errors
-/// Those of the directory, and one if it has the events of another run.
+/// The errors of the directory, and one if it has the events of another run.
 pub fn prepare(out: &Path) -> io::Result<()> {
     std::fs::create_dir_all(out)?;
     if events_of(out).exists() {

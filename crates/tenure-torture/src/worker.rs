@@ -78,7 +78,7 @@ impl Tenure {
     /// Connects.
     ///
     /// # Errors
-    /// Those of [`tenure::connect`].
+    /// The errors of [`tenure::connect`].
     pub async fn connect(settings: &Settings) -> Result<Self, tenure::Error> {
         Ok(Self {
             client: tenure::connect(&settings.url).await?,

@@ -43,7 +43,7 @@ thread_local! {
 /// Connects to the store that `url` names; see [`tenure::connect`](crate::connect()).
 ///
 /// # Errors
-/// Those of [`tenure::connect`](crate::connect()), and [`Closed`](ErrorKind::Closed) when called
+/// The errors of [`tenure::connect`](crate::connect()), and [`Closed`](ErrorKind::Closed) when called
 /// from async code, which would block its runtime.
 pub fn connect(url: &str) -> Result<Client, Error> {
     Client::open(|| crate::connect(url))
@@ -232,7 +232,7 @@ impl Lock {
     /// Waits in the queue and acquires the lock; see [`Lock::acquire`](crate::Lock::acquire).
     ///
     /// # Errors
-    /// Those of [`Lock::acquire`](crate::Lock::acquire), and [`Interrupted`](ErrorKind::Interrupted).
+    /// The errors of [`Lock::acquire`](crate::Lock::acquire), and [`Interrupted`](ErrorKind::Interrupted).
     pub fn acquire(&self) -> Result<Guard, Error> {
         let lock = self.for_this_thread();
         let acquired = async {
@@ -270,7 +270,7 @@ impl Lock {
     /// [`Guard::is_held`] from time to time. When the lock was lost before `body` ended, the result is an error.
     ///
     /// # Errors
-    /// Those of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
+    /// The errors of [`acquire`](Lock::acquire), and [`Lost`](ErrorKind::Lost) when the lock ended before
     /// `body` did.
     pub fn run<T>(&self, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
         run_under(self.acquire()?, body)
@@ -280,7 +280,7 @@ impl Lock {
     /// [`run`](Lock::run).
     ///
     /// # Errors
-    /// Those of [`run`](Lock::run) but `WaitElapsed`.
+    /// The errors of [`run`](Lock::run) but `WaitElapsed`.
     pub fn try_run<T>(&self, body: impl FnOnce(&Guard) -> T) -> Result<Option<T>, Error> {
         match self.try_acquire()? {
             Some(guard) => run_under(guard, body).map(Some),

@@ -33,7 +33,7 @@ pub trait Fenced {
     /// # Errors
     /// [`Lost`](crate::ErrorKind::Lost): the hold was overtaken; do not use the unit any more.
     /// [`Unsupported`](crate::ErrorKind::Unsupported): the lock is not in the store of these conditions.
-    /// Those of the store.
+    /// The errors of the store.
     fn fence(&mut self, guard: &Guard) -> impl Future<Output = Result<(), Error>> + Send;
 }
 

@@ -156,7 +156,7 @@ async fn a_locked_function_may_call_one_with_the_same_lock() {
 
 struct Warehouse {
     locks: Client,
-    patience: Duration,
+    wait_limit: Duration,
     stock: u32,
     place: String,
 }
@@ -170,7 +170,7 @@ impl Warehouse {
         Ok(self.place)
     }
 
-    #[tenure::locked(client = self.locks, name = format!("{}/{item}", Self::NAME), wait = self.patience)]
+    #[tenure::locked(client = self.locks, name = format!("{}/{item}", Self::NAME), wait = self.wait_limit)]
     pub(crate) async fn take(&mut self, item: &str, n: u32) -> Result<&u32, AppError> {
         self.stock -= n;
         Ok(&self.stock)
@@ -187,7 +187,7 @@ async fn methods_lock_through_self_and_may_return_borrows_of_it() {
     let (store, locks) = store();
     let mut warehouse = Warehouse {
         locks,
-        patience: Duration::from_secs(1),
+        wait_limit: Duration::from_secs(1),
         stock: 3,
         place: "Ulm".into(),
     };

@@ -38,7 +38,7 @@ impl Channel {
     /// Receives the next instruction without waiting for one.
     ///
     /// # Errors
-    /// Those of the socket; `MSGSIZE` and `BADMSG` for a packet that `tenure` does not send.
+    /// The errors of the socket; `MSGSIZE` and `BADMSG` for a packet that `tenure` does not send.
     pub(super) fn receive(&mut self) -> rustix::io::Result<Received> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

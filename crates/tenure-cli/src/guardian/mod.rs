@@ -5,7 +5,7 @@
 //! and at once when `tenure` dies. The guardian decides nothing about locks and reads the clock itself, so it is in
 //! time without the help of another process.
 //!
-//! It has one thread, no runtime, and one loop over the socket, the self-pipe and a timer.
+//! The guardian has one thread, no runtime, and one loop over the socket, the self-pipe and a timer.
 
 mod channel;
 mod command;

@@ -107,7 +107,7 @@ impl Timer {
     }
 }
 
-/// Those of `signals` that were ignored when this process started.
+/// The signals of the list `signals` that were ignored when this process started.
 pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -124,7 +124,7 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
 /// released explicitly or the last duplicate is closed.
 ///
 /// # Errors
-/// Those of the kernel, or of a sandbox around this process.
+/// The errors of the kernel, or of a sandbox around this process.
 pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
     let this = pidfd_open(getpid(), PidfdFlags::empty())?;
     let mut duplicates = Vec::new();

@@ -116,7 +116,7 @@ impl Timer {
     }
 }
 
-/// Those of `signals` that were ignored when this process started.
+/// The signals of the list `signals` that were ignored when this process started.
 ///
 /// No safe interface reports which signals are ignored. A program inherits the ignored signals, so a shell starts another
 /// shell for each signal, which sends the signal to itself: it survives only if the signal is ignored.

@@ -202,7 +202,7 @@ fn it_speaks_tls() {
     let url = format!("{}?restart_guard=off&ca={}", server.tls_url(), ca.display());
     let (code, message) = try_url(&url, &[]);
     assert_eq!(code, 0, "{message}");
-    let foreign = certificates.file("stranger.crt");
+    let foreign = certificates.file("foreign.crt");
     let url = format!("{}?ca={}", server.tls_url(), foreign.display());
     let (code, message) = try_url(&url, &[]);
     assert_eq!(code, 69, "{message}");

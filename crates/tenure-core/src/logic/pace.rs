@@ -47,7 +47,7 @@ pub fn next(
 /// A step is two round trips, at least [`FIRST`], and doubles with each `attempt` up to [`CAP`] and a 16th of
 /// the ttl (a lease that is given away in part must be worth having). The pause, for each node that is held, is
 /// drawn from `[step / 2, step]`: who has most of them waits longest and is most likely to get the rest.
-pub fn patience(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) -> Duration {
+pub fn give_back_pause(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) -> Duration {
     let most = CAP.min(ttl / 16);
     let first = FIRST.max(round_trip.saturating_mul(2));
     let step = first.saturating_mul(1 << attempt.min(10)).min(most);

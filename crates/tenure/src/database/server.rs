@@ -53,7 +53,7 @@ impl Tls {
             (Some("off"), _) => Ok(Self::Off),
             (None | Some("prefer"), _) if is_near => Ok(Self::Prefer),
             (Some("prefer"), _) => invalid(format!(
-                "`tls=prefer` is for servers on this machine: whoever stands between us and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off where nobody can stand there"
+                "`tls=prefer` is for servers on this machine: a machine between this one and {host} could say that there is no TLS and ask for the password; write tls=on, or tls=off on a network that you trust"
             )),
             (other, _) => invalid(format!(
                 "the option `tls` is \"{}\"; it can be on, off or prefer",

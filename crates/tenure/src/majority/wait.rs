@@ -41,8 +41,9 @@ impl Shortage {
     /// There are some nodes and no majority: the other nodes have to grant soon.
     pub(super) fn begin(&mut self, clock: &Clock, ttl: Duration) {
         if self.since.is_none() {
-            let patience = pace::patience(self.given_back, clock.random(), self.round_trip, ttl);
-            self.since = Some((clock.now(), patience));
+            let pause =
+                pace::give_back_pause(self.given_back, clock.random(), self.round_trip, ttl);
+            self.since = Some((clock.now(), pause));
         }
     }
 
@@ -54,8 +55,8 @@ impl Shortage {
     /// When `held` nodes are given back: the more nodes, the later.
     pub(super) fn give_back_at(&self, held: usize) -> Time {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
-        self.since.map_or(Time::MAX, |(since, patience)| {
-            since.after(patience.saturating_mul(held))
+        self.since.map_or(Time::MAX, |(since, pause)| {
+            since.after(pause.saturating_mul(held))
         })
     }
 

@@ -198,7 +198,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     findings.push(match store.holder_table.is_usable() {
         true => good("the table tenure_holders says who holds"),
         false => warning(
-            "there is no table tenure_holders, so nobody can see who holds, and list and break do not work; `tenure check --init` makes it",
+            "there is no table tenure_holders, so no client can see who holds, and list and break do not work; `tenure check --init` makes it",
         ),
     });
     findings.push(warning(

@@ -32,7 +32,7 @@ impl Database for sqlx::Sqlite {}
 /// Cancel safe: call it again.
 ///
 /// # Errors
-/// Those of the database, above all a missing privilege to create tables.
+/// The errors of the database, above all a missing privilege to create tables.
 pub async fn init<'a, DB: Database>(target: impl Acquire<'a, Database = DB>) -> Result<(), Error> {
     let failed = |err| explain::<DB>(err, Operation::Tables);
     let mut conn = target.acquire().await.map_err(failed)?;

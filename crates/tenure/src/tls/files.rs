@@ -24,7 +24,7 @@ pub(crate) struct Files {
 pub(crate) fn plaintext(host: &Host, is_tls: bool, how: &str) -> Option<Finding> {
     let text = || {
         format!(
-            "{host}: no TLS, so whoever is on the way can read names and passwords, and end, take and forge locks; write {how}"
+            "{host}: no TLS, so each machine on the way can read names and passwords, and end, take and forge locks; write {how}"
         )
     };
     (!is_tls && !host.is_this_machine()).then(|| Finding::new(Severity::Warning, text()))

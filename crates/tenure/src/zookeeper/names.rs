@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_read_back_and_strangers_exclude() {
+    fn modes_are_read_back_and_foreign_nodes_exclude() {
         let owner = OwnerId::from_bytes(*b"0123456789abcdef");
         let three = Mode::Permits {
             limit: NonZeroU32::new(3).unwrap(),

@@ -91,7 +91,7 @@ async fn each_request_gets_its_own_answer() {
     let names = names("own");
     let held = take_all(&other, &names[10..20]).await;
     for name in &names[20..30] {
-        server.order(&["SET", name, "stranger"]);
+        server.order(&["SET", name, "foreign"]);
     }
     for name in &names[30..40] {
         server.order(&["RPUSH", name, "no lock"]);

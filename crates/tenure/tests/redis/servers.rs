@@ -60,7 +60,7 @@ fn a_server_speaks_tls() {
     let certificates = Certificates::make();
     let server = Redis::start_tls(&certificates);
     let address = format!("127.0.0.1:{}", server.tls_port());
-    for (authority, fits) in [("ca.crt", true), ("stranger.crt", false)] {
+    for (authority, fits) in [("ca.crt", true), ("foreign.crt", false)] {
         let mut client = std::process::Command::new("openssl");
         client.args(["s_client", "-connect", &address, "-verify_return_error"]);
         client.arg("-CAfile").arg(certificates.file(authority));

@@ -24,13 +24,13 @@ async fn a_certificate_that_is_not_good_enough_is_named_with_its_fault() {
     needs!(redis, "openssl");
     let certificates = Certificates::make();
     let ca = option("ca", &certificates, "ca.crt");
-    let stranger = option("ca", &certificates, "stranger.crt");
+    let foreign = option("ca", &certificates, "foreign.crt");
     let good = Redis::start_tls(&certificates);
     let client = connect(&url(&good, std::slice::from_ref(&ca))).await;
     client.close().await;
 
     let at = format!("127.0.0.1:{}", good.tls_port());
-    for options in [&[][..], &[stranger]] {
+    for options in [&[][..], &[foreign]] {
         let refused = soon(tenure::connect(&url(&good, options))).await;
         let words = [
             &at,
@@ -82,7 +82,7 @@ async fn a_server_may_want_a_certificate_of_ours() {
         ]
     };
     connect(&url(&server, &ours("server"))).await.close().await;
-    for options in [&[ca.clone()][..], &ours("stranger")] {
+    for options in [&[ca.clone()][..], &ours("foreign")] {
         let refused = soon(tenure::connect(&url(&server, options))).await;
         assert_says(refused, Denied, &["certificate of ours", "cert=FILE"]);
     }
@@ -106,8 +106,8 @@ async fn files_that_are_no_certificates_or_keys_are_named() {
         (
             "ca.crt",
             "server.crt",
-            "stranger.key",
-            "stranger.key",
+            "foreign.key",
+            "foreign.key",
             "`key`",
         ),
         ("ca.crt", "broken", "server.key", "server.key", "`cert`"),

@@ -198,7 +198,7 @@ async fn refuses_every_fault(store: &Store) {
     client.close().await;
 
     let at = local(port);
-    let refused = soon(tenure::connect(&url(&at, "stranger.crt"))).await;
+    let refused = soon(tenure::connect(&url(&at, "foreign.crt"))).await;
     let words = ["signed by an authority that is not trusted", "ca=FILE"];
     assert_says("wrong authority", refused, Unreachable, &words);
 

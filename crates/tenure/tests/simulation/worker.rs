@@ -66,14 +66,14 @@ impl Worker {
                 }
             };
             // The cancellation comes during a message as often as during a long wait.
-            let patience = match self.random.below(8) {
+            let delay = match self.random.below(8) {
                 0 => Some(self.random.millis(0, 40)),
                 1 => Some(self.random.any_length(20_000)),
                 _ => None,
             };
             let loses_interest = async {
-                match patience {
-                    Some(patience) => self.simulation.sleep(patience).await,
+                match delay {
+                    Some(delay) => self.simulation.sleep(delay).await,
                     None => std::future::pending().await,
                 }
             };

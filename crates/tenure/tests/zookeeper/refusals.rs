@@ -138,7 +138,7 @@ async fn certificates() {
     let by = |port, ca: &str| url(port, &format!("&tls=on&ca={}", file(ca)));
     let client = connect(&by(server.tls_port(), "ca.crt")).await;
     take_and_release(&client, "tls", Duration::from_secs(2)).await;
-    let refused = soon(tenure::connect(&by(server.tls_port(), "stranger.crt"))).await;
+    let refused = soon(tenure::connect(&by(server.tls_port(), "foreign.crt"))).await;
     assert_says(refused, ErrorKind::Unreachable, &["ca=FILE"]);
     let refused = soon(tenure::connect(&by(server.port(), "ca.crt"))).await;
     assert_says(refused, ErrorKind::Unreachable, &["TLS"]);
