@@ -73,7 +73,20 @@ pub(super) trait Dialect: Send + Sync {
     fn create_holder_table(&self) -> String;
 
     /// Deletes the removed rows, and then inserts the added ones.
-    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String;
+    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
+        let mut sql = delete_holder_rows(removed);
+        let rows: Vec<_> = added.iter().map(|row| self.holder_values(row)).collect();
+        if !rows.is_empty() {
+            sql += &self.insert_holder_rows(&rows.join(", "));
+        }
+        sql
+    }
+
+    /// One row of the table of holders, in parentheses.
+    fn holder_values(&self, row: &HolderRow) -> String;
+
+    /// Inserts those of `rows` that the table does not have.
+    fn insert_holder_rows(&self, rows: &str) -> String;
 
     /// Deletes rows whose session no longer has the lock.
     fn sweep_holder_table(&self) -> String;
@@ -120,7 +133,7 @@ pub(super) fn label(operations: &[Operation]) -> &'static str {
 }
 
 /// The beginning of a statement that writes the table of holders: it deletes these rows.
-pub(super) fn delete_holder_rows(removed: &[HolderRow]) -> String {
+fn delete_holder_rows(removed: &[HolderRow]) -> String {
     let mut sql = String::from("/* tenure:board */ ");
     for row in removed {
         sql += &format!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::database::{Row, hex};
 
-use super::dialect::{Dialect, delete_holder_rows, label};
+use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::operations::Operation;
@@ -140,16 +140,23 @@ impl Dialect for MySql {
         include_str!("sql/mysql.sql").into()
     }
 
-    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
-        let mut sql = delete_holder_rows(removed);
-        let rows: Vec<_> = added.iter().map(values).collect();
-        if !rows.is_empty() {
-            sql += &format!(
-                "INSERT IGNORE INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {}",
-                rows.join(", ")
-            );
-        }
-        sql
+    fn holder_values(&self, row: &HolderRow) -> String {
+        format!(
+            "({}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0)",
+            row.session.number,
+            row.key,
+            row.token,
+            hex(row.name.as_str().as_bytes()),
+            row.mode(),
+            hex(row.holder().as_bytes()),
+            row.ttl.as_micros()
+        )
+    }
+
+    fn insert_holder_rows(&self, rows: &str) -> String {
+        format!(
+            "INSERT IGNORE INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {rows}"
+        )
     }
 
     fn sweep_holder_table(&self) -> String {
@@ -200,19 +207,6 @@ impl Dialect for MySql {
             session.number
         )
     }
-}
-
-fn values(row: &HolderRow) -> String {
-    format!(
-        "({}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0)",
-        row.session.number,
-        row.key,
-        row.token,
-        hex(row.name.as_str().as_bytes()),
-        row.mode(),
-        hex(row.holder().as_bytes()),
-        row.ttl.as_micros()
-    )
 }
 
 /// How many locks a session of that version can have: old versions release a lock when they take the next.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::database::{Row, hex};
 
-use super::dialect::{Dialect, delete_holder_rows, label};
+use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::operations::{MAX_BATCH, Operation};
@@ -199,16 +199,24 @@ impl Dialect for Postgres {
         include_str!("sql/postgres.sql").into()
     }
 
-    fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
-        let mut sql = delete_holder_rows(removed);
-        let rows: Vec<_> = added.iter().map(values).collect();
-        if !rows.is_empty() {
-            sql += &format!(
-                "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {} ON CONFLICT DO NOTHING",
-                rows.join(", ")
-            );
-        }
-        sql
+    fn holder_values(&self, row: &HolderRow) -> String {
+        format!(
+            "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
+            row.session.number,
+            row.key,
+            row.token,
+            hex(row.name.as_str().as_bytes()),
+            row.mode(),
+            hex(row.holder().as_bytes()),
+            micros("clock_timestamp()"),
+            row.ttl.as_micros()
+        )
+    }
+
+    fn insert_holder_rows(&self, rows: &str) -> String {
+        format!(
+            "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {rows} ON CONFLICT DO NOTHING"
+        )
     }
 
     fn sweep_holder_table(&self) -> String {
@@ -406,20 +414,6 @@ fn matches_row() -> String {
     format!(
         "l.granted AND {ADVISORY} AND h.lock_key = CASE l.objsubid WHEN 1 THEN ((l.classid::bigint << 32) | l.objid::bigint)::text \
          ELSE l.classid::bigint::bit(32)::int || ',' || l.objid::bigint::bit(32)::int END"
-    )
-}
-
-fn values(row: &HolderRow) -> String {
-    format!(
-        "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
-        row.session.number,
-        row.key,
-        row.token,
-        hex(row.name.as_str().as_bytes()),
-        row.mode(),
-        hex(row.holder().as_bytes()),
-        micros("clock_timestamp()"),
-        row.ttl.as_micros()
     )
 }
 
