@@ -1,7 +1,7 @@
 //! How a client waits for a lock in a lease store: a store that decides a request for a lock in one step, by its own
 //! clock, and has a queue. Redis and tables wait in this way.
 //!
-//! The first request is sent by the store's own `acquire.rs`, which calls [`wait`] when the lock is taken.
+//! The first request is sent by the store's own `acquire.rs`, which calls [`wait()`] when the lock is taken.
 //!
 //! # Reading order
 //! `wait` (the loop, and what it needs of a store) · `waiter` (its decisions, without I/O)
