@@ -130,6 +130,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             names: args.names.into(),
             ttl: args.ttl,
             hold: args.ttl.mul_f64(0.8),
+            only_tries: false,
         },
         seed,
         faults,

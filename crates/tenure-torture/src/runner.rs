@@ -54,6 +54,8 @@ pub struct Workload {
     pub ttl: Duration,
     /// The longest hold of a worker.
     pub hold: Duration,
+    /// Workers try again and again, and do not wait. Then a lock that is free by mistake is taken at once.
+    pub only_tries: bool,
 }
 
 /// The file of events in the directory of a run.
@@ -132,6 +134,7 @@ pub fn run(
             names: names.to_vec(),
             ttl_ms: nanos(workload.ttl) / 1_000_000,
             hold_ms: nanos(workload.hold) / 1_000_000,
+            only_tries: workload.only_tries,
             register: register.address(),
             events: path.clone(),
             seed: setup.seed,

@@ -33,6 +33,8 @@ pub struct Settings {
     pub ttl_ms: u64,
     /// Longest time to hold, in milliseconds.
     pub hold_ms: u64,
+    /// Workers try again and again, and do not wait.
+    pub only_tries: bool,
     /// The address of the register.
     pub register: SocketAddr,
     /// The log of events.
@@ -72,6 +74,7 @@ pub trait Held {
 pub struct Tenure {
     client: tenure::Client,
     ttl: Duration,
+    only_tries: bool,
 }
 
 impl Tenure {
@@ -83,6 +86,7 @@ impl Tenure {
         Ok(Self {
             client: tenure::connect(&settings.url).await?,
             ttl: Duration::from_millis(settings.ttl_ms),
+            only_tries: settings.only_tries,
         })
     }
 }
@@ -92,6 +96,13 @@ impl Locks for Tenure {
 
     async fn acquire(&self, name: &str) -> Result<tenure::Guard, String> {
         let lock = self.client.lock(name).ttl(self.ttl).label("torture");
+        if self.only_tries {
+            let tried = lock
+                .try_acquire()
+                .await
+                .map_err(|error| error.to_string())?;
+            return tried.ok_or_else(|| "held".into());
+        }
         lock.acquire().await.map_err(|error| error.to_string())
     }
 

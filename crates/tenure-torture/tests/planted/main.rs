@@ -59,6 +59,7 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
             names: 1,
             ttl: Duration::from_millis(500),
             hold: Duration::from_millis(400),
+            only_tries: false,
         },
         seed: 11,
         faults: faults.to_vec(),
