@@ -56,7 +56,7 @@ impl Store {
     /// Missing tables are an error of the first request.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
-        Self::with(Settings::of_server(server, url)?).await
+        Self::with(Settings::of_server(server, url)?, Clock::system()).await
     }
 
     /// The file of a URL `sqlite:FILE`, without its scheme. The first request opens the file, and makes what is
@@ -66,11 +66,11 @@ impl Store {
     /// `Invalid`: the URL is wrong.
     #[cfg(feature = "sqlite")]
     pub(crate) async fn open(rest: &str) -> Result<Arc<Self>, Error> {
-        Self::with(Settings::of_file(rest)?).await
+        Self::with(Settings::of_file(rest)?, Clock::system()).await
     }
 
-    async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
-        let (spawner, clock) = (support::spawner()?, Clock::system());
+    async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
+        let spawner = support::spawner()?;
         let (database, mut dialect) = database_of(&settings.location)?;
         // One connection is kept free for notifications, where the database has them.
         let has_listener = database == Database::Postgres
@@ -145,5 +145,37 @@ fn database_of(location: &Location) -> Result<(Database, Dialect), Error> {
                 "this build has no client for that server",
             )),
         },
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use tenure_core::fence::OwnerId;
+    use tenure_testkit::postgres::Postgres;
+    use tenure_testkit::{needs, until};
+
+    use super::super::release::close;
+    use super::*;
+
+    /// The connection that listens ends with its client, and not some time after the client.
+    /// The clock stands still, so `close` cannot give up before that on a busy machine.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn close_ends_the_task_that_listens() {
+        needs!(postgres);
+        let postgres = Postgres::start(&[]);
+        let url = format!("{}?mode=table&tls=off", postgres.url());
+        let (server, _, url) = Server::parse(&url).unwrap();
+        let settings = Settings::of_server(server, url).unwrap();
+        let store = Store::with(settings, Clock::virtual_clock().0).await;
+        let store = store.unwrap();
+        let listener = store.listener.clone().unwrap();
+        let _waiter = listener.subscribe("digest".into(), OwnerId::random());
+        until("a connection listens", || {
+            let listens = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+            postgres.admin().value(listens) == "1"
+        });
+        close(&store).await;
+        let (of_test, of_store) = (1, 1);
+        assert_eq!(Arc::strong_count(&listener), of_test + of_store);
     }
 }
