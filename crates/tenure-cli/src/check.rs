@@ -147,6 +147,7 @@ fn features(guarantees: &Guarantees) -> Vec<&'static str> {
     let all = [
         (true, "exclusive"),
         (guarantees.shared, "shared"),
+        (guarantees.upgradable, "upgradable"),
         (guarantees.permits, "permits"),
         (guarantees.order == Order::Fair, "fair"),
         (guarantees.min_hold, "min-hold"),

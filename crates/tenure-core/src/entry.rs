@@ -243,6 +243,13 @@ impl Entry {
         self.is_reentry
     }
 
+    /// Whether the owner has other entries into the hold beside this one.
+    pub(crate) fn is_entered_again(&self) -> bool {
+        let owned = self.owned.as_ref();
+        let hold = owned.map(|it| lock(&it.owned.hold));
+        hold.is_some_and(|hold| hold.as_ref().is_some_and(|hold| hold.entries > 1))
+    }
+
     pub(crate) fn held(&self) -> &Arc<Held> {
         &self.held
     }

@@ -43,6 +43,10 @@ pub enum Step {
     Connect,
     /// Acquiring a lock.
     Acquire,
+    /// Making an upgradable hold exclusive.
+    Upgrade,
+    /// Making a hold shared.
+    Downgrade,
     /// Renewing a lease.
     Renew,
     /// Releasing a lock.
@@ -58,6 +62,8 @@ impl fmt::Display for Step {
         f.write_str(match self {
             Self::Connect => "connect",
             Self::Acquire => "acquire",
+            Self::Upgrade => "upgrade",
+            Self::Downgrade => "downgrade",
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Write => "write",

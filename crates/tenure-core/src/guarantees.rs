@@ -259,6 +259,8 @@ pub struct Guarantees {
     pub setting: String,
     /// Whether shared holds are possible.
     pub shared: bool,
+    /// Whether upgradable holds are possible.
+    pub upgradable: bool,
     /// Whether permits are possible.
     pub permits: bool,
     /// Whether `min_hold` is possible.
@@ -292,6 +294,7 @@ impl Guarantees {
             backend,
             setting: String::new(),
             shared: false,
+            upgradable: false,
             permits: false,
             min_hold: false,
             lock_delay: false,
@@ -325,6 +328,8 @@ impl Guarantees {
 pub enum Capability {
     /// [`Mode::Shared`].
     Shared,
+    /// [`Mode::Upgradable`].
+    Upgradable,
     /// [`Mode::Permits`].
     Permits,
     /// [`Options::fair`](crate::Options::fair).
@@ -337,8 +342,9 @@ pub enum Capability {
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Shared,
+        Self::Upgradable,
         Self::Permits,
         Self::Fair,
         Self::MinHold,
@@ -349,6 +355,7 @@ impl Capability {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Shared => "shared holds",
+            Self::Upgradable => "upgradable holds",
             Self::Permits => "permits",
             Self::Fair => "fair order",
             Self::MinHold => "`min_hold`",
@@ -366,6 +373,7 @@ impl Capability {
     fn is_asked(self, options: &Options) -> bool {
         match self {
             Self::Shared => options.mode == Mode::Shared,
+            Self::Upgradable => options.mode == Mode::Upgradable,
             Self::Permits => matches!(options.mode, Mode::Permits { .. }),
             Self::Fair => options.fair == Some(true),
             Self::MinHold => !options.min_hold.is_zero(),
@@ -377,6 +385,7 @@ impl Capability {
     pub fn is_in(self, store: &Guarantees) -> bool {
         match self {
             Self::Shared => store.shared,
+            Self::Upgradable => store.upgradable,
             Self::Permits => store.permits,
             Self::Fair => store.order == Order::Fair,
             Self::MinHold => store.min_hold,

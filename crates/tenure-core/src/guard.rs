@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::driver::Held;
 use crate::entry::Entry;
-use crate::error::{Error, Step};
+use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::logic::lease::State;
 use crate::lost::LostReason;
@@ -318,6 +318,66 @@ impl Guard {
         };
         let all: Option<Vec<_>> = self.all().iter().map(check).collect();
         all.map(ZooKeeperLock::new)
+    }
+
+    /// Makes an [upgradable](crate::Lock::upgradable) hold exclusive: waits until the other holders have left, and lets
+    /// no other exclusive holder in between. From the call on, new requests of any mode wait behind this one.
+    ///
+    /// The grant has a new, greater [`token`](Guard::token). The hold is renewed while it waits. There is no limit to the
+    /// wait: put a timeout around this future, or see [`try_upgrade`](Guard::try_upgrade).
+    ///
+    /// # Cancel safety
+    /// Cancel safe: if this future is dropped, the hold stays upgradable, and the requests behind it go on. An exclusive
+    /// grant that has arrived in the store meanwhile is given back there in the background.
+    ///
+    /// # Errors
+    /// `Invalid`: the hold is neither upgradable nor exclusive, or the guard holds several names. `Lost`: the hold has
+    /// ended. `Indeterminate`, `Unreachable`: the store did not answer; the hold is upgradable.
+    pub async fn upgrade(&self) -> Result<(), Error> {
+        self.only_entry("upgrade")?.held().upgrade(true).await?;
+        Ok(())
+    }
+
+    /// The same, if no other holder has to be waited for. `Ok(false)`: there are other holders, and the hold is
+    /// upgradable as before.
+    ///
+    /// # Cancel safety
+    /// As [`upgrade`](Guard::upgrade).
+    ///
+    /// # Errors
+    /// As [`upgrade`](Guard::upgrade).
+    pub async fn try_upgrade(&self) -> Result<bool, Error> {
+        self.only_entry("upgrade")?.held().upgrade(false).await
+    }
+
+    /// Makes an exclusive or [upgradable](crate::Lock::upgradable) hold shared: waiting requests that fit beside it are
+    /// granted. Never waits for another holder. The [`token`](Guard::token) stays the same.
+    ///
+    /// # Cancel safety
+    /// After the call the change goes on in the background, even if this future is dropped.
+    ///
+    /// # Errors
+    /// `Invalid`: the hold is a permit, the guard holds several names, or the [`Owner`](crate::Owner) has entered the lock
+    /// more than once and may rely on the stronger mode. `Lost`: the hold has ended. `Indeterminate`, `Unreachable`: the
+    /// store did not answer; this guard counts as shared, and the request is repeated in the background.
+    pub async fn downgrade(&self) -> Result<(), Error> {
+        let entry = self.only_entry("downgrade")?;
+        if entry.is_entered_again() {
+            let message = "this owner has entered the lock more than once, and another guard may rely on its mode";
+            let err = Error::new(ErrorKind::Invalid, message);
+            return Err(entry.held().explain(err, Step::Downgrade));
+        }
+        entry.held().downgrade().await
+    }
+
+    fn only_entry(&self, what: &str) -> Result<&Entry, Error> {
+        match &self.entries {
+            Entries::One(entry) => Ok(entry),
+            Entries::Many(_) => Err(self.explained(Error::new(
+                ErrorKind::Invalid,
+                format!("a guard of several names cannot {what}; acquire the name alone"),
+            ))),
+        }
     }
 
     /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long

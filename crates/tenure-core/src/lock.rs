@@ -158,6 +158,13 @@ impl Lock {
         self
     }
 
+    /// The lock is held beside shared holders, by at most one upgradable holder at a time, who may become the exclusive
+    /// holder: [`Guard::upgrade`].
+    pub fn upgradable(mut self) -> Self {
+        self.options.mode = Mode::Upgradable;
+        self
+    }
+
     /// The lock is a semaphore with `limit` permits, and this acquisition takes one of them.
     /// All clients must give the same limit; acquiring with zero fails.
     pub fn permits(mut self, limit: u32) -> Self {

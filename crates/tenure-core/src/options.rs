@@ -14,6 +14,9 @@ pub enum Mode {
     Exclusive,
     /// Together with other shared holders and with holders of permits, never with an exclusive holder.
     Shared,
+    /// As [`Shared`](Mode::Shared), and at most one holder at a time, which may become the exclusive holder with no other
+    /// exclusive holder in between ([`Guard::upgrade`](crate::Guard::upgrade)).
+    Upgradable,
     /// One permit of a semaphore: at most `limit` holders of permits at a time, never together with an exclusive
     /// holder. All clients must give the same limit; each request is decided by its own limit.
     Permits {
@@ -27,6 +30,7 @@ impl fmt::Display for Mode {
         match self {
             Self::Exclusive => f.write_str("exclusive"),
             Self::Shared => f.write_str("shared"),
+            Self::Upgradable => f.write_str("upgradable"),
             Self::Permits { limit } => write!(f, "1 of {limit} permits"),
         }
     }

@@ -107,6 +107,7 @@ impl<'de> Deserialize<'de> for Holder {
 enum ModeForm {
     Exclusive,
     Shared,
+    Upgradable,
     Permit,
 }
 
@@ -126,6 +127,7 @@ impl Serialize for HoldInfo {
         let (mode, permits) = match self.mode {
             Mode::Exclusive => (ModeForm::Exclusive, None),
             Mode::Shared => (ModeForm::Shared, None),
+            Mode::Upgradable => (ModeForm::Upgradable, None),
             Mode::Permits { limit } => (ModeForm::Permit, Some(limit)),
         };
         let form = HoldForm {
@@ -145,6 +147,7 @@ impl<'de> Deserialize<'de> for HoldInfo {
         let mode = match (form.mode, form.permits) {
             (ModeForm::Exclusive, _) => Mode::Exclusive,
             (ModeForm::Shared, _) => Mode::Shared,
+            (ModeForm::Upgradable, _) => Mode::Upgradable,
             (ModeForm::Permit, Some(limit)) => Mode::Permits { limit },
             (ModeForm::Permit, None) => return Err(D::Error::missing_field("permits")),
         };
@@ -298,6 +301,7 @@ impl Serialize for Guarantees {
         let features = [
             (true, "exclusive"),
             (self.shared, "shared"),
+            (self.upgradable, "upgradable"),
             (self.permits, "permits"),
             (is_fair, "fair"),
             (self.min_hold, "min-hold"),
@@ -456,6 +460,7 @@ mod tests {
         let holds = [
             (Mode::Exclusive, Some(u64::MAX), left),
             (Mode::Shared, None, None),
+            (Mode::Upgradable, Some(6), left),
             (Mode::Permits { limit }, Some(7), left),
         ];
         let mut status = Status::free(LockName::new("orders/42").unwrap()).with_nodes(2, 3);
@@ -496,7 +501,7 @@ mod tests {
         for (from, to) in [
             ("orders/42", ""),
             ("09:00:00", "25:00:00"),
-            ("\"permit\"", "\"upgradable\""),
+            ("\"permit\"", "\"optimistic\""),
             ("\"permits\":1,", ""),
             ("\"permits\":1", "\"permits\":0"),
             ("\"token\":7", "\"token\":-7"),

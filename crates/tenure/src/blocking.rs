@@ -205,6 +205,7 @@ same_options! {
     max_hold(max_hold: Duration);
     renew(renew: Renew);
     shared();
+    upgradable();
     permits(limit: u32);
     fair(fair: bool);
     min_hold(min_hold: Duration);
@@ -404,6 +405,30 @@ impl Guard {
         let kept = GuardUntilOutcome::new(self.inner);
         let ended = end();
         block_on(&self.runtime, kept.settle(ended))?
+    }
+
+    /// Makes an upgradable hold exclusive, and waits for the other holders; see [`Guard::upgrade`](crate::Guard::upgrade).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upgrade(&self) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.upgrade())?
+    }
+
+    /// The same without a wait; see [`Guard::try_upgrade`](crate::Guard::try_upgrade).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_upgrade(&self) -> Result<bool, Error> {
+        block_on(&self.runtime, self.inner.try_upgrade())?
+    }
+
+    /// Makes the hold shared; see [`Guard::downgrade`](crate::Guard::downgrade).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn downgrade(&self) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.downgrade())?
     }
 
     /// Releases the lock; see [`Guard::release`](crate::Guard::release).

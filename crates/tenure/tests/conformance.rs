@@ -33,8 +33,8 @@ mod harness {
 use harness::skips::{
     CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
     NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS, NO_PROXY,
-    NO_RESTART, ONLY_EXCLUSIVE, Skips,
+    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS,
+    NO_PROXY, NO_RESTART, NO_UPGRADABLE, ONLY_EXCLUSIVE, Skips,
 };
 use tenure::conformance::{Open, Setup, run_only};
 
@@ -76,6 +76,7 @@ fn memory() {
                 NEVER_SILENT,
                 NO_EVICTION,
                 NO_LOST_REQUESTS,
+                NO_LOST_UPGRADES,
             ],
         ],
     );
@@ -105,6 +106,7 @@ fn file() {
             NO_PASSWORD,
             NEVER_SILENT,
             NO_LOST_REQUESTS,
+            NO_UPGRADABLE,
             (
                 "no order of waiters is promised",
                 &[
@@ -228,7 +230,7 @@ fn etcd() {
     column(
         "etcd",
         harness::etcd::open,
-        &[&[NO_LOCK_DELAY, NO_PASSWORD]],
+        &[&[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
     );
 }
 
@@ -240,7 +242,7 @@ fn etcd_three_members() {
     column(
         "etcd, three members",
         harness::etcd::open_three,
-        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
+        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
     );
 }
 
@@ -251,7 +253,7 @@ fn etcd_tls_with_password() {
     column(
         "etcd, tls",
         harness::etcd::open_tls,
-        &[NO_PROXY, &[NO_LOCK_DELAY]],
+        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY]],
     );
 }
 
@@ -262,7 +264,7 @@ fn etcd_lease_per_lock() {
     column(
         "etcd, lease=lock",
         harness::etcd::open_lease_per_lock,
-        &[NO_PROXY, &[NO_LOCK_DELAY, NO_PASSWORD]],
+        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
     );
 }
 
@@ -274,7 +276,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[&[NO_UPGRADABLE, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -286,6 +288,7 @@ fn zookeeper_ensemble() {
         "zookeeper, ensemble",
         harness::zookeeper::open_ensemble,
         &[&[
+            NO_UPGRADABLE,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
@@ -301,7 +304,7 @@ fn zookeeper_tls() {
     column(
         "zookeeper, tls",
         harness::zookeeper::open_tls,
-        &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[NO_PROXY, &[NO_UPGRADABLE, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -334,6 +337,7 @@ fn postgres() {
         "postgres",
         harness::session::open_postgres,
         &[&[
+            NO_UPGRADABLE,
             NO_PERMITS,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::finding::Finding;
 use super::interface::{
-    Backend, BoxFuture, only_reference_store, unsupported_raise, unsupported_write,
+    Backend, BoxFuture, only_reference_store, unsupported_mode_change, unsupported_raise,
+    unsupported_write,
 };
 use super::loss_notifier::LossNotifier;
 use super::messages::{Answer, Hold, Release, Renewal, Request};
@@ -13,6 +14,7 @@ use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::name::LockName;
+use crate::options::Mode;
 use crate::rt::Clock;
 
 /// A store whose operations are async functions on a shared object: what most stores implement. An
@@ -43,6 +45,26 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
         self: Arc<Self>,
         request: Arc<Request>,
     ) -> impl Future<Output = Result<Answer, Error>> + Send;
+
+    /// See [`Backend::upgrade`].
+    fn upgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        request: Arc<Request>,
+    ) -> impl Future<Output = Result<Answer, Error>> + Send {
+        drop((hold, request));
+        std::future::ready(Err(unsupported_mode_change()))
+    }
+
+    /// See [`Backend::downgrade`].
+    fn downgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        mode: Mode,
+    ) -> impl Future<Output = Result<bool, Error>> + Send {
+        let _ = (hold, mode);
+        std::future::ready(Err(unsupported_mode_change()))
+    }
 
     /// See [`Backend::renew`].
     fn renew(self: Arc<Self>, holds: Vec<Hold>) -> impl Future<Output = Vec<Renewal>> + Send;
@@ -135,6 +157,14 @@ impl<S: AsyncBackend> Backend for Arc<S> {
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         Box::pin(S::acquire(self.clone(), request))
+    }
+
+    fn upgrade(&self, hold: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(S::upgrade(self.clone(), hold, request))
+    }
+
+    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(S::downgrade(self.clone(), hold, mode))
     }
 
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {

@@ -11,6 +11,7 @@ use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
 use crate::holder::Status;
 use crate::name::LockName;
+use crate::options::Mode;
 use crate::rt::Clock;
 
 /// A boxed future that owns what it needs.
@@ -64,6 +65,26 @@ pub trait Backend: Send + Sync + 'static {
     fn release_now(&self, hold: &Hold) -> Option<Release> {
         let _ = hold;
         None
+    }
+
+    /// Makes the upgradable hold of `request.owner` exclusive, under a new token, with no other exclusive hold in between;
+    /// waits for the other holders when `request.wait` is set, and from its arrival on the store grants nothing else.
+    /// An owner that holds exclusively already is granted what it has. Never makes a hold of an owner that has none.
+    ///
+    /// Resolves with [`Answer::Busy`] soon after [`Request::stop`] was raised, if not granted by then. After `Busy`, and
+    /// after an error that is not `Indeterminate`, the hold is as it was before; after an `Indeterminate` error the driver
+    /// calls [`downgrade`](Backend::downgrade) until the answer is definite.
+    /// The hold is renewed all the time, and the client may acquire the same name for another owner.
+    fn upgrade(&self, hold: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        drop((hold, request));
+        Box::pin(std::future::ready(Err(unsupported_mode_change())))
+    }
+
+    /// Makes the hold shared, or upgradable again, which also gives up a request to upgrade. May be repeated. `false`: the
+    /// owner has no hold any more.
+    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        let _ = (hold, mode);
+        Box::pin(std::future::ready(Err(unsupported_mode_change())))
     }
 
     /// Renews these holds in as few requests as possible: one result per hold, in the same order.
@@ -139,6 +160,12 @@ pub(super) fn only_reference_store(_: Capability) -> String {
 
 pub(super) fn unsupported_raise() -> Error {
     let message = "this backend cannot be a node of another one";
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+pub(super) fn unsupported_mode_change() -> Error {
+    let message =
+        "this backend cannot change the mode of a hold; release the lock and acquire it again";
     Error::new(ErrorKind::Unsupported, message)
 }
 

@@ -1,7 +1,9 @@
 //! The list of all behaviours.
 
 use super::behaviour::Behaviour;
-use super::{ending, faults, holding, identity, many, modes, names, needs, reentrance, waiting};
+use super::{
+    ending, faults, holding, identity, many, modes, names, needs, reentrance, upgrade, waiting,
+};
 
 /// One line per behaviour: `theme::name`, the number of the rule, and what the behaviour needs of store and harness.
 macro_rules! behaviours {
@@ -110,6 +112,15 @@ behaviours! {
     modes::permits_never_exceed_their_limit, "1", permits;
     modes::a_permit_goes_to_the_next_waiter, "8", permits;
     modes::permits_and_exclusive_never_meet, "1", permits;
+
+    upgrade::an_upgradable_holder_goes_with_shared_holders, "1", upgradable;
+    upgrade::an_upgrade_lets_no_writer_in_between, "10", upgradable;
+    upgrade::an_upgrade_without_other_holders_is_immediate, "7", upgradable;
+    upgrade::a_dropped_upgrade_leaves_an_upgradable_hold, "15", upgradable;
+    upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold, "15", upgradable & lost_requests;
+    upgrade::an_upgrade_ends_with_its_hold, "5", upgradable;
+    upgrade::a_downgrade_lets_readers_in, "10", upgradable;
+    upgrade::a_change_of_mode_that_cannot_be_is_refused, "20", upgradable;
 
     many::lock_all_is_all_or_none, "1", nothing;
     many::lock_all_in_any_order_does_not_deadlock, "1", nothing;

@@ -46,6 +46,7 @@ mod many;
 mod modes;
 mod names;
 mod reentrance;
+mod upgrade;
 mod waiting;
 
 pub use behaviour::Behaviour;

@@ -92,6 +92,10 @@ pub(super) fn shared(g: &Guarantees, _: &dyn Harness) -> Needs {
     unless(!g.shared, "no shared holds")
 }
 
+pub(super) fn upgradable(g: &Guarantees, _: &dyn Harness) -> Needs {
+    unless(!g.upgradable, "no upgradable holds")
+}
+
 pub(super) fn permits(g: &Guarantees, _: &dyn Harness) -> Needs {
     unless(!g.permits, "no permits")
 }
@@ -105,7 +109,7 @@ pub(super) fn lock_delay(g: &Guarantees, _: &dyn Harness) -> Needs {
 }
 
 pub(super) fn something_unsupported(g: &Guarantees, _: &dyn Harness) -> Needs {
-    let everything = g.shared && g.permits && g.min_hold && g.lock_delay;
+    let everything = g.shared && g.upgradable && g.permits && g.min_hold && g.lock_delay;
     unless(
         everything && g.order == Order::Fair,
         "this store can do everything",

@@ -238,6 +238,7 @@ impl Driver {
         let held = Held::new(
             self.clone(),
             hold,
+            request.holder.clone(),
             lease,
             grant.ttl.is_some(),
             clocked,
@@ -426,6 +427,6 @@ fn lease_over() -> Error {
     )
 }
 
-fn closed() -> Error {
+pub(super) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the client was closed")
 }

@@ -1,13 +1,16 @@
 //! One hold, from its grant to its end.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use crate::backend::{Hold, Renewal};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::backend::{Grant, Hold, Renewal};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
+use crate::holder::Holder;
 use crate::logic::lease::{Lease, State, Tick, margin};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
@@ -24,7 +27,11 @@ use super::signals::Signals;
 /// A hold that was granted. Shared by the guard, the tasks that watch the guard, and (weakly) the renewal task.
 pub(crate) struct Held {
     pub(super) driver: Arc<Driver>,
+    /// As it was granted; its token and mode may have changed since.
     hold: Hold,
+    token: AtomicU64,
+    /// What others see of the holder.
+    pub(super) holder: Arc<Holder>,
     /// The store frees the hold by itself when it is not renewed.
     expires_in_store: bool,
     /// Time alone can change the state: the hold has a deadline, or has to be checked.
@@ -33,11 +40,14 @@ pub(crate) struct Held {
     pub(super) is_ending: AtomicBool,
     pub(super) lease: Mutex<ScheduledLease>,
     pub(super) signals: Signals,
+    /// One permit: one request at a time changes the mode. Made when it is first needed.
+    mode_gate: OnceLock<Arc<Semaphore>>,
 }
 
 /// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
 pub(super) struct ScheduledLease {
     pub(super) lease: Lease,
+    mode: Mode,
     due: Option<Time>,
     observation: Option<Observation>,
 }
@@ -46,7 +56,7 @@ impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Held")
             .field("name", &self.hold.name)
-            .field("token", &self.hold.token)
+            .field("token", &self.token())
             .finish()
     }
 }
@@ -55,6 +65,7 @@ impl Held {
     pub(super) fn new(
         driver: Arc<Driver>,
         hold: Hold,
+        holder: Arc<Holder>,
         lease: Lease,
         expires_in_store: bool,
         is_clocked: bool,
@@ -62,17 +73,21 @@ impl Held {
     ) -> Arc<Self> {
         let lease = ScheduledLease {
             lease,
+            mode: hold.mode,
             due: None,
             observation: Some(observation),
         };
         Arc::new(Self {
             driver,
+            token: AtomicU64::new(hold.token),
             hold,
+            holder,
             expires_in_store,
             is_clocked,
             is_ending: AtomicBool::new(false),
             lease: Mutex::new(lease),
             signals: Signals::default(),
+            mode_gate: OnceLock::new(),
         })
     }
 
@@ -85,11 +100,39 @@ impl Held {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        self.hold.mode
+        lock(&self.lease).mode
+    }
+
+    pub(super) fn set_mode(&self, mode: Mode) {
+        lock(&self.lease).mode = mode;
+    }
+
+    /// The right to change the mode, which one request at a time has. Cancel safe.
+    pub(super) async fn mode_gate(&self) -> OwnedSemaphorePermit {
+        let gate = self.mode_gate.get_or_init(|| Arc::new(Semaphore::new(1)));
+        let permit = gate.clone().acquire_owned().await;
+        permit.expect("BUG: the gate is never closed")
     }
 
     pub(crate) fn token(&self) -> u64 {
-        self.hold.token
+        self.token.load(Ordering::SeqCst)
+    }
+
+    /// The store has the hold under another token now. Tokens only grow.
+    pub(super) fn token_is(&self, token: u64) {
+        self.token.fetch_max(token, Ordering::SeqCst);
+    }
+
+    /// The store has made the hold exclusive.
+    pub(super) fn upgraded(self: &Arc<Self>, grant: &Grant) {
+        self.token_is(grant.token);
+        self.set_mode(Mode::Exclusive);
+        self.renewed(grant.sent, grant.ttl);
+    }
+
+    /// The store has no such hold any more.
+    pub(super) fn found_gone(self: Arc<Self>) {
+        self.refused(LostReason::StoreSaysNo);
     }
 
     /// The lease that was asked for.
@@ -171,6 +214,8 @@ impl Held {
     pub(super) fn as_hold(&self, unclean: bool) -> Hold {
         Hold {
             unclean,
+            mode: self.mode(),
+            token: self.token(),
             ..self.hold.clone()
         }
     }
@@ -314,11 +359,11 @@ impl Held {
         self.signals.notify_loss();
         self.observe_loss(reason);
         let backend = self.driver.backend_name();
-        tracing::warn!(target: LOG_TARGET, name = %self.hold.name, backend, token = self.hold.token, %reason, "lost");
+        tracing::warn!(target: LOG_TARGET, name = %self.hold.name, backend, token = self.token(), %reason, "lost");
         self.driver.report_loss(Loss {
             name: self.hold.name.clone(),
-            token: FencingToken::new(self.hold.token),
-            mode: self.hold.mode,
+            token: FencingToken::new(self.token()),
+            mode: self.mode(),
             reason,
             backend,
         });
@@ -365,7 +410,7 @@ impl Renewable for Held {
     }
 
     fn hold(&self) -> Hold {
-        self.hold.clone()
+        self.as_hold(false)
     }
 
     fn tick(self: Arc<Self>, now: Time) -> Tick {

@@ -17,6 +17,7 @@ mod renewal;
 mod shared;
 mod signals;
 mod tasks;
+mod upgrade;
 
 pub(crate) use self::acquire::Until;
 pub(crate) use self::held::Held;

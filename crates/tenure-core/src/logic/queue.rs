@@ -37,13 +37,14 @@ pub enum Turn {
 ///
 /// - Exclusive: the one just ahead.
 /// - Shared: the nearest exclusive ahead, because shared holders go together.
+/// - Upgradable: the nearest exclusive or upgradable ahead.
 /// - Permit, with `limit` permits or more between it and the nearest exclusive ahead: the nearest
 ///   `limit` of them. While all of those are there it cannot hold, whichever other contenders are ahead. (Watching
 ///   only the one just ahead would miss the end of another one's hold; watching all permits ahead
 ///   would wake every waiter at every release.)
 /// - Permit, with fewer: the nearest exclusive ahead.
-/// - What waits behind a waiting permit without being blocked by anything else (a shared hold, or a
-///   permit with another limit): everything ahead. Rare, for it takes a mixture of uses.
+/// - What waits behind a waiting permit or a waiting upgradable without being blocked by anything else (a shared hold,
+///   or a permit with another limit): everything ahead. Rare, for it takes a mixture of uses.
 ///
 /// # Panics
 /// When `me` is not an index of `contenders`.
@@ -53,9 +54,11 @@ pub fn decide(contenders: &[Contender], me: usize) -> Turn {
     if let Mode::Exclusive = mode {
         return me.checked_sub(1).map_or(Turn::Held, Turn::WatchOne);
     }
-    let exclusive = ahead
-        .iter()
-        .rposition(|other| other.mode == Mode::Exclusive);
+    let exclusive = ahead.iter().rposition(|other| match other.mode {
+        Mode::Exclusive => true,
+        Mode::Upgradable => mode == Mode::Upgradable,
+        Mode::Shared | Mode::Permits { .. } => false,
+    });
     if let Mode::Permits { limit } = mode {
         let limit = usize::try_from(limit.get()).unwrap_or(usize::MAX);
         let nearer = exclusive.map_or(0, |exclusive| exclusive + 1)..me;
@@ -81,13 +84,17 @@ pub fn decide(contenders: &[Contender], me: usize) -> Turn {
 
 /// Whether all of these contenders hold, if no other contender is ahead of them and none is exclusive.
 fn all_hold(ahead: &[Contender]) -> bool {
-    let mut permits = 0;
+    let (mut permits, mut upgradable) = (0, 0);
     ahead.iter().all(|other| match other.mode {
         Mode::Permits { limit } => {
             permits += 1;
             permits <= limit.get()
         }
-        _ => true,
+        Mode::Upgradable => {
+            upgradable += 1;
+            upgradable <= 1
+        }
+        Mode::Exclusive | Mode::Shared => true,
     })
 }
 

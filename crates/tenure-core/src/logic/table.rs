@@ -3,11 +3,14 @@
 //! It is the specification that other backends are compared with, and the heart of `memory:`.
 //!
 //! # Rules
-//! - Exclusive conflicts with everything, shared with exclusive. A permit conflicts with exclusive and
-//!   is admitted while fewer than its own `limit` permits are held. Shared and permits go together.
+//! - Exclusive conflicts with everything, shared with exclusive. Upgradable conflicts with exclusive and with
+//!   another upgradable. A permit conflicts with exclusive and is admitted while fewer than its own `limit`
+//!   permits are held. Shared, upgradable and permits go together.
 //! - First come, first served: a request joins the queue behind every earlier waiter, even if it could
 //!   be granted at once; so a writer does not starve behind readers. `barge` is the exception.
 //! - After every change the queue is served from its head while the head can be granted.
+//! - An upgradable hold that is to become exclusive comes before the whole queue: from its request on nothing is
+//!   granted until all other holds have ended or the request is given up.
 //! - Each grant of a name has a greater token than all before it, for as long as the table lives:
 //!   the last plus one, or the one that the request proposes if that is greater.
 //! - Every operation compares the owner. An owner that asks again, because a reply was lost, gets
@@ -19,6 +22,7 @@
 //! grants to waiters, and nothing else.
 
 mod data;
+mod mode;
 mod slot;
 
 use std::cmp::Reverse;
@@ -79,7 +83,10 @@ impl Table {
                 slot.serve(now, &mut self.granted);
                 Verdict::Busy
             }
-        } else if (request.barge || slot.waiters.is_empty()) && slot.admits(request.mode) {
+        } else if (request.barge || slot.waiters.is_empty())
+            && !slot.is_upgrading()
+            && slot.admits(request.mode)
+        {
             Verdict::Granted {
                 token: slot.grant(Claim::of(request), now),
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::acquire::{self, Acquired};
 use super::disturbance::reply_lost;
 use super::request::perform;
-use super::store::{Backend, Store};
-use super::{inspect, release, wait};
+use super::store::{Backend, State, Store};
+use super::{inspect, release, upgrade, wait};
 use crate::backend::{
     self, Answer, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal, Request,
     Severity,
@@ -16,7 +16,9 @@ use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::name::LockName;
+use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
+use crate::time::Time;
 
 impl backend::Backend for Backend {
     fn guarantees(&self) -> &Guarantees {
@@ -35,36 +37,28 @@ impl backend::Backend for Backend {
     }
 
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        let apply = {
-            let request = request.clone();
-            // Read before the request is on its way: a test may make the way long.
-            let sent = self.0.clock.now();
-            move |store: &Arc<Store>| acquire::acquire(store, &request, sent)
-        };
-        // A request that is stopped before it has reached the table has changed nothing.
-        let stopped = || Ok(Acquired::Answered(Ok(Answer::Busy)));
-        let asking = perform(
+        grant_or_wait(
             &self.0,
+            request,
             Step::Acquire,
-            Some(request.clone()),
-            apply,
-            stopped,
-        );
-        let asking = match poll_now(asking) {
-            Ok(Ok(Acquired::Answered(answer))) => return Box::pin(ready(answer)),
-            Ok(Ok(Acquired::Queued(queued))) => {
-                return Box::pin(wait::wait(self.0.clone(), request, queued));
-            }
-            Ok(Err(err)) => return Box::pin(ready(Err(err))),
-            Err(pending) => pending,
-        };
-        let store = self.0.clone();
-        Box::pin(async move {
-            match asking.await? {
-                Acquired::Answered(answer) => answer,
-                Acquired::Queued(queued) => wait::wait(store, request, queued).await,
-            }
-        })
+            acquire::acquire,
+            wait::leave_queue,
+        )
+    }
+
+    fn upgrade(&self, _: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        grant_or_wait(
+            &self.0,
+            request,
+            Step::Upgrade,
+            upgrade::upgrade,
+            wait::stay_upgradable,
+        )
+    }
+
+    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Store>| upgrade::downgrade(store, &hold, mode);
+        perform(&self.0, Step::Downgrade, None, apply, || Err(reply_lost()))
     }
 
     fn answers_now(&self) -> bool {
@@ -124,4 +118,38 @@ impl backend::Backend for Backend {
             "the store is this process: it excludes clients of this store only, and ends with the process",
         )])))
     }
+}
+
+/// Sends a request that may have to wait for its turn. `leave` undoes what a stopped request has left in the table.
+fn grant_or_wait(
+    store: &Arc<Store>,
+    request: Arc<Request>,
+    step: Step,
+    ask: fn(&Arc<Store>, &Request, Time) -> Acquired,
+    leave: fn(&mut State, &Request, Time),
+) -> BoxFuture<Result<Answer, Error>> {
+    let apply = {
+        let request = request.clone();
+        // Read before the request is on its way: a test may make the way long.
+        let sent = store.clock.now();
+        move |store: &Arc<Store>| ask(store, &request, sent)
+    };
+    // A request that is stopped before it has reached the table has changed nothing.
+    let stopped = || Ok(Acquired::Answered(Ok(Answer::Busy)));
+    let asking = perform(store, step, Some(request.clone()), apply, stopped);
+    let store = store.clone();
+    let asking = match poll_now(asking) {
+        Ok(Ok(Acquired::Answered(answer))) => return Box::pin(ready(answer)),
+        Ok(Ok(Acquired::Queued(queued))) => {
+            return Box::pin(wait::wait(store, request, queued, leave));
+        }
+        Ok(Err(err)) => return Box::pin(ready(Err(err))),
+        Err(pending) => pending,
+    };
+    Box::pin(async move {
+        match asking.await? {
+            Acquired::Answered(answer) => answer,
+            Acquired::Queued(queued) => wait::wait(store, request, queued, leave).await,
+        }
+    })
 }

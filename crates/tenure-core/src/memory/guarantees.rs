@@ -26,6 +26,7 @@ pub fn guarantees() -> Guarantees {
     ];
     Guarantees {
         shared: true,
+        upgradable: true,
         permits: true,
         min_hold: true,
         lock_delay: true,

@@ -29,6 +29,7 @@ mod release;
 mod request;
 mod script;
 mod store;
+mod upgrade;
 mod wait;
 
 pub use self::disturbance::Disturbance;

@@ -6,20 +6,23 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::store::Store;
+use super::store::{State, Store};
 use crate::backend::{Answer, Request};
 use crate::error::{Error, ErrorKind};
+use crate::options::Mode;
 use crate::rt::lock;
 use crate::time::Time;
 
 /// A place in the queue: receives the token and the time of the grant.
 pub(super) struct Queued(pub(super) oneshot::Receiver<(u64, Time)>);
 
-/// Waits until the table grants the name, or the request is stopped.
+/// Waits until the table grants the name, or the request is stopped. Then `leave` undoes what the request has left in
+/// the table.
 pub(super) async fn wait(
     store: Arc<Store>,
     request: Arc<Request>,
     queued: Queued,
+    leave: fn(&mut State, &Request, Time),
 ) -> Result<Answer, Error> {
     let Queued(mut receiver) = queued;
     loop {
@@ -33,6 +36,7 @@ pub(super) async fn wait(
                     Error::new(ErrorKind::Unreachable, "the place in the queue is gone")
                 })?;
                 // A place in this queue needs no sign of life: the lease begins with the hand-over.
+                // A hold that becomes exclusive has a lease, and is renewed all the time.
                 let grant = store.grant(token, at, Duration::ZERO, request.ttl);
                 return Ok(Answer::Granted(grant));
             }
@@ -43,11 +47,21 @@ pub(super) async fn wait(
         }
     }
     store.with_state(|state, now| {
-        state
-            .table
-            .release(&request.name, request.owner, false, now);
-        state.holders.remove(&request.owner);
         state.waiting.remove(&request.owner);
+        leave(state, &request, now);
     });
     Ok(Answer::Busy)
+}
+
+/// Leaves the queue.
+pub(super) fn leave_queue(state: &mut State, request: &Request, now: Time) {
+    let (name, owner) = (&request.name, request.owner);
+    state.table.release(name, owner, false, now);
+    state.holders.remove(&owner);
+}
+
+/// Gives up an upgrade: the hold is upgradable again.
+pub(super) fn stay_upgradable(state: &mut State, request: &Request, now: Time) {
+    let (name, owner) = (&request.name, request.owner);
+    state.table.downgrade(name, owner, Mode::Upgradable, now);
 }

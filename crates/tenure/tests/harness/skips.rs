@@ -74,6 +74,26 @@ pub(crate) const NO_SHARED: Skips = (
     ],
 );
 
+pub(crate) const NO_UPGRADABLE: Skips = (
+    "no upgradable holds",
+    &[
+        "upgrade::an_upgradable_holder_goes_with_shared_holders",
+        "upgrade::an_upgrade_lets_no_writer_in_between",
+        "upgrade::an_upgrade_without_other_holders_is_immediate",
+        "upgrade::a_dropped_upgrade_leaves_an_upgradable_hold",
+        "upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold",
+        "upgrade::an_upgrade_ends_with_its_hold",
+        "upgrade::a_downgrade_lets_readers_in",
+        "upgrade::a_change_of_mode_that_cannot_be_is_refused",
+    ],
+);
+
+/// For a store that has upgradable holds.
+pub(crate) const NO_LOST_UPGRADES: Skips = (
+    NO_LOST_REQUESTS.0,
+    &["upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold"],
+);
+
 pub(crate) const NO_PERMITS: Skips = (
     "no permits",
     &[
@@ -162,7 +182,7 @@ pub(crate) const NO_PROXY: &[Skips] = &[
     NO_COUNT_OF_LEASES,
 ];
 
-pub(crate) const ONLY_EXCLUSIVE: &[Skips] = &[NO_SHARED, NO_PERMITS];
+pub(crate) const ONLY_EXCLUSIVE: &[Skips] = &[NO_SHARED, NO_UPGRADABLE, NO_PERMITS];
 
 pub(crate) const IN_THIS_PROCESS: &[Skips] = &[NO_PROCESSES, NO_CONNECTION, NO_PASSWORD];
 

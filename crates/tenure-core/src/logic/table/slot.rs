@@ -42,6 +42,8 @@ pub(in crate::logic) struct Hold {
     pub(in crate::logic) expires: Time,
     pub(in crate::logic) min_hold: Duration,
     pub(in crate::logic) lock_delay: Duration,
+    /// It is upgradable, and is to become exclusive as soon as all other holds have ended.
+    pub(in crate::logic) is_upgrading: bool,
 }
 
 /// What an ended hold leaves behind (`min_hold`, `lock_delay`): it conflicts as the hold did, and has no owner.
@@ -90,6 +92,9 @@ impl Slot {
         match mode {
             Mode::Exclusive => taken.next().is_none(),
             Mode::Shared => taken.all(|mode| mode != Mode::Exclusive),
+            Mode::Upgradable => {
+                taken.all(|mode| !matches!(mode, Mode::Exclusive | Mode::Upgradable))
+            }
             Mode::Permits { limit } => {
                 let mut permits = 0;
                 taken.all(|mode| {
@@ -98,6 +103,26 @@ impl Slot {
                 })
             }
         }
+    }
+
+    /// Whether a hold waits to become exclusive. Nothing is granted until then.
+    pub(super) fn is_upgrading(&self) -> bool {
+        self.holds.iter().any(|hold| hold.is_upgrading)
+    }
+
+    /// Whether there is no other hold, and nothing that another hold has left behind.
+    pub(super) fn is_alone(&self, at: usize) -> bool {
+        self.holds.len() == 1 && at == 0 && self.reservations.is_empty()
+    }
+
+    /// Makes a hold exclusive, under a new token, and returns the token.
+    pub(super) fn upgrade(&mut self, at: usize) -> u64 {
+        self.last_token += 1;
+        let hold = &mut self.holds[at];
+        hold.mode = Mode::Exclusive;
+        hold.token = self.last_token;
+        hold.is_upgrading = false;
+        hold.token
     }
 
     #[inline]
@@ -115,6 +140,7 @@ impl Slot {
             expires: claim.ttl.map_or(Time::MAX, |ttl| now.after(ttl)),
             min_hold: claim.min_hold,
             lock_delay: claim.lock_delay,
+            is_upgrading: false,
         });
         self.last_token
     }
@@ -134,8 +160,14 @@ impl Slot {
         }
     }
 
-    /// Grants from the head of the queue while the head can be granted.
+    /// Grants from the head of the queue while the head can be granted. A hold that is to become exclusive comes first.
     pub(super) fn serve(&mut self, now: Time, granted: &mut Vec<(OwnerId, u64)>) {
+        if let Some(at) = self.holds.iter().position(|hold| hold.is_upgrading) {
+            if self.is_alone(at) {
+                granted.push((self.holds[at].owner, self.upgrade(at)));
+            }
+            return;
+        }
         while let Some(head) = self.waiters.front()
             && self.admits(head.claim.mode)
             && let Some(waiter) = self.waiters.pop_front()

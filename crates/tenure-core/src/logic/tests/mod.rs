@@ -5,6 +5,7 @@ mod explore;
 mod handoff;
 mod handoff_search;
 mod message;
+mod mode_search;
 mod model;
 mod moves;
 mod properties;

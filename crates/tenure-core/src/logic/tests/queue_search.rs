@@ -33,7 +33,8 @@ fn watched(turn: &Turn) -> Vec<usize> {
 }
 
 fn compatible(one: Mode, other: Mode) -> bool {
-    one != Mode::Exclusive && other != Mode::Exclusive
+    let both_upgradable = one == Mode::Upgradable && other == Mode::Upgradable;
+    one != Mode::Exclusive && other != Mode::Exclusive && !both_upgradable
 }
 
 /// All lists of `length` out of `modes`.
@@ -121,7 +122,7 @@ fn leave_all(list: Watching, seen: &mut HashSet<Watching>, pure: bool, decide: D
             let bound = match mode {
                 Mode::Exclusive if modes.contains(&TWO) => 1 + 2,
                 Mode::Exclusive => rest.len(),
-                Mode::Shared => 1,
+                Mode::Shared | Mode::Upgradable => 1,
                 Mode::Permits { .. } => 1 + 2,
             };
             assert!(woken <= bound, "a herd: {list:?} without {gone}");
@@ -151,6 +152,8 @@ fn nobody_misses_a_wake_up_and_nobody_holds_beside_an_enemy() {
         (&[Mode::Exclusive, Mode::Shared] as &[Mode], true),
         (&[Mode::Exclusive, TWO], true),
         (&[Mode::Exclusive, Mode::Shared, TWO, ONE], false),
+        (&[Mode::Exclusive, Mode::Shared, Mode::Upgradable], false),
+        (&[Mode::Shared, Mode::Upgradable, TWO], false),
     ] {
         println!("{modes:?}: {} lists", search(modes, pure, decide));
     }
@@ -206,7 +209,8 @@ fn the_queue_decides_as_the_table_does() {
         }
     }
     for length in 1..=4 {
-        for modes in lists(&[Mode::Exclusive, Mode::Shared, TWO, ONE], length) {
+        let all = [Mode::Exclusive, Mode::Shared, Mode::Upgradable, TWO, ONE];
+        for modes in lists(&all, length) {
             let mut table = Table::new();
             let mut list = vec![];
             for (id, mode) in (0..).zip(modes) {

@@ -32,6 +32,14 @@ enum ActorState {
 struct Actor {
     ask: LockRequest,
     state: ActorState,
+    /// It holds, and waits to become exclusive.
+    wants_all: bool,
+}
+
+impl Actor {
+    fn waits_for_others(&self) -> bool {
+        self.wants_all && matches!(self.state, ActorState::Holding { .. })
+    }
 }
 
 #[derive(Default)]
@@ -56,11 +64,15 @@ impl Model {
             .iter()
             .filter(|mode| **mode == Mode::Exclusive)
             .count();
-        let shared = modes.iter().filter(|mode| **mode == Mode::Shared).count();
-        let permits = modes.len() - exclusive - shared;
+        let upgradable = modes.contains(&Mode::Upgradable);
+        let permits = modes
+            .iter()
+            .filter(|mode| matches!(mode, Mode::Permits { .. }))
+            .count();
         match mode {
-            Mode::Exclusive => exclusive + shared + permits == 0,
+            Mode::Exclusive => modes.is_empty(),
             Mode::Shared => exclusive == 0,
+            Mode::Upgradable => exclusive == 0 && !upgradable,
             Mode::Permits { limit } => exclusive == 0 && permits < limit.get() as usize,
         }
     }
@@ -112,6 +124,13 @@ impl Model {
             .get_mut(of)
             .unwrap()
             .retain(|actor| actor.state != ActorState::Gone);
+        if let Some(who) = self.actors[of].iter().position(Actor::waits_for_others) {
+            if let Some(token) = self.become_exclusive(of, who) {
+                let who = self.actors[of][who].ask.owner.as_bytes()[0];
+                self.told.push((who, token));
+            }
+            return;
+        }
         loop {
             let actors = &self.actors[of];
             let head = actors
@@ -126,6 +145,65 @@ impl Model {
                 _ => break,
             }
         }
+    }
+
+    /// The new token, if no other actor holds or blocks.
+    fn become_exclusive(&mut self, of: &str, who: usize) -> Option<u64> {
+        let actors = self.actors.get_mut(of).unwrap();
+        let waiting = |actor: &Actor| matches!(actor.state, ActorState::Waiting { .. });
+        if actors.iter().filter(|actor| !waiting(actor)).count() > 1 {
+            return None;
+        }
+        let last = self.tokens.get_mut(of).unwrap();
+        *last += 1;
+        let actor = &mut actors[who];
+        actor.wants_all = false;
+        actor.ask.mode = Mode::Exclusive;
+        if let ActorState::Holding { token, .. } = &mut actor.state {
+            *token = *last;
+        }
+        Some(*last)
+    }
+
+    fn upgrade(&mut self, of: &str, who: u8, wait: bool) -> Verdict {
+        let holds = |actor: &Actor| {
+            actor.ask.owner == owner(who) && matches!(actor.state, ActorState::Holding { .. })
+        };
+        let Some(at) = self.actors[of].iter().position(holds) else {
+            return Verdict::Busy;
+        };
+        let actor = &mut self.actors.get_mut(of).unwrap()[at];
+        match (actor.ask.mode, actor.state) {
+            (Mode::Exclusive, ActorState::Holding { token, .. }) => {
+                return Verdict::Granted { token };
+            }
+            (Mode::Upgradable, _) => {}
+            _ => return Verdict::Busy,
+        }
+        actor.wants_all = wait;
+        match self.become_exclusive(of, at) {
+            Some(token) => Verdict::Granted { token },
+            None if wait => Verdict::Queued,
+            None => Verdict::Busy,
+        }
+    }
+
+    fn downgrade(&mut self, of: &str, who: u8, mode: Mode) -> bool {
+        let Some(actor) = self.of(of, who) else {
+            return false;
+        };
+        let strength = |mode| match mode {
+            Mode::Shared => 1,
+            Mode::Upgradable => 2,
+            Mode::Exclusive => 3,
+            Mode::Permits { .. } => 0,
+        };
+        let holds = matches!(actor.state, ActorState::Holding { .. });
+        if !holds || strength(actor.ask.mode) < strength(mode) {
+            return false;
+        }
+        (actor.ask.mode, actor.wants_all) = (mode, false);
+        true
     }
 
     fn of(&mut self, of: &str, who: u8) -> Option<&mut Actor> {
@@ -159,7 +237,8 @@ impl Model {
         let queue = actors
             .iter()
             .any(|actor| matches!(actor.state, ActorState::Waiting { .. }));
-        let free = Self::fits(actors, ask.mode) && (ask.barge || !queue);
+        let upgrading = actors.iter().any(Actor::waits_for_others);
+        let free = Self::fits(actors, ask.mode) && (ask.barge || !queue) && !upgrading;
         if !free && !ask.wait {
             return Verdict::Busy;
         }
@@ -167,6 +246,7 @@ impl Model {
         actors.push(Actor {
             ask: ask.clone(),
             state: ActorState::Waiting { silent_from },
+            wants_all: false,
         });
         if free {
             let index = actors.len() - 1;
@@ -198,6 +278,8 @@ enum Event {
     Renew(Option<Duration>),
     Touch,
     Raise { token: u64 },
+    Upgrade { wait: bool },
+    Downgrade(Mode),
     Release { unclean: bool },
     Break { token: u64 },
     Expire,
@@ -212,6 +294,7 @@ fn event() -> impl Strategy<Value = Event> {
     let mode = prop_oneof![
         3 => Just(Mode::Exclusive),
         2 => Just(Mode::Shared),
+        2 => Just(Mode::Upgradable),
         2 => (1..3_u32).prop_map(|limit| Mode::Permits { limit: NonZeroU32::new(limit).unwrap() }),
     ];
     let propose = prop::option::weighted(0.2, 0..40_u64);
@@ -245,6 +328,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => maybe().prop_map(Event::Renew),
         2 => Just(Event::Touch),
         1 => (0..40_u64).prop_map(|token| Event::Raise { token }),
+        4 => any::<bool>().prop_map(|wait| Event::Upgrade { wait }),
+        1 => Just(Event::Downgrade(Mode::Shared)),
+        1 => Just(Event::Downgrade(Mode::Upgradable)),
         5 => any::<bool>().prop_map(|unclean| Event::Release { unclean }),
         1 => (1..12_u64).prop_map(|token| Event::Break { token }),
         1 => Just(Event::Expire),
@@ -289,7 +375,7 @@ proptest! {
                 }
                 Event::Touch => {
                     let waits = match model.of(of, who) {
-                        Some(Actor { ask, state: ActorState::Waiting { silent_from } }) => {
+                        Some(Actor { ask, state: ActorState::Waiting { silent_from }, .. }) => {
                             *silent_from = ask.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
                             true
                         }
@@ -299,7 +385,7 @@ proptest! {
                 }
                 Event::Raise { token: least } => {
                     let (exclusive, raised) = match model.of(of, who) {
-                        Some(Actor { ask, state: ActorState::Holding { token, .. } }) if ask.mode == Mode::Exclusive => {
+                        Some(Actor { ask, state: ActorState::Holding { token, .. }, .. }) if ask.mode == Mode::Exclusive => {
                             *token = least.max(*token);
                             (true, true)
                         }
@@ -315,6 +401,12 @@ proptest! {
                     } else {
                         prop_assert!(!table.raise(&lock, owner(99), least, now));
                     }
+                }
+                Event::Upgrade { wait } => {
+                    prop_assert_eq!(table.upgrade(&lock, owner(who), wait, now), model.upgrade(of, who, wait));
+                }
+                Event::Downgrade(mode) => {
+                    prop_assert_eq!(table.downgrade(&lock, owner(who), mode, now), model.downgrade(of, who, mode));
                 }
                 Event::Release { unclean } => {
                     let held = match model.of(of, who) {

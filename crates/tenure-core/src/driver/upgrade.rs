@@ -1,0 +1,309 @@
+//! Changing the mode of a hold: from upgradable to exclusive, and from either to shared.
+//!
+//! The owner of the hold stays the same, and so the hold is renewed and released in the same way before, during and after
+//! the change, whatever becomes of the request.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::backend::{Answer, Hold, Request};
+use crate::error::{Error, ErrorKind, Step};
+use crate::logic::lease::State;
+use crate::logic::pace;
+use crate::lost::LostReason;
+use crate::options::Mode;
+use crate::rt::{Flag, poll_now};
+
+use super::acquire::closed;
+use super::detach::DetachableRequest;
+use super::held::Held;
+use super::labels::LOG_TARGET;
+use super::shared::Driver;
+
+impl Held {
+    /// Makes an upgradable hold exclusive. `Ok(false)`: others hold, and `wait` is not set.
+    ///
+    /// Cancel safe at every await: when the future is dropped, the driver stops the request, polls it to its end in the
+    /// background, and the hold is upgradable again.
+    pub(crate) async fn upgrade(self: &Arc<Self>, wait: bool) -> Result<bool, Error> {
+        let upgraded = self.upgrade_inner(wait).await;
+        upgraded.map_err(|err| self.explain(err, Step::Upgrade))
+    }
+
+    async fn upgrade_inner(self: &Arc<Self>, wait: bool) -> Result<bool, Error> {
+        let permit = self.mode_gate().await;
+        self.refuse_lost()?;
+        match self.mode() {
+            Mode::Exclusive => return Ok(true),
+            Mode::Upgradable => {}
+            mode => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "the hold is not upgradable ({mode}): two shared holders that both upgrade would wait for each other; acquire with `upgradable()`"
+                    ),
+                ));
+            }
+        }
+        let mut upgrading = Upgrading::new(self, permit, wait);
+        // Most stores on this machine answer at the first poll.
+        let answer = match upgrading.poll_once() {
+            Some(answer) => answer,
+            None => tokio::select! {
+                biased;
+                answer = upgrading.finish() => answer,
+                () = self.signals.lost.raised() => return Err(self.lost_error()),
+                () = self.driver.closed.raised() => return Err(closed()),
+            },
+        };
+        upgrading.settle(answer)
+    }
+
+    /// Makes an exclusive or upgradable hold shared. Waits for nothing but the answer of the store; a future that is
+    /// dropped does not stop the change.
+    pub(crate) async fn downgrade(self: &Arc<Self>) -> Result<(), Error> {
+        let downgraded = self.downgrade_inner().await;
+        downgraded.map_err(|err| self.explain(err, Step::Downgrade))
+    }
+
+    async fn downgrade_inner(self: &Arc<Self>) -> Result<(), Error> {
+        let permit = self.mode_gate().await;
+        self.refuse_lost()?;
+        match self.mode() {
+            Mode::Shared => return Ok(()),
+            Mode::Exclusive | Mode::Upgradable => {}
+            mode => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("the hold cannot become shared ({mode})"),
+                ));
+            }
+        }
+        let hold = self.as_hold(false);
+        // From now on this client claims less, whatever the store has done by then.
+        self.set_mode(Mode::Shared);
+        let mut downgrading = Downgrading::new(self, permit, hold);
+        let answer = match &mut downgrading.future {
+            Some(future) => future.await,
+            None => Ok(true),
+        };
+        downgrading.future = None;
+        match answer {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.clone().found_gone();
+                Err(self.lost_error())
+            }
+            Err(err) => {
+                downgrading.repeat();
+                Err(err)
+            }
+        }
+    }
+
+    fn refuse_lost(&self) -> Result<(), Error> {
+        match self.state() {
+            State::Lost(_) => Err(self.lost_error()),
+            _ => Ok(()),
+        }
+    }
+
+    fn lost_error(&self) -> Error {
+        let reason = match self.state() {
+            State::Lost(reason) => reason,
+            _ => LostReason::StoreSaysNo,
+        };
+        let message = format!("the lock had ended ({reason}), so its mode cannot change");
+        Error::new(ErrorKind::Lost, message)
+    }
+}
+
+impl Driver {
+    /// Changes the mode of the hold until the store has given a definite answer, or the hold or the client has ended.
+    async fn downgrade_until_definite(self: Arc<Self>, hold: Hold, mode: Mode) {
+        let give_up = self.clock.now().after(hold.ttl);
+        for attempt in 0.. {
+            let Err(err) = self.backend.downgrade(hold.clone(), mode).await else {
+                return;
+            };
+            tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "downgrade in the background");
+            if err.kind() == ErrorKind::Closed {
+                return;
+            }
+            let now = self.clock.now();
+            let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
+            let Some(pause) =
+                left.and_then(|left| pace::next(attempt, self.clock.random(), None, Some(left)))
+            else {
+                return;
+            };
+            self.clock.sleep_until(now.after(pause)).await;
+        }
+    }
+}
+
+/// A request to upgrade that is under way. Dropping it stops the request, polls it to its end in the background, and
+/// makes the hold upgradable again.
+struct Upgrading {
+    held: Arc<Held>,
+    request: Arc<Request>,
+    future: Option<DetachableRequest<Answer>>,
+    /// No other request changes the mode meanwhile.
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Upgrading {
+    fn new(held: &Arc<Held>, permit: OwnedSemaphorePermit, wait: bool) -> Self {
+        let (driver, hold) = (&held.driver, held.as_hold(false));
+        let request = Arc::new(Request {
+            mode: Mode::Exclusive,
+            wait,
+            ttl: hold.ttl,
+            holder: held.holder.clone(),
+            stop: Flag::new(),
+            ..Request::new(hold.name.clone(), hold.owner, hold.ttl)
+        });
+        let future = driver.detachable(driver.backend.upgrade(hold, request.clone()));
+        Self {
+            held: held.clone(),
+            request,
+            future: Some(future),
+            permit: Some(permit),
+        }
+    }
+
+    /// The answer, if it is there already.
+    fn poll_once(&mut self) -> Option<Result<Answer, Error>> {
+        match poll_now(self.future.take()?) {
+            Ok(answer) => Some(answer),
+            Err(pending) => {
+                self.future = Some(pending);
+                None
+            }
+        }
+    }
+
+    async fn finish(&mut self) -> Result<Answer, Error> {
+        let Some(future) = &mut self.future else {
+            return Ok(Answer::Busy);
+        };
+        let answer = future.await;
+        self.future = None;
+        answer
+    }
+
+    fn settle(&mut self, answer: Result<Answer, Error>) -> Result<bool, Error> {
+        match answer {
+            Ok(Answer::Granted(grant)) => {
+                self.held.upgraded(&grant);
+                self.held.refuse_lost()?;
+                let held = &self.held;
+                tracing::debug!(target: LOG_TARGET, name = %held.name(), backend = held.driver.backend_name(), token = held.token(), "upgraded");
+                Ok(true)
+            }
+            Ok(Answer::Busy) => Ok(false),
+            Err(err) => {
+                if err.kind() == ErrorKind::Indeterminate {
+                    let (driver, permit) = (self.held.driver.clone(), self.permit.take());
+                    let hold = self.held.as_hold(false);
+                    self.held.driver.tasks.clean_up(async move {
+                        driver
+                            .downgrade_until_definite(hold, Mode::Upgradable)
+                            .await;
+                        drop(permit);
+                    });
+                }
+                Err(err)
+            }
+        }
+    }
+}
+
+impl Drop for Upgrading {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        self.request.stop.raise();
+        let (held, permit) = (self.held.clone(), self.permit.take());
+        let finish = async move {
+            match future.await {
+                Ok(Answer::Granted(grant)) => held.token_is(grant.token),
+                Err(err) if err.kind() == ErrorKind::Indeterminate => {}
+                Ok(Answer::Busy) | Err(_) => return,
+            }
+            let driver = held.driver.clone();
+            driver
+                .downgrade_until_definite(held.as_hold(false), Mode::Upgradable)
+                .await;
+            drop(permit);
+        };
+        let spawner = &self.held.driver.tasks.spawner;
+        if let Err(Some(pending)) = spawner.poll_anywhere(Box::pin(finish)) {
+            self.held.driver.tasks.clean_up(pending);
+        }
+    }
+}
+
+/// A request to downgrade that is under way. Dropping it continues the request in the background.
+struct Downgrading {
+    held: Arc<Held>,
+    hold: Hold,
+    future: Option<DetachableRequest<bool>>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Downgrading {
+    fn new(held: &Arc<Held>, permit: OwnedSemaphorePermit, hold: Hold) -> Self {
+        let driver = &held.driver;
+        let future = driver.detachable(driver.backend.downgrade(hold.clone(), Mode::Shared));
+        Self {
+            held: held.clone(),
+            hold,
+            future: Some(future),
+            permit: Some(permit),
+        }
+    }
+
+    /// Sends the request again, in the background, until the answer is definite.
+    fn repeat(&mut self) {
+        let (driver, hold, permit) = (
+            self.held.driver.clone(),
+            self.hold.clone(),
+            self.permit.take(),
+        );
+        self.held.driver.tasks.clean_up(async move {
+            driver.downgrade_until_definite(hold, Mode::Shared).await;
+            drop(permit);
+        });
+    }
+}
+
+impl Drop for Downgrading {
+    fn drop(&mut self) {
+        let Some(future) = self.future.take() else {
+            return;
+        };
+        let spawner = &self.held.driver.tasks.spawner;
+        let pending = match spawner.poll_anywhere(future) {
+            Ok(Ok(_)) => return,
+            Ok(Err(_)) | Err(None) => None,
+            Err(pending) => pending,
+        };
+        let (driver, hold, permit) = (
+            self.held.driver.clone(),
+            self.hold.clone(),
+            self.permit.take(),
+        );
+        self.held.driver.tasks.clean_up(async move {
+            if let Some(pending) = pending
+                && pending.await.is_ok()
+            {
+                return;
+            }
+            driver.downgrade_until_definite(hold, Mode::Shared).await;
+            drop(permit);
+        });
+    }
+}
