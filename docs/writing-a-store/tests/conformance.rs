@@ -66,6 +66,7 @@ fn the_store_shows_every_behaviour_that_it_claims() {
         skips: &[
             // What this store does not do.
             ("no shared holds", &[]),
+            ("no upgradable holds", &[]),
             ("no permits", &[]),
             ("no `min_hold`", &[]),
             ("no `lock_delay`", &[]),
