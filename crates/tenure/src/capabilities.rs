@@ -89,10 +89,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "redis")]
-    (
-        "redis:",
-        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
-    ),
+    ("redis:", &Capability::ALL),
     #[cfg(feature = "redlock")]
     ("redlock:", &[Capability::LockDelay]),
     #[cfg(feature = "etcd")]

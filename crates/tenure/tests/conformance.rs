@@ -124,7 +124,7 @@ fn file() {
 #[test]
 fn redis() {
     tenure_testkit::needs!(redis);
-    column("redis", harness::redis::open, &[ONLY_EXCLUSIVE]);
+    column("redis", harness::redis::open, &[&[CAN_EVERYTHING]]);
 }
 
 /// The format of Redisson: the first client that asks after a release gets the lock.
@@ -147,7 +147,7 @@ fn redis_tls_with_password() {
     column(
         "redis, tls",
         harness::redis::open_tls,
-        &[ONLY_EXCLUSIVE, NO_PROXY],
+        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES]],
     );
 }
 
@@ -158,7 +158,7 @@ fn redis_sentinel() {
     column(
         "redis, sentinel",
         harness::redis::open_sentinel,
-        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
+        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
     );
 }
 
@@ -169,7 +169,7 @@ fn redis_cluster() {
     column(
         "redis, cluster",
         harness::redis::open_cluster,
-        &[ONLY_EXCLUSIVE, NO_PROXY, &[NO_PASSWORD]],
+        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
     );
 }
 

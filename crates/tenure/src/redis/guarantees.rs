@@ -88,6 +88,9 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     };
     let mut guarantees = Guarantees::new("redis", order, faults);
     guarantees.setting = setting(of);
+    guarantees.shared = !of.is_redisson;
+    guarantees.upgradable = !of.is_redisson;
+    guarantees.permits = !of.is_redisson;
     guarantees.min_hold = !of.is_redisson;
     guarantees.lock_delay = !of.is_redisson;
     guarantees.liveness = "a lease, renewed every third of the ttl";

@@ -12,6 +12,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::support::HolderRecord;
 
+use super::mode::parse_mode;
 use super::names::{lock_of_hold_key, name_of};
 use super::settings::Format;
 use super::store::Store;
@@ -29,6 +30,11 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
             status.set_restart_guard(connection.and_then(|it| it.restart_guard(now)));
         }
         "-" => status.reserved = state.expires_in,
+        "*" => {
+            for entry in &state.waiters {
+                read_holder(&mut status, entry);
+            }
+        }
         owner => {
             let (token, holder, delay) = match parse_hold(&state.hold) {
                 Some((token, known, holder, delay)) if known == owner => {
@@ -46,10 +52,35 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     }
     // Redisson's waiters are stored nowhere.
     status.queue = (format == Format::Token).then(|| {
-        let waiters = state.waiters.iter();
+        let waiters = state.waiters.iter().filter(|it| !it.starts_with('*'));
         waiters.map(|entry| parse_waiter(entry).0).collect()
     });
     Ok(status)
+}
+
+/// Adds one of several holders to the status: `*OWNER LEFT MODE TOKEN SINCE MIN_HOLD DELAY CHANNEL HOLDER`. The owner of a
+/// place that stays reserved begins with `-`. Anything else is a waiter.
+fn read_holder(status: &mut Status, entry: &str) -> Option<()> {
+    let mut words = entry.strip_prefix('*')?.splitn(4, ' ');
+    let owner = words.next()?;
+    let left = Duration::from_millis(words.next()?.parse().ok()?);
+    let mode = parse_mode(words.next()?)?;
+    let (token, rest) = words.next()?.split_once(' ')?;
+    let (since, rest) = rest.split_once(' ')?;
+    let (mut holder, delay) = parse_waiter(rest);
+    let lease = left.saturating_sub(delay);
+    if owner.starts_with('-') || lease.is_zero() && !delay.is_zero() {
+        status.reserved = status.reserved.max(Some(left));
+        return Some(());
+    }
+    let since = Duration::from_micros(since.parse().ok()?);
+    holder.since = SystemTime::checked_add(&UNIX_EPOCH, since);
+    let token = Some(token.parse().ok()?);
+    status
+        .holds
+        .push(HoldInfo::new(holder, mode, token, Some(lease)));
+    status.holds.sort_by_key(|hold| hold.token);
+    Some(())
 }
 
 /// Of a holder that is another program: what can be shown without its secret.
@@ -123,8 +154,13 @@ fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
     Some((token, owner, holder, delay))
 }
 
-/// `MIN_HOLD DELAY CHANNEL HOLDER`: holder and delay, as far as they can be read.
+/// `MIN_HOLD DELAY CHANNEL HOLDER`: holder and delay, as far as they can be read. The mode comes before, unless it is
+/// exclusive.
 fn parse_waiter(text: &str) -> (Holder, Duration) {
+    let text = match text.split_once(' ') {
+        Some((mode, rest)) if parse_mode(mode).is_some() => rest,
+        _ => text,
+    };
     let mut words = text.splitn(4, ' ');
     let delay = words.nth(1).and_then(|delay| delay.parse().ok());
     let record: Option<HolderRecord> = words

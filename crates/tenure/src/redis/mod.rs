@@ -8,7 +8,7 @@
 //! in the queue is still good, and wakes only that waiter.
 //!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `renew`, `release`
+//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`, `release`
 //! (the operations; `crate::lease_store` waits) · `requests` (one function for each request), with `scripts` (what is
 //! sent) and `batch` (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
 //! has a key) · `server_info` (what a server says about itself) · `errors` (what errors mean) · `inspect` (for
@@ -22,6 +22,7 @@ mod errors;
 mod events;
 mod guarantees;
 mod inspect;
+mod mode;
 mod names;
 mod release;
 mod renew;
@@ -31,6 +32,7 @@ mod server_info;
 mod settings;
 mod store;
 mod subscribe;
+mod upgrade;
 
 use std::sync::Arc;
 
@@ -41,6 +43,7 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 
 use crate::capabilities::stores_with;
 
@@ -66,6 +69,14 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        upgrade::upgrade(&self, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {

@@ -20,8 +20,9 @@ pub(super) const SLOTS: u16 = 16_384;
 pub(super) struct Keys {
     /// All keys in one allocation: they are computed for every request.
     text: String,
-    /// Where the first three keys end. Only Redisson's format has a fourth one.
+    /// Where the first three keys end.
     ends: [usize; 3],
+    format: Format,
 }
 
 impl Keys {
@@ -38,6 +39,7 @@ impl Keys {
             Format::Token => {
                 push_side_key(&mut text, &lock, &tag, "queue");
                 ends[2] = text.len();
+                push_side_key(&mut text, &lock, &tag, "holders");
             }
             Format::Redisson => {
                 push_redisson_key(&mut text, &lock, "redisson_lock_token");
@@ -45,7 +47,7 @@ impl Keys {
                 push_redisson_key(&mut text, &lock, "redisson_lock__channel");
             }
         }
-        Self { text, ends }
+        Self { text, ends, format }
     }
 
     /// The key of the lock itself, which other programs know too.
@@ -65,14 +67,27 @@ impl Keys {
 
     /// In Redisson's format the channel on which a release is published; in ours empty.
     pub(super) fn channel(&self) -> &str {
+        match self.format {
+            Format::Token => "",
+            Format::Redisson => self.last(),
+        }
+    }
+
+    /// Those that hold beside each other; in Redisson's format empty.
+    pub(super) fn holders(&self) -> &str {
+        match self.format {
+            Format::Token => self.last(),
+            Format::Redisson => "",
+        }
+    }
+
+    fn last(&self) -> &str {
         &self.text[self.ends[2]..]
     }
 
     /// The keys that the scripts about one lock take.
     pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
-        [self.lock(), self.hold(), self.queue(), self.channel()]
-            .into_iter()
-            .filter(|key| !key.is_empty())
+        [self.lock(), self.hold(), self.queue(), self.last()].into_iter()
     }
 }
 

@@ -23,12 +23,15 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
     let renew_batch = |batch: &Vec<usize>| {
         let item = |at: &usize| {
             let hold = &holds[*at];
-            let lock_delay = store.holds.read(hold.owner, |entry| entry.lock_delay);
+            let known = |entry: &HeldEntry| (entry.lock_delay, entry.is_beside_others);
+            let known = store.holds.read(hold.owner, known);
+            let (lock_delay, is_beside_others) = known.unwrap_or_default();
             RenewItem {
                 keys: &keys[*at],
                 owner: hold.owner,
                 ttl: hold.ttl,
-                lock_delay: lock_delay.unwrap_or(0),
+                lock_delay,
+                is_beside_others,
             }
         };
         let items: Vec<_> = batch.iter().map(item).collect();

@@ -6,11 +6,12 @@ use std::time::Duration;
 use redis::{Cmd, FromRedisValue as _, Value};
 
 use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
@@ -21,8 +22,9 @@ use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};
 use super::context::Context;
 use super::errors::{self, unexpected_reply};
+use super::mode::mode_text;
 use super::names::Keys;
-use super::scripts::{OwnerText, Text};
+use super::scripts::{ModeScripts, OwnerText, Text};
 use super::settings::Format;
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
@@ -54,6 +56,8 @@ pub(super) struct ReleaseKind {
     pub(super) is_unclean: bool,
     /// Whether the name may stay reserved after the release.
     pub(super) may_reserve: bool,
+    /// Whether it may be a hold beside others.
+    pub(super) is_beside_others: bool,
     /// The least token of the next grant.
     pub(super) next_token: Option<u64>,
 }
@@ -63,6 +67,7 @@ impl ReleaseKind {
     pub(super) const UNKNOWN: Self = Self {
         is_unclean: false,
         may_reserve: true,
+        is_beside_others: false,
         next_token: None,
     };
 }
@@ -83,6 +88,15 @@ pub(super) struct RenewItem<'a> {
     pub(super) ttl: Duration,
     /// By how much the key outlives the lease, in ms.
     pub(super) lock_delay: u64,
+    /// Whether it may be a hold beside others.
+    pub(super) is_beside_others: bool,
+}
+
+/// The reply to a request to upgrade.
+pub(super) enum UpgradeReply {
+    /// `Granted`: exclusive. `Taken`: others hold.
+    Upgraded(AcquireReply),
+    NoHold,
 }
 
 /// One lock, as the server has it.
@@ -165,6 +179,7 @@ impl Requests {
     ) -> Result<Reply<AcquireReply>, Error> {
         let _in_flight = self.batcher.enter();
         if attempt == Attempt::First
+            && request.mode == Mode::Exclusive
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
             let granted = self.granted(request, reply.sent, reply.value);
@@ -186,11 +201,16 @@ impl Requests {
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
                 .arg(Text(format_args!("{place} {is_first}")));
-            if let Some(token) = request.propose {
-                cmd.arg(token);
+            match (mode_text(request.mode), request.propose) {
+                (Some(mode), _) => drop(cmd.arg(mode)),
+                (None, Some(token)) => drop(cmd.arg(token)),
+                (None, None) => {}
             }
         };
-        let script = &connections.scripts.acquire;
+        let script = match request.mode {
+            Mode::Exclusive => &connections.scripts.acquire,
+            _ => &self.mode_scripts()?.acquire,
+        };
         let reply: Reply<Value> = connections.run(script, keys, args).await?;
         let value = match &reply.value {
             Value::Int(token) => {
@@ -282,15 +302,97 @@ impl Requests {
         connection.send(&wait).await.map_err(errors::request)
     }
 
-    /// Renews these locks with one script.
+    /// The scripts for holds that are not exclusive.
+    fn mode_scripts(&self) -> Result<&ModeScripts, Error> {
+        let scripts = self.connections.scripts.modes.as_ref();
+        scripts.ok_or_else(|| {
+            let message = "this dialect has exclusive holds only";
+            Error::new(ErrorKind::Unsupported, message)
+        })
+    }
+
+    /// Asks for the upgradable hold of the request's owner to become exclusive. May be repeated at any time.
+    pub(super) async fn upgrade(
+        &self,
+        request: &Request,
+        keys: &Keys,
+    ) -> Result<UpgradeReply, Error> {
+        let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
+        let live = millis_down(request.ttl) + millis_up(request.lock_delay);
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(live).arg(retention);
+            cmd.arg(u8::from(request.wait));
+        };
+        let script = &self.mode_scripts()?.upgrade;
+        let reply: Reply<Value> = self.connections.run(script, keys, args).await?;
+        match &reply.value {
+            Value::Int(token) => {
+                let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
+                let granted = self.granted(request, reply.sent, token);
+                Ok(UpgradeReply::Upgraded(granted))
+            }
+            Value::Array(words) if words[..] == [Value::Int(-2)] => Ok(UpgradeReply::NoHold),
+            Value::Array(words) => {
+                let taken = self.taken(request, words, reply.sent)?;
+                Ok(UpgradeReply::Upgraded(taken))
+            }
+            _ => Err(unexpected_reply()),
+        }
+    }
+
+    /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
+    pub(super) async fn downgrade(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        mode: Mode,
+    ) -> Result<bool, Error> {
+        let owner = self.owner(owner);
+        let args = |cmd: &mut Cmd| {
+            cmd.arg(&owner).arg(mode_text(mode));
+        };
+        let script = &self.mode_scripts()?.downgrade;
+        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        Ok(reply.value == 1)
+    }
+
+    /// Renews these locks, with one script for the exclusive holds and one for those that may be beside others.
     pub(super) async fn renew(&self, items: &[RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
+        let (beside, exclusive): (Vec<_>, Vec<_>) =
+            items.iter().partition(|item| item.is_beside_others);
+        if beside.is_empty() || exclusive.is_empty() {
+            return self
+                .renew_alike(&items.iter().collect::<Vec<_>>(), purpose)
+                .await;
+        }
+        let (beside, exclusive) = tokio::join!(
+            self.renew_alike(&beside, purpose),
+            self.renew_alike(&exclusive, purpose)
+        );
+        let (mut beside, mut exclusive) = (beside.into_iter(), exclusive.into_iter());
+        let renewal = |item: &RenewItem<'_>| match item.is_beside_others {
+            true => beside.next(),
+            false => exclusive.next(),
+        };
+        let renewals = items.iter().map(renewal);
+        renewals
+            .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(unexpected_reply())))
+            .collect()
+    }
+
+    async fn renew_alike(&self, items: &[&RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
         let Some(first) = items.first() else {
             return Vec::new();
         };
+        let modes = self.connections.scripts.modes.as_ref();
+        let modes = modes.filter(|_| first.is_beside_others);
         let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
         let fill = |cmd: &mut Cmd| {
             for item in items {
                 cmd.arg(item.keys.lock()).arg(item.keys.hold());
+                if modes.is_some() {
+                    cmd.arg(item.keys.holders());
+                }
             }
             for (item, owner) in items.iter().zip(&owners) {
                 let live = match purpose {
@@ -300,9 +402,12 @@ impl Requests {
                 cmd.arg(owner).arg(live).arg(token_retention(item.ttl));
             }
         };
-        let script = &self.connections.scripts.renew;
+        let (script, keys) = match modes {
+            Some(modes) => (&modes.renew, 3 * items.len()),
+            None => (&self.connections.scripts.renew, 2 * items.len()),
+        };
         let key = first.keys.lock();
-        let reply = self.connections.call(key, script, 2 * items.len(), fill);
+        let reply = self.connections.call(key, script, keys, fill);
         let reply: Result<Reply<Vec<i64>>, Error> = reply.await;
         let unknown = |err: Error| {
             items
@@ -335,7 +440,8 @@ impl Requests {
         kind: ReleaseKind,
     ) -> Result<Release, Error> {
         let _in_flight = self.batcher.enter();
-        if !kind.may_reserve && self.release_in_batch(keys, owner).await? {
+        let may_batch = !kind.may_reserve && !kind.is_beside_others;
+        if may_batch && self.release_in_batch(keys, owner).await? {
             return Ok(Release::Released);
         }
         let owner = self.owner(owner);
@@ -396,18 +502,30 @@ impl Requests {
         for keys in &keys {
             self.connections.check_slot(first, keys.lock())?;
         }
+        // Of a hold that was downgraded the mode says it, too.
+        let is_exclusive = |hold: &Hold| hold.mode == Mode::Exclusive;
+        let modes = match holds.iter().all(is_exclusive) {
+            true => None,
+            false => Some(self.mode_scripts()?),
+        };
         let fill = |cmd: &mut Cmd| {
             cmd.arg(key);
             for keys in &keys {
                 cmd.arg(keys.lock());
+                if modes.is_some() {
+                    cmd.arg(keys.holders());
+                }
             }
             for hold in holds {
                 cmd.arg(self.owner(hold.owner));
             }
             cmd.arg(value);
         };
-        let script = &self.connections.scripts.write;
-        let reply = self.connections.call(first, script, 1 + keys.len(), fill);
+        let (script, count) = match modes {
+            Some(modes) => (&modes.write, 1 + 2 * keys.len()),
+            None => (&self.connections.scripts.write, 1 + keys.len()),
+        };
+        let reply = self.connections.call(first, script, count, fill);
         let reply: Reply<i64> = reply.await?;
         Ok(reply.value == 1)
     }

@@ -30,6 +30,17 @@ pub(super) struct Scripts {
     pub(super) break_hold: Script,
     /// For many locks at once. `None`: the format has no such scripts.
     pub(super) batch: Option<BatchScripts>,
+    /// For holds that are not exclusive. `None`: the format has none.
+    pub(super) modes: Option<ModeScripts>,
+}
+
+/// For holds beside others. `renew` and `write` are also for holds that may have become exclusive.
+pub(super) struct ModeScripts {
+    pub(super) acquire: Script,
+    pub(super) upgrade: Script,
+    pub(super) downgrade: Script,
+    pub(super) renew: Script,
+    pub(super) write: Script,
 }
 
 /// `acquire` and `release` for many locks, in the common case that no lock has a queue; see `batch.rs`.
@@ -58,7 +69,29 @@ macro_rules! scripts {
         Scripts {
             $($field: script($name, include_str!(concat!("lua/", $format, "/", $file, ".lua"))),)*
             batch: None,
+            modes: None,
         }
+    }};
+}
+
+/// The scripts for holds that are not exclusive, which only our own format has.
+macro_rules! mode_scripts {
+    ($publish:literal) => {{
+        let common = concat!(
+            "local PUBLISH = '",
+            $publish,
+            "'\n",
+            include_str!("lua/token/common.lua")
+        );
+        let script =
+            |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
+        Some(ModeScripts {
+            acquire: script("acquire_mode", include_str!("lua/token/acquire_mode.lua")),
+            upgrade: script("upgrade", include_str!("lua/token/upgrade.lua")),
+            downgrade: script("downgrade", include_str!("lua/token/downgrade.lua")),
+            renew: script("renew_mode", include_str!("lua/token/renew_mode.lua")),
+            write: script("write_mode", include_str!("lua/token/write_mode.lua")),
+        })
     }};
 }
 
@@ -78,9 +111,13 @@ impl Scripts {
         type Set = LazyLock<Scripts>;
         static TOKEN: Set = Set::new(|| Scripts {
             batch: BatchScripts::token(),
+            modes: mode_scripts!("PUBLISH"),
             ..scripts!("token", "PUBLISH")
         });
-        static TOKEN_SHARD: Set = Set::new(|| scripts!("token", "SPUBLISH"));
+        static TOKEN_SHARD: Set = Set::new(|| Scripts {
+            modes: mode_scripts!("SPUBLISH"),
+            ..scripts!("token", "SPUBLISH")
+        });
         static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
         static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));
         match (format, publish) {

@@ -10,6 +10,7 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
 
@@ -41,6 +42,8 @@ pub(super) struct HeldEntry {
     pub(super) lock_delay: u64,
     /// Whether the name may stay reserved after a release.
     pub(super) may_reserve: bool,
+    /// Whether it may be a hold beside others: it was acquired as one, or has become shared.
+    pub(super) is_beside_others: bool,
     /// Whether the token was proposed: several servers are to have the same token.
     pub(super) is_proposed: bool,
     /// A release failed. The driver sends the release again, until the lease has ended.
@@ -125,6 +128,7 @@ impl Store {
             name: request.name.clone(),
             lock_delay: millis_up(request.lock_delay),
             may_reserve: may_reserve(request),
+            is_beside_others: request.mode != Mode::Exclusive,
             is_proposed: request.propose.is_some(),
             is_released: false,
         };

@@ -212,7 +212,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
 | How waiters learn of their turn | {} |
 | Order of waiters | {order} |
 | How a loss is noticed, and how late | {}{} |
-| Shared holds, permits | {}, {} |
+| Shared holds, upgradable holds, permits | {}, {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
 
 | Fault | Promise | Why | Shown by |
@@ -227,6 +227,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
         guarantees.loss,
         shown_by(evidence_of_loss(guarantees)),
         yes_no(guarantees.shared),
+        yes_no(guarantees.upgradable),
         yes_no(guarantees.permits),
         yes_no(guarantees.min_hold),
         yes_no(guarantees.lock_delay),

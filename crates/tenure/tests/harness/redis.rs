@@ -128,11 +128,11 @@ impl ServerHarness {
         let waiters = seen.iter().map(|(_, waiters)| *waiters).max().unwrap_or(0);
         let holders = match kind {
             Kind::One | Kind::Redisson | Kind::Cluster => {
-                seen.iter().flat_map(|(holder, _)| holder).count()
+                seen.iter().map(|(holders, _)| holders).sum()
             }
             // One if a client has more than half of the servers; there cannot be two such clients.
             Kind::Majority => {
-                seen.iter().flat_map(|(holder, _)| holder).count() / (servers.len() / 2 + 1)
+                seen.iter().map(|(holders, _)| holders).sum::<usize>() / (servers.len() / 2 + 1)
             }
         };
         ContenderCounts {
@@ -230,6 +230,7 @@ impl Harness for ServerHarness {
 struct Keys {
     lock: String,
     queue: String,
+    holders: String,
 }
 
 impl Keys {
@@ -255,39 +256,43 @@ impl Keys {
         };
         Self {
             queue: format!("tenure:{{{tag}}}:queue{tail}"),
+            holders: format!("tenure:{{{tag}}}:holders{tail}"),
             lock,
         }
     }
 
-    /// The holder, if there is one, and the number of waiters, on one server.
-    fn count_contenders(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
-        let holder = match server.ask(&["GET", &self.lock]) {
+    /// The number of holders and of waiters on one server.
+    fn count_contenders(&self, server: &Redis) -> (usize, usize) {
+        let holders = match server.ask(&["GET", &self.lock]) {
             // The name is reserved, and there is no holder.
-            Value::Bulk(value) if value == b"-" => None,
-            Value::Bulk(value) => Some(value),
-            _ => None,
+            Value::Bulk(value) if value == b"-" => 0,
+            // They hold beside each other. A field that begins with `-` is a reservation.
+            Value::Bulk(value) if value == b"*" => {
+                let fields = server.ask(&["HKEYS", &self.holders]).items();
+                let fields = fields.iter().map(|field| field.text());
+                fields.filter(|field| !field.starts_with('-')).count()
+            }
+            Value::Bulk(_) => 1,
+            _ => 0,
         };
         let waiters = match server.ask(&["LLEN", &self.queue]) {
             // The list has two elements for each waiter.
             Value::Int(length) => usize::try_from(length / 2).unwrap_or(0),
             _ => 0,
         };
-        (holder, waiters)
+        (holders, waiters)
     }
 
     /// Redisson's lock is a hash with its owner as the field, and a waiter subscribes to the lock's channel.
-    fn look_at_redisson(&self, server: &Redis) -> (Option<Vec<u8>>, usize) {
-        let holder = match server.ask(&["HLEN", &self.lock]) {
-            Value::Int(1) => Some(server.ask(&["HKEYS", &self.lock]).text().into_bytes()),
-            _ => None,
-        };
+    fn look_at_redisson(&self, server: &Redis) -> (usize, usize) {
+        let holders = usize::from(server.ask(&["HLEN", &self.lock]) == Value::Int(1));
         let channel = match self.lock.contains('{') {
             true => format!("redisson_lock__channel:{}", self.lock),
             false => format!("redisson_lock__channel:{{{}}}", self.lock),
         };
         let listeners = server.ask(&["PUBSUB", "NUMSUB", &channel]).items();
         let waiters = listeners.get(1).map_or(0, Value::int);
-        (holder, usize::try_from(waiters).unwrap_or(0))
+        (holders, usize::try_from(waiters).unwrap_or(0))
     }
 }
 

@@ -19,6 +19,7 @@ mod holders;
 mod leaks;
 #[cfg(feature = "redlock")]
 mod majorities;
+mod modes;
 mod proxy;
 mod refusals;
 mod restarts;

@@ -221,11 +221,18 @@ async fn what_a_table_has_not_other_stores_have() {
         }
     };
     let outcome = client.lock("x").shared().acquire().await;
-    let have = ["memory:", "file:", "etcd:", "zookeeper:", "postgres:"];
+    let have = [
+        "memory:",
+        "file:",
+        "redis:",
+        "etcd:",
+        "zookeeper:",
+        "postgres:",
+    ];
     let have_not = ["mysql:", "redlock:", "sqlite:"];
     says("sqlite has no shared holds", &have, &have_not, outcome);
     let outcome = client.lock("x").permits(3).acquire().await;
-    let have = ["memory:", "file:", "etcd:", "zookeeper:"];
+    let have = ["memory:", "file:", "redis:", "etcd:", "zookeeper:"];
     says("permits", &have, &["postgres:", "sqlite:"], outcome);
     assert!(!file.path().exists(), "refused before anything is done");
 }

@@ -27,6 +27,11 @@ local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
 end
+local all
+if holder == '*' then
+  all = settle()
+  holder, hold = redis.call('GET', LOCK), redis.call('GET', HOLD)
+end
 if not holder then
   if not serve(hold) then
     return tonumber(grant(owner, ARGV[2], ARGV[4], self, hold, '', ARGV[6] and tonumber(ARGV[6])))
@@ -41,23 +46,10 @@ if holder == owner then
   redis.call('PEXPIRE', LOCK, ARGV[2])
   return tonumber(token)
 end
-local left = redis.call('PTTL', LOCK)
+local left = all and all.left - ms or redis.call('PTTL', LOCK)
 local foreign = (holds ~= holder and holder ~= '-') and 1 or 0
 if place == '0' then
   return {0, left, foreign, 0, tonumber(token or 0)}
 end
 local entry = string.format('%d ', ms + place) .. self
-local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
-if at then
-  redis.call('LSET', QUEUE, at + 1, entry)
-else
-  at = redis.call('RPUSH', QUEUE, owner, entry) - 2
-end
--- Longer than any place is good for, so that a queue without waiters expires.
-redis.call('PEXPIRE', QUEUE, 15000)
-if not hold then
-  redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', KEEP)
-elseif string.byte(hold) ~= 43 then
-  redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
-end
-return {0, left, foreign, at / 2, tonumber(token or 0)}
+return {0, left, foreign, enqueue(owner, entry, is_first, KEEP), tonumber(token or 0)}

@@ -1,5 +1,18 @@
 -- @common
 -- ARGV: TOKEN. 1: the hold with that token was ended. 0: there is none.
+if redis.pcall('GET', LOCK) == '*' then
+  for owner, entry in pairs(read_holders().entries) do
+    if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
+      redis.call('PUBLISH', (string.gsub(string.match(entry.self, '^%d+ %d+ (%S+)'), '{%d+}:', '', 1)), 'lost ' .. owner)
+      end_holder(owner, redis.call('HGET', HOLDERS, owner), true)
+      if not settle() and redis.call('EXISTS', LOCK) == 0 then
+        serve(redis.call('GET', HOLD))
+      end
+      return 1
+    end
+  end
+  return 0
+end
 local hold = redis.call('GET', HOLD)
 local token, owner, own = string.match(hold or '', '^%+?(%d+) (%S+) %d+ %d+ %d+ (%S+)')
 if token ~= ARGV[1] or redis.pcall('GET', LOCK) ~= owner then

@@ -9,12 +9,36 @@ if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 t
   return redis.call('DEL', KEYS[1])
 end
 -- @common
+if held[1] == '*' then
+  local entry = redis.call('HGET', HOLDERS, ARGV[1])
+  if entry then
+    if tonumber(string.match(entry, '^%d+')) <= ms then
+      settle()
+      return 0
+    end
+    if not ended and held[2] and string.byte(held[2]) ~= 43 then
+      redis.call('HDEL', HOLDERS, ARGV[1])
+      if redis.call('EXISTS', HOLDERS) == 0 then
+        redis.call('DEL', LOCK)
+      end
+      return 1
+    end
+    end_holder(ARGV[1], entry, ended == '1')
+    if not settle() and redis.call('EXISTS', LOCK) == 0 then
+      serve(redis.call('GET', HOLD))
+    end
+    return 1
+  end
+end
 if held[1] ~= ARGV[1] then
   local at = redis.call('LPOS', QUEUE, ARGV[1])
   if at then
     -- Both elements of the entry become equal, so that one command removes both.
     redis.call('LSET', QUEUE, at + 1, ARGV[1])
     redis.call('LREM', QUEUE, 2, ARGV[1])
+    if held[1] == '*' then
+      settle()
+    end
   end
   return 0
 end

@@ -1,0 +1,29 @@
+-- @common
+-- ARGV: OWNER LIVE KEEP WAIT. A token: exclusive from now on. {0, ms until the first other lease ends}: others hold; with
+-- WAIT 1 the hold becomes exclusive when they have left. {-2}: the owner has no upgradable hold.
+local owner, live = ARGV[1], tonumber(ARGV[2])
+local holder = redis.pcall('GET', LOCK)
+if holder == owner then
+  redis.call('PEXPIRE', LOCK, ARGV[2])
+  return parse_hold(redis.call('GET', HOLD))
+end
+local all = holder == '*' and read_holders()
+local entry = all and all.entries[owner]
+if not entry or entry.mode ~= 'u' and entry.mode ~= 'w' then
+  return {-2}
+end
+entry.deadline = math.max(entry.deadline, ms + live)
+if all.count == 1 then
+  return tonumber(become_exclusive(owner, entry))
+end
+entry.mode = ARGV[4] == '1' and 'w' or 'u'
+all.upgrading = entry.mode == 'w' and owner
+write_holder(all, owner, entry)
+local token, mark = parse_hold(redis.call('GET', HOLD))
+if entry.mode == 'u' then
+  serve_beside(all)
+elseif mark == '' then
+  -- Requests read the holders from now on.
+  redis.call('SET', HOLD, '+' .. redis.call('GET', HOLD), 'KEEPTTL')
+end
+return {0, all.left - ms, 0, 0, token}
