@@ -9,7 +9,8 @@ use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
 use tenure_torture::processes::Program;
-use tenure_torture::runner::{self, Setup, Workload};
+use tenure_torture::runner::{self, Setup};
+use tenure_torture::worker::Workload;
 
 use crate::args::{self, Common};
 use crate::console::Console;

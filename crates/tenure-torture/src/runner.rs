@@ -17,7 +17,7 @@ use crate::processes::{Program, WorkerProcesses};
 use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
 use crate::server_url::ServerUrl;
-use crate::worker::Settings;
+use crate::worker::{Settings, Workload};
 
 /// The time between two steps of the nemesis.
 const STEP_INTERVAL: Duration = Duration::from_millis(2);
@@ -41,21 +41,6 @@ pub struct Setup {
     pub program: Program,
     /// Servers and clocks, if the caller runs them.
     pub environment: Option<Arc<dyn Environment>>,
-}
-
-/// How workers use the store.
-#[derive(Clone, Copy, Debug)]
-pub struct Workload {
-    /// The number of worker processes.
-    pub workers: usize,
-    /// The number of names that the workers share.
-    pub names: usize,
-    /// The lease of each lock.
-    pub ttl: Duration,
-    /// The longest hold of a worker.
-    pub hold: Duration,
-    /// Workers try again and again, and do not wait. Then a lock that is free by mistake is taken at once.
-    pub only_tries: bool,
 }
 
 /// The file of events in the directory of a run.
@@ -132,9 +117,7 @@ pub fn run(
             worker,
             life: 0,
             names: names.to_vec(),
-            ttl_ms: nanos(workload.ttl) / 1_000_000,
-            hold_ms: nanos(workload.hold) / 1_000_000,
-            only_tries: workload.only_tries,
+            workload,
             register: register.address(),
             events: path.clone(),
             seed: setup.seed,

@@ -18,6 +18,21 @@ use crate::random::Random;
 /// password.
 pub const VARIABLE: &str = "TENURE_TORTURE_WORKER";
 
+/// How workers use the store.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Workload {
+    /// The number of worker processes.
+    pub workers: usize,
+    /// The number of names that the workers share.
+    pub names: usize,
+    /// The lease of each lock.
+    pub ttl: Duration,
+    /// The longest hold of a worker.
+    pub hold: Duration,
+    /// Workers try again and again, and do not wait. Then a lock that is free by mistake is taken at once.
+    pub only_tries: bool,
+}
+
 /// The settings of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
@@ -29,12 +44,8 @@ pub struct Settings {
     pub life: u64,
     /// Names to lock.
     pub names: Vec<String>,
-    /// Lease, in milliseconds.
-    pub ttl_ms: u64,
-    /// Longest time to hold, in milliseconds.
-    pub hold_ms: u64,
-    /// Workers try again and again, and do not wait.
-    pub only_tries: bool,
+    /// How the store is used.
+    pub workload: Workload,
     /// The address of the register.
     pub register: SocketAddr,
     /// The log of events.
@@ -85,8 +96,8 @@ impl Tenure {
     pub async fn connect(settings: &Settings) -> Result<Self, tenure::Error> {
         Ok(Self {
             client: tenure::connect(&settings.url).await?,
-            ttl: Duration::from_millis(settings.ttl_ms),
-            only_tries: settings.only_tries,
+            ttl: settings.workload.ttl,
+            only_tries: settings.workload.only_tries,
         })
     }
 }
@@ -274,7 +285,7 @@ impl Work<'_> {
             asked,
             deadline,
         })?;
-        let longest = self.settings.hold_ms;
+        let longest = nanos(self.settings.workload.hold) / 1_000_000;
         // Three of four holds are short, so that many acquisitions happen; one of four is long enough for renewals.
         let hold = match self.random.between(0, 4) {
             0 => self.random.between(longest / 2, longest),

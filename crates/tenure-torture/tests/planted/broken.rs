@@ -88,7 +88,7 @@ impl Locks {
         Self {
             bug: bug.unwrap(),
             address: address.into(),
-            ttl: settings.ttl_ms * 1_000_000,
+            ttl: nanos(settings.workload.ttl),
             worker: settings.worker,
             life: settings.life,
             connection: Mutex::default(),

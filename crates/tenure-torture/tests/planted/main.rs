@@ -21,8 +21,8 @@ use tenure_torture::history::History;
 use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
-use tenure_torture::runner::{self, Setup, Workload};
-use tenure_torture::worker::VARIABLE;
+use tenure_torture::runner::{self, Setup};
+use tenure_torture::worker::{VARIABLE, Workload};
 
 /// The worker process, and not a test: the harness starts this program again with the name of this function.
 #[test]
