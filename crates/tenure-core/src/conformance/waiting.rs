@@ -211,7 +211,12 @@ pub(super) async fn a_release_wakes_one(case: Arc<Case>) -> Verdict {
         let task = async move { granted.send(lock.acquire().await) };
         waiting.push(case.start(task).await);
     }
-    case.until_waiting(&name, CLIENTS).await?;
+    tokio::select! {
+        all_wait = case.until_waiting(&name, CLIENTS) => all_wait?,
+        ended = grants.recv() => {
+            return Err(Failure::new(format_args!("a wait ended: {ended:?}")));
+        }
+    }
     guard.release().await?;
     for left in (0..CLIENTS).rev() {
         let Some(guard) = case
