@@ -83,7 +83,9 @@ fn what_the_store_cannot_do_is_refused_and_nothing_is_run() {
     let Some(store) = RedisStore::start() else {
         return;
     };
+    let url = format!("{}?dialect=redisson&restart_guard=off", store.server.url());
     for option in [&["--shared"][..], &["--permits", "2"]] {
+        let store = Store::at(url.clone());
         let arguments = [&["run"], option, &["x", "--", "echo", "ran"]].concat();
         let output = store.output(&arguments);
         let message = text(&output.stderr);
@@ -94,6 +96,34 @@ fn what_the_store_cannot_do_is_refused_and_nothing_is_run() {
         );
     }
     assert_eq!(store.server.order(&["DBSIZE"]).int(), 0);
+}
+
+/// Readers run beside each other and permits are limited, by what the server says and not by this process.
+#[test]
+fn readers_and_permits_run_beside_each_other() {
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    let reader = ["--shared", "x"];
+    let permit = ["--permits", "1", "p"];
+    let tries = |option: &[&str]| {
+        let arguments = [&["run", "-n"], option, &["--", "true"]].concat();
+        store.output(&arguments).status.code()
+    };
+    let script = "echo up; read line; exit 0";
+    let mut reading = store.start_run(&["--shared"], "x", script);
+    let mut working = store.start_run(&["--permits", "1"], "p", script);
+    assert_eq!((reading.line(), working.line()), ("up".into(), "up".into()));
+    assert_eq!(tries(&reader), Some(0));
+    assert_eq!(tries(&["x"]), Some(75));
+    assert_eq!(tries(&permit), Some(75));
+    for mut process in [reading, working] {
+        process.close_input();
+        assert_eq!(process.code(), 0);
+    }
+    assert_eq!(tries(&["x"]), Some(0));
+    assert_eq!(tries(&permit), Some(0));
+    assert_eq!(store.server.order(&["EXISTS", "x", "p"]).int(), 0);
 }
 
 #[test]
