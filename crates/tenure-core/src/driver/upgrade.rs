@@ -57,7 +57,13 @@ impl Held {
                 () = self.driver.closed.raised() => return Err(closed()),
             },
         };
-        upgrading.settle(answer)
+        let is_upgraded = upgrading.settle(answer)?;
+        if wait && !is_upgraded {
+            // A request that waits and was not stopped is refused only when the store has no such hold.
+            self.clone().found_gone();
+            return Err(self.lost_error());
+        }
+        Ok(is_upgraded)
     }
 
     /// Makes an exclusive or upgradable hold shared. Waits for nothing but the answer of the store; a future that is
@@ -305,5 +311,26 @@ impl Drop for Downgrading {
             driver.downgrade_until_definite(hold, Mode::Shared).await;
             drop(permit);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::error::ErrorKind;
+    use crate::{Client, Mode, memory};
+
+    /// A store that has no such hold any more does not make the guard exclusive.
+    #[tokio::test]
+    async fn an_upgrade_of_a_hold_that_the_store_has_not_is_an_error() {
+        let store = memory::Backend::with_virtual_clock();
+        let client = Client::from_backend(store.clone()).unwrap();
+        let lock = client.lock("n").ttl(Duration::from_secs(30));
+        let guard = lock.upgradable().acquire().await.unwrap();
+        assert_eq!(store.expire("n").unwrap(), 1);
+        let upgraded = guard.upgrade().await;
+        assert_eq!(upgraded.map_err(|err| err.kind()), Err(ErrorKind::Lost));
+        assert!(!guard.is_held() && guard.mode() == Mode::Upgradable);
     }
 }

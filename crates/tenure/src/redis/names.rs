@@ -73,7 +73,7 @@ impl Keys {
         }
     }
 
-    /// Those that hold beside each other; in Redisson's format empty.
+    /// The holders beside each other; in Redisson's format empty.
     pub(super) fn holders(&self) -> &str {
         match self.format {
             Format::Token => self.last(),

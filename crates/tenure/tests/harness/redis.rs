@@ -266,7 +266,7 @@ impl Keys {
         let holders = match server.ask(&["GET", &self.lock]) {
             // The name is reserved, and there is no holder.
             Value::Bulk(value) if value == b"-" => 0,
-            // They hold beside each other. A field that begins with `-` is a reservation.
+            // Several hold beside each other. A field that begins with `-` is a reservation.
             Value::Bulk(value) if value == b"*" => {
                 let fields = server.ask(&["HKEYS", &self.holders]).items();
                 let fields = fields.iter().map(|field| field.text());

@@ -42,7 +42,7 @@ pub(in crate::logic) struct Hold {
     pub(in crate::logic) expires: Time,
     pub(in crate::logic) min_hold: Duration,
     pub(in crate::logic) lock_delay: Duration,
-    /// It is upgradable, and is to become exclusive as soon as all other holds have ended.
+    /// The hold is upgradable, and is to become exclusive as soon as all other holds have ended.
     pub(in crate::logic) is_upgrading: bool,
 }
 

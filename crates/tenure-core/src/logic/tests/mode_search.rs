@@ -85,7 +85,7 @@ impl Image {
         let mut steps = vec![Step::Release, Step::Upgrade, Step::TryUpgrade];
         steps.extend([Mode::Shared, Mode::Upgradable].map(Step::Downgrade));
         if *mode == Mode::Exclusive {
-            // It is exclusive already, so that these change nothing.
+            // The hold is exclusive already, so that an upgrade changes nothing.
             steps.retain(|step| !matches!(step, Step::Upgrade | Step::TryUpgrade));
         }
         steps

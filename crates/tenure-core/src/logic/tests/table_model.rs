@@ -32,7 +32,7 @@ enum ActorState {
 struct Actor {
     ask: LockRequest,
     state: ActorState,
-    /// It holds, and waits to become exclusive.
+    /// The actor holds, and waits to become exclusive.
     wants_all: bool,
 }
 
