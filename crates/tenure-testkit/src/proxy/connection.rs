@@ -22,7 +22,7 @@ const SLOW_BYTES: usize = 20;
 const REPLY_GAP: Duration = Duration::from_millis(50);
 
 /// How the reply to a request is found.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ReplyId {
     /// The request has no reply, or the message is no reply.
     #[default]
@@ -66,6 +66,11 @@ pub(super) trait Protocol: Send + 'static {
 
     /// The error that the server would answer to this message, for [`Fault::Answer`].
     fn error(&self, message: &[u8], text: &str) -> Vec<u8>;
+
+    /// What the server gets instead of this message.
+    fn forwarded(&self, message: Vec<u8>) -> Vec<u8> {
+        message
+    }
 
     /// Whether a fault that is planned for `kind` happens to this request.
     fn fits(&self, kind: &str, request: &Request, _message: &[u8]) -> bool {
@@ -172,6 +177,7 @@ impl<P: Protocol> Connection<P> {
                 if let Some(later) = self.decide(request, &message)? {
                     let due = Instant::now() + later + self.control.delay(Direction::Up);
                     let pause = Duration::ZERO;
+                    let message = lock(&self.protocol).forwarded(message);
                     // An error means that the server has closed the connection, which ends it.
                     let _ = to.send(Delivery::Bytes {
                         due,

@@ -23,7 +23,7 @@ impl Proxy {
     }
 }
 
-/// What a request does: `acquire`, `release`, `renew` (the look at keys), `write`, `rest`, `sweep`, `grant`, `revoke`,
+/// What a request does: `acquire`, `release`, `renew` (the look at keys), `change` (a new value of a key), `write`, `rest`, `sweep`, `grant`, `revoke`,
 /// `keep-alive`, `left`, `watch`, `look`, or the name of its method. (The messages of a stream after its first answer
 /// are no requests; they are blocked as `events`.)
 fn kind(path: &str, body: &[u8]) -> String {
@@ -63,6 +63,7 @@ fn txn_kind(mut message: &[u8]) -> &'static str {
     match operations[..] {
         [2, ..] if creates => "acquire",
         [2] if conditions > 0 && !has_failure => "write",
+        [2] if conditions > 0 => "change",
         [3] => "release",
         [3, ..] => "sweep",
         _ => "renew",
@@ -223,6 +224,8 @@ async fn exchange(
     let receive = async {
         match response.await {
             Ok(response) => reply(control, response, plan, respond).await,
+            // The client gave up this one request, for example a watch that was just opened.
+            Err(err) if err.is_reset() => Outcome::Done,
             Err(_) => Outcome::Cut,
         }
     };

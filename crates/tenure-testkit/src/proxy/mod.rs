@@ -16,3 +16,4 @@ mod text;
 mod zookeeper;
 
 pub use control::{Direction, Fault, Planner, Proxy};
+pub use redis::Mistake;

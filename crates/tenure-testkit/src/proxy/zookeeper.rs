@@ -124,6 +124,7 @@ fn kind(opcode: i32) -> Option<&'static str> {
     Some(match opcode {
         opcode::CREATE | opcode::CREATE2 => "acquire",
         opcode::CREATE_CONTAINER => "parents",
+        opcode::SET_DATA => "change",
         opcode::MULTI => "renew",
         opcode::DELETE => "release",
         opcode::GET_CHILDREN | opcode::GET_CHILDREN2 => "list",
