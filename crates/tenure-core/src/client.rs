@@ -8,10 +8,11 @@ use crate::entry::LockKey;
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
-use crate::lock::{Lock, Target};
+use crate::lock::Lock;
 use crate::lost::Loss;
 use crate::name::LockName;
 use crate::owner::Owner;
+use crate::target::Target;
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
 /// queue per name.
@@ -32,6 +33,15 @@ impl Client {
         Ok(Self {
             driver: Driver::new(Arc::new(backend))?,
         })
+    }
+
+    /// Says where the store is, in the same words in every process that uses it: [`Lock::both`] takes the locks of two
+    /// stores in the order of their addresses. Only the first address counts. `tenure::connect` says the address; a client
+    /// of a backend that you made has none, and is ordered by the name of its backend.
+    #[must_use]
+    pub fn with_address(self, address: impl Into<String>) -> Self {
+        self.driver.set_address(address.into());
+        self
     }
 
     /// Calls `callback` for every lock that this client or a clone of it loses: one place for alarms and logs.

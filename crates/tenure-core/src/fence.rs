@@ -52,7 +52,8 @@ pub enum Condition {
 pub struct EtcdCompare {
     /// The lock's key.
     pub key: Vec<u8>,
-    /// The create revision that the key must have; it is also the fencing token.
+    /// The create revision that the key must have. For an exclusive hold that was never upgradable it is also the fencing
+    /// token.
     pub create_revision: i64,
 }
 

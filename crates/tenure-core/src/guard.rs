@@ -16,7 +16,9 @@ use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
 
-/// A lock that is held: one name, or several that were taken together.
+/// A lock that is held: one name, several that were taken together, or the locks of two stores.
+///
+/// What is said here of several names is true of two stores as well.
 ///
 /// The hold lasts until [`release`](Guard::release), until the guard is dropped, or until it is
 /// [`lost`](Guard::lost), whichever comes first. Until then it is renewed in the background.
@@ -39,6 +41,8 @@ enum Entries {
     One(Entry),
     /// In canonical order; at least one.
     Many(Vec<Entry>),
+    /// The guards of [`Lock::both`](crate::Lock::both), in the order of its arguments.
+    Two(Box<[Guard; 2]>),
 }
 
 impl Guard {
@@ -46,9 +50,17 @@ impl Guard {
         Self::new(Entries::One(entry))
     }
 
-    pub(crate) fn many(entries: Vec<Entry>) -> Self {
+    /// A guard of these entries, at least one, in canonical order.
+    pub(crate) fn of(mut entries: Vec<Entry>) -> Self {
         debug_assert!(!entries.is_empty(), "BUG: a guard holds something");
-        Self::new(Entries::Many(entries))
+        match entries.len() {
+            1 => Self::one(entries.remove(0)),
+            _ => Self::new(Entries::Many(entries)),
+        }
+    }
+
+    pub(crate) fn of_two(a: Self, b: Self) -> Self {
+        Self::new(Entries::Two(Box::new([a, b])))
     }
 
     fn new(entries: Entries) -> Self {
@@ -59,29 +71,51 @@ impl Guard {
         }
     }
 
-    fn all(&self) -> &[Entry] {
+    fn all(&self) -> impl Iterator<Item = &Entry> {
+        let slices = match &self.entries {
+            Entries::Two(guards) => [guards[0].own(), guards[1].own()],
+            _ => [self.own(), &[]],
+        };
+        slices.into_iter().flatten()
+    }
+
+    /// The entries of a guard of one store.
+    fn own(&self) -> &[Entry] {
         match &self.entries {
             Entries::One(entry) => std::slice::from_ref(entry),
             Entries::Many(entries) => entries,
+            // A lock of two stores is no part of another one.
+            Entries::Two(guards) => guards[0].own(),
         }
     }
 
     fn first(&self) -> &Entry {
-        &self.all()[0]
+        &self.own()[0]
+    }
+
+    /// The guards of the two locks of [`Lock::both`](crate::Lock::both), in the order of its arguments: each has a token and
+    /// can [write](Guard::put) in its store. `None` for every other guard.
+    ///
+    /// Both end with this guard. Each of them says what became of its own lock; this guard is lost as soon as one is.
+    pub fn both(&self) -> Option<(&Self, &Self)> {
+        match &self.entries {
+            Entries::Two(guards) => Some((&guards[0], &guards[1])),
+            _ => None,
+        }
     }
 
     /// Whether no name was taken from the store for this guard: the owner held all of them already.
     pub(crate) fn is_reentry(&self) -> bool {
-        self.all().iter().all(Entry::is_reentry)
+        self.all().all(Entry::is_reentry)
     }
 
     /// The name that is held; if there are several, the first one in byte order.
-    /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired.
+    /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired; see [`names`](Guard::names).
     pub fn name(&self) -> &LockName {
         self.first().held().name()
     }
 
-    /// The mode in which the name is held.
+    /// The mode in which the name is held. Of two stores: that of the first lock.
     pub fn mode(&self) -> Mode {
         self.first().held().mode()
     }
@@ -92,10 +126,15 @@ impl Guard {
         FencingToken::new(self.first().held().token())
     }
 
-    /// Every name with its fencing token, in byte order of the names.
+    /// Every name that is held, in byte order; of two stores in the order of the arguments of
+    /// [`Lock::both`](crate::Lock::both).
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.all().map(|entry| entry.held().name())
+    }
+
+    /// Every name with its fencing token, in the order of [`names`](Guard::names).
     pub fn tokens(&self) -> impl Iterator<Item = (&LockName, FencingToken)> {
         self.all()
-            .iter()
             .map(|entry| (entry.held().name(), FencingToken::new(entry.held().token())))
     }
 
@@ -105,9 +144,9 @@ impl Guard {
         self.first().held().owner()
     }
 
-    /// The identity of each name's hold, in byte order of the names.
+    /// The identity of each name's hold, in the order of [`names`](Guard::names).
     pub fn owner_ids(&self) -> impl Iterator<Item = OwnerId> {
-        self.all().iter().map(|entry| entry.held().owner())
+        self.all().map(|entry| entry.held().owner())
     }
 
     /// Time until the local deadline, after which the lock counts as lost. Zero when the hold is lost,
@@ -117,7 +156,6 @@ impl Guard {
     /// Reads the clock, so it is right even when the runtime is blocked.
     pub fn remaining(&self) -> Duration {
         self.all()
-            .iter()
             .map(|entry| entry.held().remaining())
             .min()
             .unwrap_or(Duration::ZERO)
@@ -232,7 +270,6 @@ impl Guard {
     {
         let mut all: Vec<Pin<Box<F>>> = self
             .all()
-            .iter()
             .map(|entry| Box::pin(each(entry.held().clone())))
             .collect();
         std::future::poll_fn(move |cx| {
@@ -250,9 +287,15 @@ impl Guard {
         self.explainer()(err)
     }
 
+    /// The store that answers for this guard: of several names the one that is lost, else the first.
+    fn affected(&self) -> &Entry {
+        let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));
+        self.all().find(is_lost).unwrap_or(self.first())
+    }
+
     /// The same, for a time when the guard is gone.
     pub(crate) fn explainer(&self) -> impl Fn(Error) -> Error + Send + use<> {
-        let held = self.first().held().clone();
+        let held = self.affected().held().clone();
         move |err| held.explain(err, Step::Renew)
     }
 
@@ -287,36 +330,47 @@ impl Guard {
     }
 
     async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
-        let all: Vec<_> = self.all().iter().map(Entry::held).collect();
+        if let Entries::Two(_) = &self.entries {
+            let message = "a guard of two stores cannot choose the store; write with one of the guards that `both` gives";
+            let err = Error::new(ErrorKind::Invalid, message).with_step(Step::Write);
+            return Err(self.explained(err));
+        }
+        let all: Vec<_> = self.all().map(Entry::held).collect();
         Held::write(&all, key.to_owned(), value).await
     }
 
     /// The lock as it is stored in etcd, for a transaction of your own that shall take effect only while the lock is
-    /// held: add [`compare`](EtcdLock::compare) to the transaction's conditions. `None`: the lock is in another store.
+    /// held: add [`compare`](EtcdLock::compare) to the transaction's conditions. `None`: the lock is in another store, or in two.
     ///
     /// The conditions are plain data, so that this crate depends on no version of a client crate.
     /// With the crate `etcd-client` a condition is
     /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
     pub fn etcd(&self) -> Option<EtcdLock> {
+        if let Entries::Two(_) = &self.entries {
+            return None;
+        }
         let compare = |entry: &Entry| match entry.held().condition()? {
             Condition::Etcd(compare) => Some(compare),
             _ => None,
         };
-        let all: Option<Vec<_>> = self.all().iter().map(compare).collect();
+        let all: Option<Vec<_>> = self.all().map(compare).collect();
         all.map(EtcdLock::new)
     }
 
     /// The lock as it is stored in ZooKeeper, for a `multi` of your own that shall take effect only while the lock is
-    /// held: add [`check`](ZooKeeperLock::check) to its operations. `None`: the lock is in another store.
+    /// held: add [`check`](ZooKeeperLock::check) to its operations. `None`: the lock is in another store, or in two.
     ///
     /// The checks are plain data, so that this crate depends on no version of a client crate.
     /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
     pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
+        if let Entries::Two(_) = &self.entries {
+            return None;
+        }
         let check = |entry: &Entry| match entry.held().condition()? {
             Condition::ZooKeeper(check) => Some(check),
             _ => None,
         };
-        let all: Option<Vec<_>> = self.all().iter().map(check).collect();
+        let all: Option<Vec<_>> = self.all().map(check).collect();
         all.map(ZooKeeperLock::new)
     }
 
@@ -373,7 +427,7 @@ impl Guard {
     fn only_entry(&self, what: &str) -> Result<&Entry, Error> {
         match &self.entries {
             Entries::One(entry) => Ok(entry),
-            Entries::Many(_) => Err(self.explained(Error::new(
+            Entries::Many(_) | Entries::Two(_) => Err(self.explained(Error::new(
                 ErrorKind::Invalid,
                 format!("a guard of several names cannot {what}; acquire the name alone"),
             ))),
@@ -383,11 +437,12 @@ impl Guard {
     /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
     /// that takes.
     pub(crate) fn abandon(self) -> Duration {
-        let left = self.all().iter().map(|entry| entry.held().abandon());
+        let left = self.all().map(|entry| entry.held().abandon());
         left.max().unwrap_or_default()
     }
 
-    /// Releases the lock. With several names all are released, the last one acquired first, even if one release fails.
+    /// Releases the lock. With several names all are released, the last one acquired first, even if one release fails;
+    /// two stores are asked at the same time.
     ///
     /// With a re-entrant [`Owner`](crate::Owner) only the last guard releases the lock; the other guards only end.
     ///
@@ -402,6 +457,7 @@ impl Guard {
         let mut entries = match self.entries {
             Entries::One(entry) => return entry.release().await,
             Entries::Many(entries) => entries,
+            Entries::Two(guards) => return release_two(*guards).await,
         };
         let mut first_error = Ok(());
         while let Some(entry) = entries.pop() {
@@ -411,6 +467,21 @@ impl Guard {
             }
         }
         first_error
+    }
+}
+
+/// Asks both stores at the same time, each in the runtime of its client. A loss is the more important error.
+async fn release_two([a, b]: [Guard; 2]) -> Result<(), Error> {
+    let driver_of = |guard: &Guard| guard.first().held().driver().clone();
+    let (driver_a, driver_b) = (driver_of(&a), driver_of(&b));
+    let released = tokio::join!(
+        driver_a.within(Box::pin(a.release())),
+        driver_b.within(Box::pin(b.release()))
+    );
+    match released {
+        (Err(a), Err(b)) if b.is_lost() && !a.is_lost() => Err(b),
+        (Err(err), _) | (Ok(()), Err(err)) => Err(err),
+        (Ok(()), Ok(())) => Ok(()),
     }
 }
 

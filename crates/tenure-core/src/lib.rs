@@ -48,13 +48,18 @@ mod driver;
 
 // What users touch.
 mod after;
+mod both;
 mod client;
+mod contender;
 mod entry;
 mod guard;
 mod lock;
 mod owner;
 #[cfg(feature = "serde")]
 mod serialize;
+mod several;
+mod store_lock;
+mod target;
 #[cfg(feature = "sqlx")]
 pub mod transaction;
 

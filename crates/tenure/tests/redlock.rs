@@ -425,12 +425,12 @@ async fn check_says_what_is_wrong_with_which_node() {
 #[tokio::test]
 async fn refusals_say_why() {
     let client = client(&nodes(3));
-    let err = client.lock("a").shared().acquire().await.unwrap_err();
+    let err = client.lock("a").permits(2).acquire().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
     assert!(err.to_string().contains("a majority"), "{err}");
     assert!(err.to_string().contains("`etcd:`"), "{err}");
-    let err = client.lock("a").permits(2).acquire().await.unwrap_err();
-    assert!(err.to_string().contains("a majority"), "{err}");
+    let err = client.lock("a").fair(true).acquire().await.unwrap_err();
+    assert!(err.to_string().contains("different orders"), "{err}");
     let guarantees = client.guarantees();
     let cell = guarantees.cell(Fault::HolderPaused).unwrap();
     assert_eq!(cell.promise, Promise::Claims);

@@ -8,7 +8,7 @@ use super::interface::{
     unsupported_write,
 };
 use super::loss_notifier::LossNotifier;
-use super::messages::{Answer, Hold, Release, Renewal, Request};
+use super::messages::{AllAnswer, Answer, Hold, Release, Renewal, Request};
 use crate::error::Error;
 use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
@@ -45,6 +45,15 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
         self: Arc<Self>,
         request: Arc<Request>,
     ) -> impl Future<Output = Result<Answer, Error>> + Send;
+
+    /// See [`Backend::acquire_all`].
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> impl Future<Output = Result<AllAnswer, Error>> + Send {
+        drop(requests);
+        std::future::ready(Ok(AllAnswer::OneByOne))
+    }
 
     /// See [`Backend::upgrade`].
     fn upgrade(
@@ -83,7 +92,7 @@ pub trait AsyncBackend: Send + Sync + Sized + 'static {
         self: Arc<Self>,
         hold: Hold,
         token: u64,
-    ) -> impl Future<Output = Result<bool, Error>> + Send {
+    ) -> impl Future<Output = Result<Option<u64>, Error>> + Send {
         let _ = (hold, token);
         std::future::ready(Err(unsupported_raise()))
     }
@@ -159,6 +168,10 @@ impl<S: AsyncBackend> Backend for Arc<S> {
         Box::pin(S::acquire(self.clone(), request))
     }
 
+    fn acquire_all(&self, requests: Vec<Arc<Request>>) -> BoxFuture<Result<AllAnswer, Error>> {
+        Box::pin(S::acquire_all(self.clone(), requests))
+    }
+
     fn upgrade(&self, hold: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         Box::pin(S::upgrade(self.clone(), hold, request))
     }
@@ -179,7 +192,7 @@ impl<S: AsyncBackend> Backend for Arc<S> {
         S::ends_by_itself(self, hold)
     }
 
-    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
+    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
         Box::pin(S::raise(self.clone(), hold, token))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::finding::Finding;
 use super::loss_notifier::LossNotifier;
-use super::messages::{Answer, Grant, Hold, Release, Renewal, Request};
+use super::messages::{AllAnswer, Answer, Grant, Hold, Release, Renewal, Request};
 use crate::error::{Error, ErrorKind};
 use crate::fence::Condition;
 use crate::guarantees::{Capability, Guarantees};
@@ -44,6 +44,17 @@ pub trait Backend: Send + Sync + 'static {
     /// after `Busy` nothing of this request is left in the store.
     /// An error of kind `Indeterminate` means that something may be left; with any other error nothing is.
     fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>>;
+
+    /// Takes the names of all these requests, at least two and no name twice, if each is free at this moment and has no
+    /// waiters; otherwise none of them. One step in the store: nothing comes between two of the names.
+    ///
+    /// The requests do not wait, differ in name and owner only, and are stopped together. Grants and errors are as those of
+    /// [`acquire`](Backend::acquire): after an `Indeterminate` error the driver releases each owner until the answer is
+    /// definite. [`AllAnswer::OneByOne`], the default, makes the driver acquire the names one after the other.
+    fn acquire_all(&self, requests: Vec<Arc<Request>>) -> BoxFuture<Result<AllAnswer, Error>> {
+        drop(requests);
+        Box::pin(std::future::ready(Ok(AllAnswer::OneByOne)))
+    }
 
     /// Whether [`acquire_now`](Backend::acquire_now) and [`release_now`](Backend::release_now) may have an answer.
     /// `false`: they are never called.
@@ -102,9 +113,11 @@ pub trait Backend: Send + Sync + 'static {
         true
     }
 
-    /// Raises the token of the hold, so that later grants of the name get greater tokens than `token`. `false`: the hold is
-    /// not there any more. For backends that are made of backends.
-    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
+    /// Raises the token of the hold to `token`, so that later grants of the name get greater tokens, and returns the token
+    /// that the hold has now. That is a greater one if the hold has it already, or if `token` is not greater than every
+    /// token that another hold beside this one has or had. `None`: the hold is not there any more. For backends that are
+    /// made of backends.
+    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
         let _ = (hold, token);
         Box::pin(std::future::ready(Err(unsupported_raise())))
     }

@@ -34,6 +34,8 @@ pub struct Request {
     pub lock_delay: Duration,
     /// The shortest lease to answer with, at most the ttl; a hand-over may bring less than the ttl.
     pub min_lease: Duration,
+    /// Whether the driver renews the hold; otherwise the hold ends with the lease that the answer has.
+    pub is_renewed: bool,
     /// The fencing token to grant under, unless the name's next one is greater: for a backend that is
     /// made of backends and wants the same token from all of them. `None`: the store's own choice.
     pub propose: Option<u64>,
@@ -56,6 +58,7 @@ impl Request {
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
             min_lease: Duration::ZERO,
+            is_renewed: false,
             propose: None,
             holder: Arc::default(),
             stop: Flag::new(),
@@ -82,6 +85,18 @@ pub enum Answer {
     Granted(Grant),
     /// Another client holds the name, or the request was stopped.
     Busy,
+}
+
+/// The outcome of a request for several names at once.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum AllAnswer {
+    /// We hold all names; one grant for each, in the order of the requests.
+    Granted(Vec<Grant>),
+    /// The name of the request at this position is not free, or has waiters. Nothing of the requests is left.
+    Busy(usize),
+    /// The store cannot decide about these names in one step. Nothing was done.
+    OneByOne,
 }
 
 /// The name was granted.
@@ -138,6 +153,9 @@ pub struct Hold {
     pub ttl: Duration,
     /// The hold ended before this release, so its end is not clean (`lock_delay` applies).
     pub unclean: bool,
+    /// The hold is given back and was never used, so the name does not stay reserved (`min_hold`, `lock_delay`): for
+    /// backends that are made of backends.
+    pub unused: bool,
 }
 
 impl Hold {
@@ -150,6 +168,7 @@ impl Hold {
             token: 0,
             ttl: Duration::ZERO,
             unclean: false,
+            unused: false,
         }
     }
 
@@ -162,6 +181,7 @@ impl Hold {
             token,
             ttl: request.ttl,
             unclean: false,
+            unused: false,
         }
     }
 }

@@ -34,4 +34,4 @@ pub use self::adapter::AsyncBackend;
 pub use self::finding::{Finding, Severity};
 pub use self::interface::{Backend, BoxFuture};
 pub use self::loss_notifier::{LossListener, LossNotifier};
-pub use self::messages::{Answer, Grant, Hold, Release, Renewal, Request};
+pub use self::messages::{AllAnswer, Answer, Grant, Hold, Release, Renewal, Request};

@@ -2,7 +2,8 @@
 
 use super::behaviour::Behaviour;
 use super::{
-    ending, faults, holding, identity, many, modes, names, needs, reentrance, upgrade, waiting,
+    ending, faults, holding, identity, many, mode_matrix, modes, names, needs, reentrance, upgrade,
+    waiting,
 };
 
 /// One line per behaviour: `theme::name`, the number of the rule, and what the behaviour needs of store and harness.
@@ -113,11 +114,17 @@ behaviours! {
     modes::a_permit_goes_to_the_next_waiter, "8", permits;
     modes::permits_and_exclusive_never_meet, "1", permits;
 
+    mode_matrix::no_two_holders_conflict, "1", nothing;
+    mode_matrix::a_queue_of_all_modes_is_served_in_order, "10", fair;
+    mode_matrix::tokens_grow_from_mode_to_mode, "7", nothing;
+    mode_matrix::each_holder_is_shown_with_its_mode, "18", nothing;
+    mode_matrix::one_of_several_holders_is_broken, "13", nothing;
+
     upgrade::an_upgradable_holder_goes_with_shared_holders, "1", upgradable;
     upgrade::an_upgrade_lets_no_writer_in_between, "10", upgradable;
     upgrade::an_upgrade_without_other_holders_is_immediate, "7", upgradable;
     upgrade::a_dropped_upgrade_leaves_an_upgradable_hold, "15", upgradable;
-    upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold, "15", upgradable & lost_requests;
+    upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold, "15", upgradable & lost_requests & outlives_connections;
     upgrade::an_upgrade_ends_with_its_hold, "5", upgradable;
     upgrade::a_downgrade_lets_readers_in, "10", upgradable;
     upgrade::a_change_of_mode_that_cannot_be_is_refused, "20", upgradable;
@@ -128,14 +135,23 @@ behaviours! {
     many::lock_all_notices_a_loss_while_it_waits, "3", nothing;
     many::lock_all_keeps_one_wait_for_all, "12", nothing;
     many::a_dropped_lock_all_leaves_nothing, "15", nothing;
+    many::lock_all_at_once_and_one_by_one_exclude_each_other, "1", nothing;
+    many::lock_all_without_an_answer_leaves_nothing, "15", lost_requests;
     many::lock_any_takes_whichever_is_free, "1", nothing;
     many::lock_any_waits_for_whichever_comes_first, "8", nothing;
     many::a_dropped_lock_any_leaves_nothing, "15", nothing;
+    many::k_of_takes_k_names_or_none, "1", nothing;
+    many::k_of_waits_until_k_names_are_free, "8", nothing;
+    many::k_of_in_many_clients_does_not_deadlock, "1", nothing;
+    many::k_of_does_not_block_others_with_what_it_cannot_use, "8", fair;
+    many::a_dropped_k_of_leaves_nothing, "15", nothing;
 
     faults::a_killed_holder_frees_the_lock, "16", processes;
+    faults::a_killed_holder_in_each_mode_frees_its_place, "16", processes;
     faults::tokens_grow_over_crashes, "7", processes;
     faults::lock_delay_reserves_after_a_crash, "16a", processes & lock_delay;
     faults::a_killed_waiter_does_not_block_the_queue, "11", processes;
+    faults::a_killed_waiter_in_each_mode_is_skipped, "11", processes;
     faults::a_stopped_waiter_does_not_keep_the_lock_from_others, "11", processes;
     faults::a_paused_holder_behaves_as_promised, "5", processes & survives_pause;
     faults::processes_exclude_each_other, "1", processes;

@@ -7,10 +7,13 @@ use std::time::Duration;
 
 use crate::LostReason;
 use crate::guarantees::Fault;
+use crate::options::Mode;
 
 use super::case::{Case, expect_greater};
 use super::failure::{Failure, Verdict, check};
+use super::history::may_be_together;
 use super::lock_holder::LockHolder;
+use super::mode_matrix::{in_mode, modes_of};
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).
 const GRACE: Duration = Duration::from_secs(1);
@@ -48,6 +51,69 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
             }
             None => case.acquire_within(limit, &lock).await??,
         };
+        expect_greater(&guard, token)?;
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// The option of the helper program for that mode.
+fn mode_option(mode: Mode) -> Option<String> {
+    match mode {
+        Mode::Exclusive => None,
+        Mode::Shared => Some("shared".into()),
+        Mode::Upgradable => Some("upgradable".into()),
+        Mode::Permits { limit } => Some(format!("permits={limit}")),
+    }
+}
+
+/// Starts the helper program in that mode, with the ttl of the case, or with one that does not matter where no lease runs.
+fn start_in_mode(case: &Case, name: &str, mode: Mode) -> Result<LockHolder, Failure> {
+    let mode = mode_option(mode);
+    let mut options = mode.as_deref().map_or(vec![], |mode| vec!["--mode", mode]);
+    if !case.harness().leases() {
+        options.extend(["--ttl", "3600s"]);
+    }
+    LockHolder::start(case, name, &options)
+}
+
+/// Rule 16: the place of a killed holder is free within ttl + 1 s, whatever its mode was, and a holder that was beside it
+/// keeps its hold.
+pub(super) async fn a_killed_holder_in_each_mode_frees_its_place(case: Arc<Case>) -> Verdict {
+    let (client, other, name) = case.two_clients("killed-mode").await?;
+    let limit = case.ttl() + GRACE;
+    let modes = modes_of(&case.guarantees());
+    for mode in &modes {
+        let mut helper = start_in_mode(&case, &name, *mode)?;
+        let token = case.soon("the helper holds", helper.held()).await??;
+        let beside = modes.iter().find(|it| may_be_together(**it, *mode));
+        let beside = match beside {
+            Some(beside) => {
+                let lock = in_mode(other.lock(&name).ttl(case.ttl()), *beside);
+                let refused = Failure::new(format_args!("{beside} is refused beside {mode}"));
+                Some(lock.try_acquire().await?.ok_or(refused)?)
+            }
+            None => None,
+        };
+        let lock = client.lock(&name).ttl(case.ttl());
+        let waiting = case.start_acquire(lock).await;
+        case.until_waiting(&name, 1).await?;
+        helper.kill()?;
+        if let Some(beside) = beside {
+            case.in_time(limit, "one holder is left", async {
+                while other.inspect(&name).await?.holds.len() > 1 {
+                    case.look_again().await;
+                }
+                Ok::<_, Failure>(())
+            })
+            .await??;
+            check!(!waiting.is_finished(), "exclusive beside {}", beside.mode());
+            check!(beside.is_held(), "lost by the end of a {mode} holder");
+            beside.release().await?;
+        }
+        let guard = case
+            .in_time(limit, "the waiter's turn", waiting)
+            .await???;
         expect_greater(&guard, token)?;
         guard.release().await?;
     }
@@ -114,6 +180,31 @@ pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) ->
         .in_time(limit, "the turn of the one behind", waiting)
         .await???;
     Ok(guard.release().await?)
+}
+
+/// Rule 11: a killed waiter delays the waiter behind it by a bounded time at most, whatever its mode was.
+pub(super) async fn a_killed_waiter_in_each_mode_is_skipped(case: Arc<Case>) -> Verdict {
+    let (client, other, name) = case.two_clients("dead-mode").await?;
+    let limit = case.ttl() + GRACE;
+    for mode in modes_of(&case.guarantees()) {
+        // The place of the last dead waiter may be behind the other one.
+        let lock = client.lock(&name).ttl(case.ttl());
+        let holder = case.acquire_within(limit, &lock).await??;
+        let mut helper = start_in_mode(&case, &name, mode)?;
+        case.soon("the helper starts", helper.expect("waiting"))
+            .await??;
+        case.until_waiting(&name, 1).await?;
+        let lock = other.lock(&name).ttl(case.ttl());
+        let waiting = case.start_acquire(lock).await;
+        case.until_waiting(&name, 2).await?;
+        helper.kill()?;
+        holder.release().await?;
+        let guard = case
+            .in_time(limit, "the turn of the one behind", waiting)
+            .await???;
+        guard.release().await?;
+    }
+    Ok(())
 }
 
 /// Rule 11: a waiter that was stopped may be granted its turn; where leases run that ends, and where

@@ -69,6 +69,13 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
+    /// Why the store cannot show the behaviour of that name, although its guarantees have what the behaviour needs: for a
+    /// format of another program, which the store cannot change.
+    fn cannot_show(&self, behaviour: &str) -> Option<&'static str> {
+        let _ = behaviour;
+        None
+    }
+
     /// A password that is part of the URL and that no output may contain.
     fn secret(&self) -> Option<String> {
         None

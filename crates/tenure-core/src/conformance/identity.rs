@@ -246,6 +246,9 @@ pub(super) async fn what_is_wrong_is_refused_before_any_request(case: Arc<Case>)
         client.lock_all([name.as_str(), ""]),
         client.lock_any([""; 0]),
         client.lock_any(["", name.as_str()]),
+        client.lock("group").k_of([name.as_str()], 0),
+        client.lock("group").k_of([name.as_str()], 2),
+        client.lock("group").k_of([&name, &name], 1),
     ] {
         refused(&lock, ErrorKind::Invalid).await?;
     }

@@ -1,8 +1,8 @@
 //! A helper program that acquires a lock and obeys orders on its standard input. Tests kill, stop and resume it.
 //!
 //! ```text
-//! tenure-lock-holder URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|permits=N] [--label TEXT]
-//!                       [--renew never] [--lock-delay 1s] [--min-hold 1s]
+//! tenure-lock-holder URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|upgradable|permits=N]
+//!                       [--label TEXT] [--renew never] [--lock-delay 1s] [--min-hold 1s]
 //! tenure-lock-holder count URL NAME FILE N [--ttl 500ms] [--sleep 200us] [--stick-at K]
 //! ```
 //!
@@ -299,6 +299,7 @@ impl Arguments {
         Ok(match self.mode.as_deref() {
             None => lock,
             Some("shared") => lock.shared(),
+            Some("upgradable") => lock.upgradable(),
             Some(mode) => {
                 let limit = mode.strip_prefix("permits=").unwrap_or(mode);
                 lock.permits(limit.parse().map_err(|_| invalid("unknown mode"))?)

@@ -132,7 +132,11 @@ async fn cell(open: Open, behaviour: &Behaviour) -> Outcome {
         Ok(harness) => harness,
         Err(err) => return Outcome::Failed(format!("the harness could not be opened: {err}")),
     };
-    let outcome = match (behaviour.needs)(&harness.guarantees(), &*harness) {
+    let needs = match harness.cannot_show(behaviour.name) {
+        Some(reason) => Err(reason),
+        None => (behaviour.needs)(&harness.guarantees(), &*harness),
+    };
+    let outcome = match needs {
         Err(reason) => Outcome::Skipped(reason),
         Ok(()) => match shown(harness.clone(), behaviour).await {
             Ok(()) => Outcome::Passed,

@@ -12,15 +12,15 @@ use crate::holder::Holder;
 use crate::logic::lease::{Lease, State, Terms};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
-use crate::rt::{Clock, Flag, poll_now};
+use crate::rt::{Clock, Flag};
 use crate::time::Time;
 
-use super::detach::DetachableRequest;
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
 use super::observe::Observation;
 use super::shared::Driver;
+use super::under_way::UnderWay;
 
 /// How long the driver asks the store for the holder after a wait has ended without a grant. Long enough for a login to
 /// a database.
@@ -67,16 +67,16 @@ impl Driver {
         let request = Arc::new(self.request(name, options, until != Until::Once));
         let mut attempt = Attempt::new(self, request, turn);
         // Most stores on this machine answer at the first poll, and need no timer.
-        let answer = match attempt.poll_once() {
+        let answer = match attempt.under_way.poll_once() {
             Some(answer) => Some(answer),
-            None => self.until_over(until, attempt.finish()).await?,
+            None => self.until_over(until, attempt.under_way.answer()).await?,
         };
         let answer = match answer {
             Some(answer) => answer,
             None => {
                 // The wait is over. A grant that has arrived by now still counts.
                 attempt.request.stop.raise();
-                match attempt.poll_once() {
+                match attempt.under_way.poll_once() {
                     Some(answer) => answer,
                     None => return Ok(None),
                 }
@@ -93,7 +93,7 @@ impl Driver {
 
     /// Rule 2: a lease that is too short for the round trips could not be renewed in time. One slow answer may be due to
     /// a pause of this process or of the store, so a second request decides.
-    async fn check_round_trip(
+    pub(super) async fn check_round_trip(
         self: &Arc<Self>,
         held: Arc<Held>,
         grant: &Grant,
@@ -106,14 +106,15 @@ impl Driver {
             return Ok(held);
         }
         let name = held.name().clone();
-        let tentative = Tentative(Some(held));
+        let mut tentative = Tentative::new(held);
         let until = Until::At(self.clock.now().after(limit));
         // Only the time counts, and not the answer.
         let answered = self
             .until_over(until, self.detachable(self.backend.inspect(name)))
             .await?;
         if answered.is_some() {
-            return tentative.keep();
+            tentative.check()?;
+            return tentative.take().ok_or_else(lease_over);
         }
         let first = grant.round_trip;
         Err(Error::new(
@@ -126,7 +127,7 @@ impl Driver {
 
     /// The output of `request`, or `None` when the wait was over first. It looks at the flag `closed` without
     /// registering a waker, which would cost each request something: [`Driver::close`] wakes the callers of all requests.
-    async fn until_over<T>(
+    pub(super) async fn until_over<T>(
         &self,
         until: Until,
         request: impl Future<Output = T>,
@@ -170,7 +171,7 @@ impl Driver {
             .map_err(|err| self.explain(err, name, Step::Acquire))
     }
 
-    fn request(&self, name: &LockName, options: &Options, wait: bool) -> Request {
+    pub(super) fn request(&self, name: &LockName, options: &Options, wait: bool) -> Request {
         Request {
             name: name.clone(),
             owner: self.fresh_owner(),
@@ -185,6 +186,7 @@ impl Driver {
                 Renew::Never => options.ttl,
                 Renew::Automatic => options.min_lease,
             },
+            is_renewed: options.renew == Renew::Automatic,
             propose: None,
             holder: self.describe(options),
             stop: Flag::new(),
@@ -211,7 +213,7 @@ impl Driver {
     }
 
     /// Makes a hold of a grant, unless the lease is over already.
-    fn hold(
+    pub(super) fn hold(
         self: &Arc<Self>,
         request: &Request,
         options: &Options,
@@ -315,39 +317,19 @@ impl Until {
 struct Attempt<'a> {
     driver: &'a Arc<Driver>,
     request: Arc<Request>,
-    future: Option<DetachableRequest<Answer>>,
+    under_way: UnderWay<Answer>,
     turn: Option<Turn>,
 }
 
 impl<'a> Attempt<'a> {
     fn new(driver: &'a Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
-        let future = Some(driver.detachable(driver.backend.acquire(request.clone())));
+        let future = driver.detachable(driver.backend.acquire(request.clone()));
         Self {
             driver,
             request,
-            future,
+            under_way: UnderWay::new(future),
             turn: Some(turn),
         }
-    }
-
-    /// The answer, if it is there already.
-    fn poll_once(&mut self) -> Option<Result<Answer, Error>> {
-        match poll_now(self.future.take()?) {
-            Ok(answer) => Some(answer),
-            Err(pending) => {
-                self.future = Some(pending);
-                None
-            }
-        }
-    }
-
-    async fn finish(&mut self) -> Result<Answer, Error> {
-        let Some(future) = &mut self.future else {
-            return Ok(Answer::Busy);
-        };
-        let answer = future.await;
-        self.future = None;
-        answer
     }
 
     /// The grant, if there is one. After an ambiguous answer, what may be left in the store is released.
@@ -371,7 +353,7 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let Some(future) = self.future.take() else {
+        let Some(future) = self.under_way.take() else {
             return;
         };
         self.request.stop.raise();
@@ -397,18 +379,24 @@ impl Drop for Attempt<'_> {
 }
 
 /// A hold that the caller has not got yet. Dropping it releases the hold.
-struct Tentative(Option<Arc<Held>>);
+pub(super) struct Tentative(Option<Arc<Held>>);
 
 impl Tentative {
+    pub(super) fn new(held: Arc<Held>) -> Self {
+        Self(Some(held))
+    }
+
     /// Rule 3: if the lease has expired meanwhile, there is no grant.
-    fn keep(mut self) -> Result<Arc<Held>, Error> {
-        match self.0.take() {
-            Some(held) if !matches!(held.state(), State::Lost(_)) => Ok(held),
-            lost => {
-                self.0 = lost;
-                Err(lease_over())
-            }
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match &self.0 {
+            Some(held) if !matches!(held.state(), State::Lost(_)) => Ok(()),
+            _ => Err(lease_over()),
         }
+    }
+
+    /// Takes the hold out; it is released no more when this is dropped.
+    pub(super) fn take(&mut self) -> Option<Arc<Held>> {
+        self.0.take()
     }
 }
 

@@ -91,6 +91,10 @@ impl Held {
         })
     }
 
+    pub(crate) fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
     pub(crate) fn name(&self) -> &LockName {
         &self.hold.name
     }

@@ -14,12 +14,16 @@ mod metrics;
 mod observe;
 mod release;
 mod renewal;
+mod repetition;
 mod shared;
 mod signals;
 mod tasks;
+mod together;
+mod under_way;
 mod upgrade;
 
 pub(crate) use self::acquire::Until;
 pub(crate) use self::held::Held;
 pub(crate) use self::observe::Acquisition;
 pub(crate) use self::shared::Driver;
+pub(crate) use self::together::Together;

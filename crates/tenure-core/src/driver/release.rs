@@ -10,9 +10,9 @@ use crate::logic::lease::{State, margin};
 use crate::lost::LostReason;
 use crate::rt::lock;
 
-use super::detach::DetachableRequest;
 use super::held::Held;
 use super::labels::LOG_TARGET;
+use super::under_way::UnderWay;
 
 impl Held {
     /// Releases the hold. Dropping the future does not stop the release.
@@ -30,11 +30,7 @@ impl Held {
             drop(releasing);
             return self.settle(before, Ok(Release::NotHeld));
         }
-        let outcome = match &mut releasing.future {
-            Some(future) => future.await,
-            None => Ok(Release::NotHeld),
-        };
-        releasing.future = None;
+        let outcome = releasing.under_way.answer().await;
         self.settle(before, outcome)
     }
 
@@ -156,7 +152,7 @@ impl Held {
 struct Releasing<'a> {
     held: &'a Arc<Held>,
     unclean: bool,
-    future: Option<DetachableRequest<Release>>,
+    under_way: UnderWay<Release>,
 }
 
 impl<'a> Releasing<'a> {
@@ -167,14 +163,14 @@ impl<'a> Releasing<'a> {
         Self {
             held,
             unclean,
-            future: Some(future),
+            under_way: UnderWay::new(future),
         }
     }
 }
 
 impl Drop for Releasing<'_> {
     fn drop(&mut self) {
-        let Some(future) = self.future.take() else {
+        let Some(future) = self.under_way.take() else {
             return;
         };
         self.held.observe_release();

@@ -1,6 +1,6 @@
 //! What the locks, guards and tasks of one client share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use crate::backend::{Backend, BoxFuture, Hold, LossListener as _, LossNotifier};
@@ -8,7 +8,6 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::Capability;
 use crate::holder::Holder;
-use crate::logic::pace;
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
@@ -20,6 +19,7 @@ use super::local_queue::LocalQueue;
 use super::losses::Losses;
 use super::metrics::ClientMetrics;
 use super::renewal::Renewals;
+use super::repetition::Repetition;
 use super::tasks::Tasks;
 
 /// How long [`Driver::close`] waits for what is still being released.
@@ -38,6 +38,8 @@ pub(crate) struct Driver {
     pub(super) tasks: Tasks,
     pub(super) closed: Flag,
     pub(super) metrics: ClientMetrics,
+    /// See [`Client::with_address`](crate::Client::with_address).
+    address: OnceLock<String>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -83,11 +85,32 @@ impl Driver {
             losses: Arc::default(),
             closed: Flag::new(),
             metrics: ClientMetrics::new(backend_name),
+            address: OnceLock::new(),
         }))
     }
 
     pub(crate) fn backend_name(&self) -> &'static str {
         self.backend.guarantees().backend
+    }
+
+    /// Says where the store is, unless that was said before.
+    pub(crate) fn set_address(&self, address: String) {
+        let _ = self.address.set(address);
+    }
+
+    pub(crate) fn has_address(&self) -> bool {
+        self.address.get().is_some()
+    }
+
+    /// Where the store is; its name, if that was not said.
+    pub(crate) fn address(&self) -> &str {
+        let address = self.address.get().map(String::as_str);
+        address.unwrap_or_else(|| self.backend_name())
+    }
+
+    /// Polls `future` inside the runtime of this client, whatever runtime the caller is in.
+    pub(crate) async fn within<F: Future>(&self, future: F) -> F::Output {
+        self.tasks.spawner.within(future).await
     }
 
     /// A request to the backend whose caller may stop polling it half-way.
@@ -120,27 +143,15 @@ impl Driver {
     /// Sends the release until the store has given a definite answer, or the client is closed, or the store has freed the
     /// hold by itself because its ttl has passed. For holds whose owner does not wait for the outcome.
     pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
-        let mut give_up = self.clock.now().after(hold.ttl);
-        for attempt in 0.. {
-            let Err(err) = self.backend.release(hold.clone()).await else {
-                return;
-            };
+        let mut repetition = Repetition::new(&self.clock, hold.ttl);
+        while let Err(err) = self.backend.release(hold.clone()).await {
             tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "release in the background");
-            // A closed client sends nothing more, and closing ends the hold.
-            if err.kind() == ErrorKind::Closed {
-                return;
-            }
-            let now = self.clock.now();
             if !self.backend.ends_by_itself(&hold) {
-                give_up = now.after(hold.ttl);
+                repetition.begin_again();
             }
-            let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
-            let Some(pause) =
-                left.and_then(|left| pace::next(attempt, self.clock.random(), None, Some(left)))
-            else {
+            if !repetition.pause_after(err.kind()).await {
                 return;
-            };
-            self.clock.sleep_until(now.after(pause)).await;
+            }
         }
     }
 

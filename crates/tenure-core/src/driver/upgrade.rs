@@ -10,16 +10,16 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::backend::{Answer, Hold, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::State;
-use crate::logic::pace;
 use crate::lost::LostReason;
 use crate::options::Mode;
-use crate::rt::{Flag, poll_now};
+use crate::rt::Flag;
 
 use super::acquire::closed;
-use super::detach::DetachableRequest;
 use super::held::Held;
 use super::labels::LOG_TARGET;
+use super::repetition::Repetition;
 use super::shared::Driver;
+use super::under_way::UnderWay;
 
 impl Held {
     /// Makes an upgradable hold exclusive. `Ok(false)`: others hold, and `wait` is not set.
@@ -32,8 +32,7 @@ impl Held {
     }
 
     async fn upgrade_inner(self: &Arc<Self>, wait: bool) -> Result<bool, Error> {
-        let permit = self.mode_gate().await;
-        self.refuse_lost()?;
+        let permit = self.right_to_change_mode().await?;
         match self.mode() {
             Mode::Exclusive => return Ok(true),
             Mode::Upgradable => {}
@@ -48,11 +47,11 @@ impl Held {
         }
         let mut upgrading = Upgrading::new(self, permit, wait);
         // Most stores on this machine answer at the first poll.
-        let answer = match upgrading.poll_once() {
+        let answer = match upgrading.under_way.poll_once() {
             Some(answer) => answer,
             None => tokio::select! {
                 biased;
-                answer = upgrading.finish() => answer,
+                answer = upgrading.under_way.answer() => answer,
                 () = self.signals.lost.raised() => return Err(self.lost_error()),
                 () = self.driver.closed.raised() => return Err(closed()),
             },
@@ -74,8 +73,7 @@ impl Held {
     }
 
     async fn downgrade_inner(self: &Arc<Self>) -> Result<(), Error> {
-        let permit = self.mode_gate().await;
-        self.refuse_lost()?;
+        let permit = self.right_to_change_mode().await?;
         match self.mode() {
             Mode::Shared => return Ok(()),
             Mode::Exclusive | Mode::Upgradable => {}
@@ -90,12 +88,7 @@ impl Held {
         // From now on this client claims less, whatever the store has done by then.
         self.set_mode(Mode::Shared);
         let mut downgrading = Downgrading::new(self, permit, hold);
-        let answer = match &mut downgrading.future {
-            Some(future) => future.await,
-            None => Ok(true),
-        };
-        downgrading.future = None;
-        match answer {
+        match downgrading.under_way.answer().await {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.clone().found_gone();
@@ -106,6 +99,18 @@ impl Held {
                 Err(err)
             }
         }
+    }
+
+    /// Waits for an earlier change to end, but not longer than the hold lasts: that change may wait for a silent store.
+    async fn right_to_change_mode(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let permit = tokio::select! {
+            biased;
+            permit = self.mode_gate() => permit,
+            () = self.signals.lost.raised() => return Err(self.lost_error()),
+            () = self.driver.closed.raised() => return Err(closed()),
+        };
+        self.refuse_lost()?;
+        Ok(permit)
     }
 
     fn refuse_lost(&self) -> Result<(), Error> {
@@ -128,23 +133,12 @@ impl Held {
 impl Driver {
     /// Changes the mode of the hold until the store has given a definite answer, or the hold or the client has ended.
     async fn downgrade_until_definite(self: Arc<Self>, hold: Hold, mode: Mode) {
-        let give_up = self.clock.now().after(hold.ttl);
-        for attempt in 0.. {
-            let Err(err) = self.backend.downgrade(hold.clone(), mode).await else {
-                return;
-            };
+        let mut repetition = Repetition::new(&self.clock, hold.ttl);
+        while let Err(err) = self.backend.downgrade(hold.clone(), mode).await {
             tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "downgrade in the background");
-            if err.kind() == ErrorKind::Closed {
+            if !repetition.pause_after(err.kind()).await {
                 return;
             }
-            let now = self.clock.now();
-            let left = Some(give_up.since(now)).filter(|left| !left.is_zero());
-            let Some(pause) =
-                left.and_then(|left| pace::next(attempt, self.clock.random(), None, Some(left)))
-            else {
-                return;
-            };
-            self.clock.sleep_until(now.after(pause)).await;
         }
     }
 }
@@ -154,7 +148,7 @@ impl Driver {
 struct Upgrading {
     held: Arc<Held>,
     request: Arc<Request>,
-    future: Option<DetachableRequest<Answer>>,
+    under_way: UnderWay<Answer>,
     /// No other request changes the mode meanwhile.
     permit: Option<OwnedSemaphorePermit>,
 }
@@ -174,29 +168,9 @@ impl Upgrading {
         Self {
             held: held.clone(),
             request,
-            future: Some(future),
+            under_way: UnderWay::new(future),
             permit: Some(permit),
         }
-    }
-
-    /// The answer, if it is there already.
-    fn poll_once(&mut self) -> Option<Result<Answer, Error>> {
-        match poll_now(self.future.take()?) {
-            Ok(answer) => Some(answer),
-            Err(pending) => {
-                self.future = Some(pending);
-                None
-            }
-        }
-    }
-
-    async fn finish(&mut self) -> Result<Answer, Error> {
-        let Some(future) = &mut self.future else {
-            return Ok(Answer::Busy);
-        };
-        let answer = future.await;
-        self.future = None;
-        answer
     }
 
     fn settle(&mut self, answer: Result<Answer, Error>) -> Result<bool, Error> {
@@ -228,7 +202,7 @@ impl Upgrading {
 
 impl Drop for Upgrading {
     fn drop(&mut self) {
-        let Some(future) = self.future.take() else {
+        let Some(future) = self.under_way.take() else {
             return;
         };
         self.request.stop.raise();
@@ -256,7 +230,7 @@ impl Drop for Upgrading {
 struct Downgrading {
     held: Arc<Held>,
     hold: Hold,
-    future: Option<DetachableRequest<bool>>,
+    under_way: UnderWay<bool>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -267,7 +241,7 @@ impl Downgrading {
         Self {
             held: held.clone(),
             hold,
-            future: Some(future),
+            under_way: UnderWay::new(future),
             permit: Some(permit),
         }
     }
@@ -288,7 +262,7 @@ impl Downgrading {
 
 impl Drop for Downgrading {
     fn drop(&mut self) {
-        let Some(future) = self.future.take() else {
+        let Some(future) = self.under_way.take() else {
             return;
         };
         let spawner = &self.held.driver.tasks.spawner;
@@ -319,6 +293,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::error::ErrorKind;
+    use crate::rt::poll_now;
     use crate::{Client, Mode, memory};
 
     /// A store that has no such hold any more does not make the guard exclusive.
@@ -332,5 +307,29 @@ mod tests {
         let upgraded = guard.upgrade().await;
         assert_eq!(upgraded.map_err(|err| err.kind()), Err(ErrorKind::Lost));
         assert!(!guard.is_held() && guard.mode() == Mode::Upgradable);
+    }
+
+    /// The first upgrade is answered by a silent store only after the hold has ended, and keeps the right to change the
+    /// mode until then.
+    #[tokio::test]
+    async fn an_upgrade_that_waits_for_another_one_ends_with_the_hold() {
+        let store = memory::Backend::with_virtual_clock();
+        let client = Client::from_backend(store.clone()).unwrap();
+        let lock = client.lock("n").ttl(Duration::from_secs(30));
+        let guard = lock.upgradable().acquire().await.unwrap();
+        store.pause();
+        let first = poll_now(Box::pin(guard.upgrade()));
+        assert!(first.is_err(), "the store is silent");
+        let waiting = poll_now(Box::pin(guard.upgrade()));
+        let waiting = waiting.expect_err("the first one is under way");
+        let mut lost = Box::pin(guard.lost());
+        while let Err(pending) = poll_now(lost) {
+            lost = pending;
+            store.advance(Duration::from_secs(1));
+            tokio::task::yield_now().await;
+        }
+        let ended = poll_now(waiting);
+        let ended = ended.unwrap_or_else(|_| panic!("it still waits"));
+        assert_eq!(ended.map_err(|err| err.kind()), Err(ErrorKind::Lost));
     }
 }

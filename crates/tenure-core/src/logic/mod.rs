@@ -10,6 +10,8 @@
 //! | [`queue`] | given the waiters in the order of the store, and one of them: whether it holds, or whom to watch |
 //! | [`quorum`] | given the answers of N nodes: pending, won or lost, and how long the result is valid |
 //! | [`quorum_acquisition`] | given what each node granted: wait, raise, won or lost, and the token to agree on |
+//! | [`selection`] | of any `k` of `n` names, which to ask for and which to keep |
+//! | [`quorum_mode`] | given the mode of a hold on each node: what its holder may claim, and what to ask a node for |
 //! | [`pace`] | when to try again where a store cannot push, and when a background task looks again |
 //! | [`table`] | the reference lock table: the specification, and the heart of `memory:` |
 
@@ -18,6 +20,8 @@ pub mod pace;
 pub mod queue;
 pub mod quorum;
 pub mod quorum_acquisition;
+pub mod quorum_mode;
+pub mod selection;
 pub mod table;
 
 #[cfg(test)]

@@ -7,6 +7,10 @@
 //! The rules are those of [`table`](super::table), strictly first come, first served:
 //! a contender holds when all contenders ahead of it hold and it is compatible with all of them.
 
+//!
+//! An upgradable holder that is to become exclusive says so in its entry. From then on nothing is granted behind that
+//! entry; so the entry also has to say which contenders held at that moment, because the modes alone do not tell later.
+
 use std::ops::Range;
 
 use crate::options::Mode;
@@ -18,20 +22,52 @@ pub struct Contender {
     pub mode: Mode,
 }
 
+/// An upgradable holder that waits to become exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Upgrading {
+    /// The index of the contender that upgrades, whose mode is upgradable still.
+    pub at: usize,
+    /// The index of the last contender that held when the request to upgrade arrived: all contenders up to that one
+    /// hold until they leave. `None`: the upgradable holder has not said it yet.
+    pub last_holder: Option<usize>,
+}
+
 /// What a contender has to do. Indices are positions in the list that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Turn {
     /// It holds the name.
     Held,
-    /// Wait until this one is gone, then read the list again.
+    /// Wait until this one is gone or its entry has changed, then read the list again.
     WatchOne(usize),
-    /// Wait until any of these is gone, then read the list again.
+    /// Wait until any of these is gone or its entry has changed, then read the list again.
     WatchAll(Range<usize>),
+}
+
+/// The turn of the contender at index `me` while `upgrading` waits to become exclusive.
+///
+/// Behind that one nothing is granted. An exclusive contender watches the one just ahead, as always; each other one
+/// watches the upgradable holder.
+///
+/// # Panics
+/// When `me` is not an index of `contenders`.
+pub fn decide_while_upgrading(contenders: &[Contender], upgrading: Upgrading, me: usize) -> Turn {
+    let is_behind = me > upgrading.at && contenders[me].mode != Mode::Exclusive;
+    match upgrading.last_holder {
+        _ if !is_behind => decide(contenders, me),
+        Some(last) if me <= last => Turn::Held,
+        _ => Turn::WatchOne(upgrading.at),
+    }
+}
+
+/// How many contenders hold. They are the first of the list, because each one waits for all ahead that do not hold.
+pub fn count_holders(contenders: &[Contender]) -> usize {
+    let holds = |me: &usize| decide(contenders, *me) == Turn::Held;
+    (0..contenders.len()).take_while(holds).count()
 }
 
 /// The turn of the contender at index `me`.
 ///
-/// While everything that it says to watch is still there, the contender cannot hold, so no wake-up is
+/// While everything that it says to watch is still there and has not changed, the contender cannot hold, so no wake-up is
 /// missed if the watch reports what happened since the list was read. And no herd is woken: the end of
 /// an exclusive hold or of a permit wakes the ones that may follow it, at most `limit` of them.
 ///

@@ -6,6 +6,11 @@
 //! - the token is used only when a majority *knows* it, because those nodes granted it or were raised to it.
 //!
 //! Any later majority shares a node with this majority, and that node grants greater tokens.
+//!
+//! Holds that may be beside others need a third rule, because two of them can be on one node while each of them agrees
+//! on its token: a node knows the token only if that is the token of the hold on that node, and no node gives a token to
+//! two holds. Two majorities share a node, so no two holders have the same token. A node that cannot give the chosen
+//! token to the hold gives it a greater one, and the next token is greater than all of them.
 //! `tests/quorum_acquisition_search.rs` searches small models for a way around these rules.
 
 use super::quorum;
@@ -52,15 +57,26 @@ pub struct QuorumAcquisition {
     /// Fixed while there is a majority, so that a straggler with a greater token does not start another round.
     token: Option<u64>,
     won: bool,
+    /// Other acquisitions may be granted on the same node at the same time.
+    is_beside_others: bool,
 }
 
 impl QuorumAcquisition {
-    /// All of `nodes` nodes are being asked.
+    /// All of `nodes` nodes are being asked for an exclusive hold.
     pub fn new(nodes: usize) -> Self {
         Self {
             answers: vec![NodeAnswer::Pending; nodes],
             token: None,
             won: false,
+            is_beside_others: false,
+        }
+    }
+
+    /// All of `nodes` nodes are being asked for a hold that may be beside others.
+    pub fn beside_others(nodes: usize) -> Self {
+        Self {
+            is_beside_others: true,
+            ..Self::new(nodes)
         }
     }
 
@@ -91,8 +107,8 @@ impl QuorumAcquisition {
         self.set(node, NodeAnswer::Pending);
     }
 
-    /// What to do now.
-    pub fn verdict(&mut self) -> Next {
+    /// What to do now. `proposal` is called if no token that a node knows can be agreed on any more.
+    pub fn verdict(&mut self, proposal: impl FnOnce() -> u64) -> Next {
         let majority = quorum::majority(self.answers.len());
         if let (true, Some(token)) = (self.won, self.token) {
             return Next::Won { token };
@@ -108,11 +124,21 @@ impl QuorumAcquisition {
                 Next::Wait
             };
         }
-        let Some(token) = self.token.or_else(|| quorum::token(held.clone())) else {
+        let Some(greatest) = quorum::token(held.clone()) else {
             return Next::Lost; // there are no nodes
         };
+        let can_have = |token: u64| held.clone().filter(|known| *known <= token).count();
+        let token = match self.token {
+            None => greatest,
+            Some(token) if !self.is_beside_others || can_have(token) >= majority => token,
+            Some(_) => proposal().max(greatest + 1),
+        };
         self.token = Some(token);
-        if held.filter(|known| *known >= token).count() >= majority {
+        let knows = |known: &u64| match self.is_beside_others {
+            true => *known == token,
+            false => *known >= token,
+        };
+        if held.filter(knows).count() >= majority {
             self.won = true;
             return Next::Won { token };
         }

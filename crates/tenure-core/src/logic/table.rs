@@ -24,6 +24,7 @@
 mod data;
 mod mode;
 mod slot;
+mod state;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -34,7 +35,8 @@ use crate::name::LockName;
 use crate::time::Time;
 
 pub use self::data::{HoldView, LockRequest, Verdict, View};
-use self::slot::{Claim, Slot, Waiter};
+use self::slot::Slot;
+pub use self::slot::{Claim, Hold, NameState, Reservation, Waiter};
 
 /// At least so many unused names are remembered before any is forgotten (about 200 bytes each).
 pub const KEPT_NAMES: usize = 1_024;
@@ -100,6 +102,27 @@ impl Table {
         verdict
     }
 
+    /// Grants all names, or none of them: the position of the first one that is not free, or has waiters. Requests that
+    /// do not wait, for different names.
+    pub fn acquire_all(&mut self, requests: &[LockRequest], now: Time) -> Result<Vec<u64>, usize> {
+        for (at, request) in requests.iter().enumerate() {
+            let Some(index) = self.settled(&request.name, now) else {
+                continue;
+            };
+            let slot = &mut self.slots[index];
+            let is_free = slot.waiters.is_empty() && !slot.is_upgrading();
+            let is_granted = is_free && slot.admits(request.mode);
+            if !is_granted && slot.hold_of(request.owner).is_none() {
+                return Err(at);
+            }
+        }
+        let granted = requests.iter().map(|it| match self.acquire(it, now) {
+            Verdict::Granted { token } => token,
+            Verdict::Queued | Verdict::Busy => unreachable!("BUG: the name was free just now"),
+        });
+        Ok(granted.collect())
+    }
+
     /// Makes the owner's lease last until `now + ttl`, if that is later than it would end anyway;
     /// `None` only checks. `false`: the owner does not hold the name, and does not by this.
     pub fn renew(
@@ -122,21 +145,21 @@ impl Table {
         true
     }
 
-    /// Raises the token of the owner's hold to at least `token`, so that later grants have greater ones.
-    /// `false`: the owner does not hold the name, and nothing is changed.
-    pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> bool {
-        let Some(index) = self.settled(name, now) else {
-            return false;
-        };
+    /// Raises the token of the owner's hold to `token`, so that later grants have greater ones, and returns the token that
+    /// the hold has now. That is a greater one if the hold has it already, or if another hold beside it has or had `token`
+    /// or a greater one. `None`: the owner does not hold the name, and nothing is changed.
+    pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> Option<u64> {
+        let index = self.settled(name, now)?;
         let slot = &mut self.slots[index];
-        let Some(hold) = slot.hold_of(owner) else {
-            return false;
-        };
-        if hold.token < token {
-            hold.token = token;
-            slot.last_token = slot.last_token.max(token);
+        let at = slot.holds.iter().position(|hold| hold.owner == owner)?;
+        if slot.holds[at].token < token {
+            slot.last_token = token.max(slot.last_token + 1);
+            // Holds are in the order of their tokens.
+            slot.holds[at..].rotate_left(1);
+            slot.holds.last_mut()?.token = slot.last_token;
+            return Some(slot.last_token);
         }
-        true
+        Some(slot.holds[at].token)
     }
 
     /// A sign of life from a waiter. `false`: it is not (any more) in the queue; it may hold by now.
@@ -176,6 +199,15 @@ impl Table {
         slot.serve(now, &mut self.granted);
         self.changed(index);
         held
+    }
+
+    /// As a clean [`Table::release`] of a hold that was never used: nothing stays reserved.
+    pub fn give_back(&mut self, name: &LockName, owner: OwnerId, now: Time) -> bool {
+        let hold = self.settled(name, now);
+        if let Some(hold) = hold.and_then(|index| self.slots[index].hold_of(owner)) {
+            hold.min_hold = Duration::ZERO;
+        }
+        self.release(name, owner, false, now)
     }
 
     /// Ends the hold with that very token, uncleanly. `false`: there is none.

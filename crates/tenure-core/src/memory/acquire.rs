@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::disturbance::restarted_lately;
 use super::store::{State, Store};
 use super::wait::Queued;
-use crate::backend::{Answer, Grant, Request};
+use crate::backend::{AllAnswer, Answer, Grant, Request};
 use crate::error::Error;
 use crate::logic::table::{LockRequest, Verdict};
 use crate::time::Time;
@@ -57,14 +57,35 @@ pub(super) fn acquire_now(store: &Store, request: &Request) -> Option<Grant> {
     })
 }
 
-fn ask(
-    state: &mut State,
-    request: &Request,
-    wait: bool,
-    ttl: Option<Duration>,
-    now: Time,
-) -> Verdict {
-    let ask = LockRequest {
+/// Acquires all names, or none of them, with one request that was sent at `sent`.
+pub(super) fn acquire_all(
+    store: &Arc<Store>,
+    requests: &[Arc<Request>],
+    sent: Time,
+) -> Result<AllAnswer, Error> {
+    store.with_state(|state, now| {
+        if let Some(left) = state.guarded(now) {
+            return Err(restarted_lately(left));
+        }
+        let asked = requests.iter();
+        let asked = asked.map(|request| lock_request(request, false, store.lease(request.ttl)));
+        let asked: Vec<_> = asked.collect();
+        Ok(match state.table.acquire_all(&asked, now) {
+            Err(at) => AllAnswer::Busy(at),
+            Ok(tokens) => {
+                let grants = requests.iter().zip(tokens).map(|(request, token)| {
+                    let holder = request.holder.clone();
+                    state.holders.insert(request.owner, holder);
+                    store.grant(token, sent, now.since(sent), request.ttl)
+                });
+                AllAnswer::Granted(grants.collect())
+            }
+        })
+    })
+}
+
+fn lock_request(request: &Request, wait: bool, ttl: Option<Duration>) -> LockRequest {
+    LockRequest {
         name: request.name.clone(),
         owner: request.owner,
         mode: request.mode,
@@ -75,7 +96,17 @@ fn ask(
         lock_delay: request.lock_delay,
         waiter_ttl: None,
         propose: request.propose,
-    };
+    }
+}
+
+fn ask(
+    state: &mut State,
+    request: &Request,
+    wait: bool,
+    ttl: Option<Duration>,
+    now: Time,
+) -> Verdict {
+    let ask = lock_request(request, wait, ttl);
     let verdict = state.table.acquire(&ask, now);
     if verdict != Verdict::Busy {
         state.holders.insert(request.owner, request.holder.clone());

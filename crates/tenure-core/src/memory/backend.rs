@@ -9,8 +9,8 @@ use super::request::perform;
 use super::store::{Backend, State, Store};
 use super::{inspect, release, upgrade, wait};
 use crate::backend::{
-    self, Answer, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal, Request,
-    Severity,
+    self, AllAnswer, Answer, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal,
+    Request, Severity,
 };
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
@@ -44,6 +44,20 @@ impl backend::Backend for Backend {
             acquire::acquire,
             wait::leave_queue,
         )
+    }
+
+    fn acquire_all(&self, requests: Vec<Arc<Request>>) -> BoxFuture<Result<AllAnswer, Error>> {
+        // All requests are stopped together.
+        let first = requests.first().cloned();
+        // Read before the request is on its way: a test may make the way long.
+        let sent = self.0.clock.now();
+        let apply = move |store: &Arc<Store>| acquire::acquire_all(store, &requests, sent);
+        // A request that is stopped before it has reached the table has changed nothing.
+        let stopped = || Ok(Ok(AllAnswer::Busy(0)));
+        match poll_now(perform(&self.0, Step::Acquire, first, apply, stopped)) {
+            Ok(outcome) => Box::pin(ready(outcome.and_then(|answer| answer))),
+            Err(pending) => Box::pin(async move { pending.await? }),
+        }
     }
 
     fn upgrade(&self, _: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
@@ -90,7 +104,7 @@ impl backend::Backend for Backend {
         perform(&self.0, Step::Release, None, apply, || Err(reply_lost()))
     }
 
-    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<bool, Error>> {
+    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
         let apply = move |store: &Arc<Store>| {
             store.with_state(|state, now| state.table.raise(&hold.name, hold.owner, token, now))
         };

@@ -25,9 +25,11 @@ fn release_in(state: &mut State, hold: &Hold, now: Time) -> Release {
     if !state.waiting.is_empty() {
         state.waiting.remove(&hold.owner);
     }
-    let was_held = state
-        .table
-        .release(&hold.name, hold.owner, hold.unclean, now);
+    let Hold { name, owner, .. } = hold;
+    let was_held = match hold.unused {
+        true => state.table.give_back(name, *owner, now),
+        false => state.table.release(name, *owner, hold.unclean, now),
+    };
     match was_held {
         true => Release::Released,
         false => Release::NotHeld,

@@ -1,7 +1,8 @@
 //! Tasks: where they run, and futures that are polled without one.
 
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 /// Where background work of a client runs: the runtime it was made in.
@@ -21,6 +22,16 @@ impl Spawner {
         // Timers and sockets panic when their runtime was shut down; a drop must not.
         catch_unwind(AssertUnwindSafe(|| poll_now(future)))
             .map_or(Err(None), |polled| polled.map_err(Some))
+    }
+
+    /// Polls `future` inside this runtime, whatever runtime the caller is in: what `future` opens belongs to this one.
+    pub async fn within<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            let _inside = self.0.enter();
+            future.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// Whether the runtime has shut down: then nothing that sleeps or reads a socket may be polled.

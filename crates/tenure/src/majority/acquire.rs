@@ -10,7 +10,7 @@ use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::quorum_acquisition::{Next, QuorumAcquisition};
 use tenure_core::logic::{lease, quorum};
-use tenure_core::rt::Clock;
+use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority};
@@ -19,13 +19,13 @@ use super::release::{finish_request, release_until_answered};
 use super::renew::{Lease, majority_lease, renew_holds};
 use super::requests::NodeRequests;
 use super::store::Store;
-use super::wait::{self, Shortage};
+use super::wait::{self, Shortage, sleep_until};
 
 /// What a node answered.
 enum Reply {
     Acquired(Result<Answer, Error>),
-    /// The outcome of raising the hold to this token.
-    Raised(u64, Result<bool, Error>),
+    /// The token that the hold has after it was to be raised.
+    Raised(Result<Option<u64>, Error>),
 }
 
 struct Acquisition {
@@ -67,7 +67,10 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
         store: store.clone(),
         request: request.clone(),
         hold,
-        quorum: QuorumAcquisition::new(nodes),
+        quorum: match request.mode {
+            Mode::Exclusive => QuorumAcquisition::new(nodes),
+            _ => QuorumAcquisition::beside_others(nodes),
+        },
         requests: NodeRequests::none(nodes),
         nodes: (0..nodes).map(node).collect(),
         shortage: Shortage::default(),
@@ -82,7 +85,7 @@ impl Acquisition {
             self.ask(node, proposal);
         }
         loop {
-            match self.quorum.verdict() {
+            match self.quorum.verdict(|| self.store.next_choice()) {
                 Next::Won { token } => return self.won(token).await,
                 Next::Raise { token, nodes } => self.raise(token, &nodes),
                 Next::Lost if !self.request.wait || self.is_cut_off() => return self.lost(),
@@ -104,7 +107,8 @@ impl Acquisition {
     }
 
     fn ask(&mut self, node: usize, proposal: u64) {
-        let request = self.hold.request_to(node, self.request.wait, proposal);
+        let (mode, wait) = (self.request.mode, self.request.wait);
+        let request = self.hold.request_to(node, mode, wait, proposal);
         if request.owner != self.hold.owner {
             let now = self.store.clock.now();
             self.store.holds.insert(request.owner, &self.hold, now);
@@ -132,7 +136,7 @@ impl Acquisition {
             }
             let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
             self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
-            let reply = Box::pin(async move { Reply::Raised(token, raising.await) });
+            let reply = Box::pin(async move { Reply::Raised(raising.await) });
             self.requests.send(node, reply);
         }
     }
@@ -144,7 +148,7 @@ impl Acquisition {
         match reply {
             Reply::Acquired(Ok(Answer::Granted(grant))) => {
                 self.quorum.granted(node, grant.token);
-                self.hold.set_held(node);
+                self.hold.set_held(node, self.request.mode);
                 self.store.note_token(grant.token);
                 self.shortage.note_round_trip(grant.round_trip);
                 state.grant = Some(grant);
@@ -158,12 +162,15 @@ impl Acquisition {
                 self.refused(node);
             }
             Reply::Acquired(Err(err)) => self.failed(node, err),
-            Reply::Raised(token, Ok(true)) => self.quorum.raised(node, token),
-            Reply::Raised(_, Ok(false)) => {
+            Reply::Raised(Ok(Some(token))) => {
+                self.store.note_token(token);
+                self.quorum.raised(node, token);
+            }
+            Reply::Raised(Ok(None)) => {
                 self.hold.set_lost(node);
                 self.refused(node);
             }
-            Reply::Raised(_, Err(err)) => {
+            Reply::Raised(Err(err)) => {
                 // The node has the hold, or had it; without the token it has no vote.
                 self.failed(node, err);
                 self.give_back(node);
@@ -274,7 +281,9 @@ impl Acquisition {
 
     /// Releases what the node has or may have of us. The next request to the node has another owner id.
     fn give_back(&mut self, node: usize) {
-        let hold = self.hold.replace_owner(node);
+        let mut hold = self.hold.replace_owner(node);
+        // A name that was not obtained does not stay reserved.
+        hold.unused = true;
         self.store.holds.remove_alias(hold.owner, &self.hold);
         let release = release_until_answered(self.store.clone(), node, hold);
         self.store.background.run(Box::pin(release));
@@ -282,7 +291,8 @@ impl Acquisition {
 
     /// A majority has granted the name and knows the token.
     async fn won(mut self, token: u64) -> Result<Answer, Error> {
-        self.hold.set_token(token);
+        let now = self.store.clock.now();
+        self.hold.set_granted(token, now);
         self.store.note_token(token);
         while let Some((node, reply)) = self.requests.next_arrived() {
             self.apply(node, reply);
@@ -293,7 +303,6 @@ impl Acquisition {
         let held = self.quorum.held().into_iter();
         let grants = held.filter_map(|node| self.nodes[node].grant.take());
         let grants: Vec<_> = grants.collect();
-        let now = self.store.clock.now();
         let mut lease = self.lease_of(&grants);
         if lease.is_some_and(|lease| is_over(lease, now)) {
             self.give_up();
@@ -428,12 +437,4 @@ impl Acquisition {
 /// Whether the holder's deadline has passed already.
 fn is_over(Lease { sent, ttl }: Lease, now: Time) -> bool {
     quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
-}
-
-/// Never resolves for [`Time::MAX`].
-async fn sleep_until(clock: &Clock, at: Time) {
-    if at == Time::MAX {
-        std::future::pending::<()>().await;
-    }
-    clock.sleep_until(at).await;
 }

@@ -15,9 +15,16 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
     if let Some(first) = nodes.first() {
         guarantees.setting.clone_from(&first.setting);
     }
+    guarantees.shared = nodes.iter().all(|node| node.shared);
+    guarantees.upgradable = nodes.iter().all(|node| node.upgradable);
+    guarantees.min_hold = nodes.iter().all(|node| node.min_hold);
     guarantees.lock_delay = nodes.iter().all(|node| node.lock_delay);
-    guarantees.why_not = "each of several nodes decides alone, and a majority that agrees on one holder cannot count \
-                  several, nor keep a name that only some of them granted";
+    guarantees.why_not = if guarantees.shared {
+        "each of several nodes decides alone: with two permits at each of three nodes, three clients can have two nodes \
+         each, so a majority cannot count permits, and the nodes' queues can be in different orders"
+    } else {
+        "the nodes of this majority do not have it, and a majority cannot count permits or keep an order of waiters"
+    };
     guarantees.liveness = "leases on a majority of nodes, renewed every third of the ttl; a renewal also restores the lease on a node that lost it";
     guarantees.clock = "each node ends its lease by its own clock";
     guarantees.waiting = "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time";

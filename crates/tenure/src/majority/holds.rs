@@ -2,10 +2,13 @@
 //! release.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tenure_core::backend::{Hold, Release, Request};
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::quorum_mode::{QuorumMode, Repair};
+use tenure_core::options::Mode;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::support::HoldRegistry;
 use tenure_core::time::Time;
@@ -65,13 +68,31 @@ pub(super) struct QuorumHold {
     /// Raised when the hold is over on all nodes: a request that is granted after that gives its grant back.
     pub(super) ended: Flag,
     parts: Mutex<Parts>,
+    /// By node: one request at a time changes the mode of the hold there. Made when they are first needed.
+    turns: OnceLock<Vec<tokio::sync::Mutex<()>>>,
 }
 
 struct Parts {
     on_nodes: Vec<NodePart>,
+    /// What each node has of the hold.
+    mode: QuorumMode,
     /// The agreed token; 0 before there is one.
     token: u64,
+    granted_at: Option<Time>,
+    /// See [`shorten_min_hold`](QuorumHold::shorten_min_hold).
+    min_hold: Duration,
     ended_at: Time,
+    /// The change of mode that was asked for last, or a repair of the mode on a node.
+    change: Option<Change>,
+}
+
+/// A change of mode on all nodes.
+#[derive(Default)]
+struct Change {
+    /// Raised when another change was asked for, or the hold is over.
+    stop: Arc<Flag>,
+    /// Nodes are asked to make the hold exclusive, and too few of them have done it.
+    is_upgrade: bool,
 }
 
 /// The part of a hold on one node.
@@ -80,7 +101,6 @@ struct NodePart {
     /// First that of the hold. After a release on this node another one: a release that arrives late must not end what
     /// was acquired since.
     owner: OwnerId,
-    is_held: bool,
     /// The node has answered that it released the hold.
     is_released: bool,
     /// A release is under way, and ends everything that this hold has on the node.
@@ -94,7 +114,6 @@ impl QuorumHold {
     pub(super) fn new(request: &Arc<Request>, nodes: usize) -> Arc<Self> {
         let part = NodePart {
             owner: request.owner,
-            is_held: false,
             is_released: false,
             is_releasing: false,
             is_granted_late: false,
@@ -106,26 +125,48 @@ impl QuorumHold {
             ended: Flag::new(),
             parts: Mutex::new(Parts {
                 on_nodes: vec![part; nodes],
+                mode: QuorumMode::new(nodes, request.mode),
                 token: 0,
+                granted_at: None,
+                min_hold: request.min_hold,
                 ended_at: Time::MAX,
+                change: None,
             }),
+            turns: OnceLock::new(),
         })
     }
 
     /// The request of this hold to one node.
-    pub(super) fn request_to(&self, node: usize, wait: bool, propose: u64) -> Arc<Request> {
+    pub(super) fn request_to(
+        &self,
+        node: usize,
+        mode: Mode,
+        wait: bool,
+        propose: u64,
+    ) -> Arc<Request> {
         let ours = &self.request;
         let owner = self.with_part(node, |part| part.owner);
         let mut request = Request::new(ours.name.clone(), owner, ours.ttl);
-        request.mode = ours.mode;
+        request.mode = mode;
         request.wait = wait;
         request.fair = ours.fair;
-        request.min_hold = ours.min_hold;
+        request.min_hold = lock(&self.parts).min_hold;
         request.lock_delay = ours.lock_delay;
         request.min_lease = ours.min_lease;
+        request.is_renewed = ours.is_renewed;
         request.propose = Some(propose);
         request.holder = ours.holder.clone();
         Arc::new(request)
+    }
+
+    /// A node is about to be asked for a hold that a majority has granted: there the name has to stay taken for a shorter
+    /// time than on the nodes that granted it then.
+    pub(super) fn shorten_min_hold(&self, now: Time) {
+        let mut parts = lock(&self.parts);
+        if let Some(granted_at) = parts.granted_at {
+            let since = now.since(granted_at);
+            parts.min_hold = self.request.min_hold.saturating_sub(since);
+        }
     }
 
     /// This hold as the node knows it.
@@ -147,37 +188,102 @@ impl QuorumHold {
         lock(&self.parts).token
     }
 
-    /// A majority has agreed on `token`.
-    pub(super) fn set_token(&self, token: u64) {
-        lock(&self.parts).token = token;
-    }
-
-    /// The node has granted the hold.
-    pub(super) fn set_held(&self, node: usize) {
-        self.with_part(node, |part| part.is_held = true);
-    }
-
-    /// The node does not have the hold any more. Returns how many nodes still have it.
-    pub(super) fn set_lost(&self, node: usize) -> usize {
+    /// A majority has granted the hold, and has agreed on `token`.
+    pub(super) fn set_granted(&self, token: u64, now: Time) {
         let mut parts = lock(&self.parts);
-        parts.on_nodes[node].is_held = false;
-        parts.on_nodes.iter().filter(|part| part.is_held).count()
+        parts.token = token;
+        parts.granted_at = Some(now);
+    }
+
+    /// The node has the hold in this mode.
+    pub(super) fn set_held(&self, node: usize, mode: Mode) {
+        lock(&self.parts).mode.has(node, mode);
+    }
+
+    /// The node does not have the hold any more. Returns whether a majority still has what is claimed.
+    pub(super) fn set_lost(&self, node: usize) -> bool {
+        let mode = &mut lock(&self.parts).mode;
+        mode.lost(node);
+        mode.is_supported()
+    }
+
+    /// Reads or changes what is known of the mode on the nodes.
+    pub(super) fn with_mode<R>(&self, work: impl FnOnce(&mut QuorumMode) -> R) -> R {
+        work(&mut lock(&self.parts).mode)
+    }
+
+    /// The right to change the mode of the hold on the node, for one request after the other. Cancel safe.
+    pub(super) async fn turn(&self, node: usize) -> tokio::sync::MutexGuard<'_, ()> {
+        let nodes = lock(&self.parts).on_nodes.len();
+        let turns = self
+            .turns
+            .get_or_init(|| (0..nodes).map(|_| tokio::sync::Mutex::default()).collect());
+        turns[node].lock().await
+    }
+
+    /// Begins a change of mode. Requests of an earlier change stop. An upgrade is under way until the next change, or
+    /// until a majority has made the hold exclusive.
+    pub(super) fn begin_change(&self, is_upgrade: bool) -> Arc<Flag> {
+        let change = Change {
+            is_upgrade,
+            ..Change::default()
+        };
+        let stop = change.stop.clone();
+        if let Some(before) = lock(&self.parts).change.replace(change) {
+            before.stop.raise();
+        }
+        if self.ended.is_raised() {
+            stop.raise();
+        }
+        stop
+    }
+
+    /// Raised when the next change of mode begins, or the hold is over.
+    pub(super) fn change_is_over(&self) -> Arc<Flag> {
+        let mut parts = lock(&self.parts);
+        let stop = parts.change.get_or_insert_default().stop.clone();
+        if self.ended.is_raised() {
+            stop.raise();
+        }
+        stop
+    }
+
+    /// The holder claims the name alone, under `token`, if a majority of the nodes allows it.
+    pub(super) fn claim_alone(&self, token: u64) -> bool {
+        let mut parts = lock(&self.parts);
+        let is_alone = parts.mode.claim_alone();
+        if is_alone {
+            parts.token = token;
+            if let Some(change) = &mut parts.change {
+                change.is_upgrade = false;
+            }
+        }
+        is_alone
+    }
+
+    /// What a node should be asked for. While an upgrade is under way, nodes may have more than what is claimed.
+    pub(super) fn repair_of(&self, node: usize) -> Option<Repair> {
+        let parts = lock(&self.parts);
+        let repair = parts.mode.repair(node)?;
+        let is_upgrading = parts
+            .change
+            .as_ref()
+            .is_some_and(|change| change.is_upgrade);
+        let waits = is_upgrading && matches!(repair, Repair::Downgrade(_));
+        (!waits).then_some(repair)
     }
 
     /// Gives the hold another owner id on the node. Returns the hold under the old one, for a release.
     pub(super) fn replace_owner(&self, node: usize) -> Hold {
         let hold = self.on_node(node, false);
-        self.with_part(node, |part| {
-            part.is_held = false;
-            part.owner = OwnerId::random();
-        });
+        self.with_part(node, |part| part.owner = OwnerId::random());
+        self.set_lost(node);
         hold
     }
 
-    /// A node without the hold is about to be asked for it again. Returns `false` if that is under way already.
+    /// A node is about to be asked for what the holder claims. Returns `false` if that is under way already.
     pub(super) fn start_repair(&self, node: usize) -> bool {
         self.with_part(node, |part| {
-            part.is_held = false;
             !std::mem::replace(&mut part.is_repairing, true)
         })
     }
@@ -190,6 +296,9 @@ impl QuorumHold {
         self.ended.raise();
         let mut parts = lock(&self.parts);
         parts.ended_at = parts.ended_at.min(now);
+        if let Some(change) = &parts.change {
+            change.stop.raise();
+        }
     }
 
     /// Resolves when the hold is over. Never, if a release is under way to the node: the release also ends a request

@@ -11,8 +11,6 @@ use super::holds::{Holds, QuorumHold};
 /// Receives what one node reports about the end of holds.
 pub(super) struct NodeListener {
     pub(super) node: usize,
-    /// A hold on fewer nodes is lost.
-    pub(super) majority: usize,
     pub(super) holds: Arc<Holds>,
     pub(super) loss_notifier: LossNotifier,
 }
@@ -20,7 +18,7 @@ pub(super) struct NodeListener {
 impl NodeListener {
     /// The node has lost its part of `hold`. The driver learns of it when no majority is left.
     fn report(&self, hold: &QuorumHold, reason: LostReason) {
-        if hold.set_lost(self.node) < self.majority {
+        if !hold.set_lost(self.node) {
             self.loss_notifier.lost(hold.owner, reason);
         }
     }

@@ -26,8 +26,8 @@
 //! # Reading order
 //! `settings` · `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
 //! node, polled together) · `background` (requests that no caller waits for) · `store` (the parts of a client) ·
-//! `acquire`, `wait`, `renew`, `release` (the operations) · `losses` (what nodes report) · `errors` · `inspect` (for
-//! operators).
+//! `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release` (the operations) · `losses` (what nodes report) · `errors` ·
+//! `inspect` (for operators) · `merge` (the answers of the nodes as one).
 
 mod acquire;
 mod background;
@@ -36,11 +36,14 @@ mod guarantees;
 mod holds;
 mod inspect;
 mod losses;
+mod merge;
+mod mode;
 mod release;
 mod renew;
 mod requests;
 mod settings;
 mod store;
+mod upgrade;
 mod wait;
 
 use std::sync::Arc;
@@ -52,6 +55,7 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 
 use crate::capabilities::stores_with;
@@ -79,6 +83,14 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn upgrade(self: Arc<Self>, hold: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        upgrade::upgrade(&self, &hold, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {

@@ -185,6 +185,7 @@ pub(super) async fn finish_request(
         }
     };
     let mut hold = Hold::new(&request, 0);
+    hold.unused = true;
     let may_be_granted = match answer {
         Ok(Answer::Granted(grant)) => {
             store.note_token(grant.token);
@@ -194,7 +195,7 @@ pub(super) async fn finish_request(
                 // If that fails, the majority that knows the token is enough.
                 let _ = store.nodes[node].raise(hold.clone(), token).await;
             }
-            held.set_held(node);
+            held.set_held(node, request.mode);
             true
         }
         Ok(_) => false,

@@ -6,11 +6,14 @@ use std::time::Duration;
 use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::Error;
 use tenure_core::logic::quorum::{Tally, Verdict};
+use tenure_core::logic::quorum_mode::Repair;
 use tenure_core::lost::LostReason;
+use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority};
 use super::holds::QuorumHold;
+use super::mode::{make_exclusive, weaken};
 use super::release::finish_request;
 use super::requests::NodeRequests;
 use super::store::Store;
@@ -66,8 +69,10 @@ struct RenewalVotes {
     leases: Vec<Lease>,
     /// How many nodes have a hold without an end.
     without_lease: usize,
-    /// Nodes that definitely do not have the hold.
-    missing: Vec<usize>,
+    /// How many nodes definitely do not have what is claimed.
+    missing: usize,
+    /// Nodes that have no hold, or one in another mode than the claimed one.
+    to_repair: Vec<usize>,
     reason: LostReason,
     errors: Vec<Error>,
 }
@@ -86,19 +91,19 @@ pub(super) async fn renew_holds(store: &Arc<Store>, holds: &[Arc<QuorumHold>]) -
     while votes.iter().any(is_open)
         && let Some((node, renewals)) = requests.next_until(&store.clock, until).await
     {
-        count(&mut votes, node, renewals);
+        count(&mut votes, holds, node, renewals);
     }
     // Replies that arrived meanwhile tell which nodes to repair, and make a loss definite.
     while let Some((node, renewals)) = requests.next_arrived() {
-        count(&mut votes, node, renewals);
+        count(&mut votes, holds, node, renewals);
     }
     let mut renewed = Vec::new();
     let renewals = votes.into_iter().zip(holds).map(|(votes, hold)| {
-        let missing = votes.missing.clone();
+        let to_repair = votes.to_repair.clone();
         let renewal = votes.renewal(nodes, sent, timeout);
         let is_renewed = matches!(renewal, Renewal::Renewed { .. });
         if is_renewed {
-            missing
+            to_repair
                 .into_iter()
                 .for_each(|node| repair(store, hold, node));
         }
@@ -113,10 +118,15 @@ pub(super) async fn renew_holds(store: &Arc<Store>, holds: &[Arc<QuorumHold>]) -
     renewals
 }
 
-fn count(votes: &mut [RenewalVotes], node: usize, renewals: Vec<Renewal>) {
+fn count(
+    votes: &mut [RenewalVotes],
+    holds: &[Arc<QuorumHold>],
+    node: usize,
+    renewals: Vec<Renewal>,
+) {
     debug_assert_eq!(renewals.len(), votes.len(), "BUG: one answer for each hold");
-    for (votes, renewal) in votes.iter_mut().zip(renewals) {
-        votes.count(node, renewal);
+    for ((votes, hold), renewal) in votes.iter_mut().zip(holds).zip(renewals) {
+        votes.count(hold, node, renewal);
     }
 }
 
@@ -131,6 +141,7 @@ async fn repair_by_late_replies(
             if let (Some(hold), Renewal::Lost(_)) = (hold, renewal)
                 && !hold.ended.is_raised()
             {
+                hold.set_lost(node);
                 repair(&store, hold, node);
             }
         }
@@ -143,15 +154,26 @@ impl RenewalVotes {
             tally: Tally::new(nodes),
             leases: Vec::new(),
             without_lease: 0,
-            missing: Vec::new(),
+            missing: 0,
+            to_repair: Vec::new(),
             reason: LostReason::StoreSaysNo,
             errors: Vec::new(),
         }
     }
 
-    fn count(&mut self, node: usize, renewal: Renewal) {
+    fn count(&mut self, hold: &QuorumHold, node: usize, renewal: Renewal) {
         match renewal {
             Renewal::Renewed { sent, ttl } => {
+                let (supports, is_as_claimed) =
+                    hold.with_mode(|mode| (mode.supports_if_held(node), mode.is_as_claimed(node)));
+                if !is_as_claimed {
+                    self.to_repair.push(node);
+                }
+                if !supports {
+                    self.missing += 1;
+                    self.tally.unknown(node);
+                    return;
+                }
                 match ttl {
                     Some(ttl) => self.leases.push(Lease { sent, ttl }),
                     None => self.without_lease += 1,
@@ -160,7 +182,9 @@ impl RenewalVotes {
             }
             Renewal::Lost(reason) => {
                 self.reason = reason;
-                self.missing.push(node);
+                hold.set_lost(node);
+                self.missing += 1;
+                self.to_repair.push(node);
                 self.tally.no(node);
             }
             Renewal::Unknown(err) => {
@@ -190,25 +214,44 @@ impl RenewalVotes {
             return Renewal::Lost(self.reason);
         }
         let mut errors = self.errors;
-        let answered = self.leases.len() + self.without_lease + self.missing.len() + errors.len();
+        let answered = self.leases.len() + self.without_lease + self.missing + errors.len();
         errors.extend((answered..nodes).map(|_| no_answer(timeout)));
         Renewal::Unknown(no_majority(errors, nodes, "gave no clear answer"))
     }
 }
 
-/// Asks a node that definitely does not have the hold for it again, without waiting: the name may have another holder
-/// there.
+/// Asks a node for what the holder claims: for the hold, if the node definitely does not have it, or for another mode.
+/// Nothing waits for the hold, because the name may have another holder there.
 fn repair(store: &Arc<Store>, hold: &Arc<QuorumHold>, node: usize) {
     if !hold.start_repair(node) {
         return;
     }
-    let (store_of_task, hold) = (store.clone(), hold.clone());
-    store.background.run(Box::pin(async move {
-        let store = store_of_task;
-        if !hold.ended.is_raised() {
-            let request = hold.request_to(node, false, hold.token());
-            let answer = store.nodes[node].acquire(request.clone());
-            finish_request(&store, &hold, node, request, answer).await;
+    let (store, hold) = (store.clone(), hold.clone());
+    let background = store.clone();
+    background.background.run(Box::pin(async move {
+        let turn = hold.turn(node).await;
+        let repair = hold.repair_of(node);
+        match repair.filter(|_| !hold.ended.is_raised()) {
+            Some(Repair::Acquire(mode)) => {
+                hold.shorten_min_hold(store.clock.now());
+                let request = hold.request_to(node, mode, false, hold.token());
+                let answer = store.nodes[node].acquire(request.clone());
+                finish_request(&store, &hold, node, request, answer).await;
+            }
+            Some(Repair::Upgrade) => {
+                drop(turn);
+                let mode = Mode::Exclusive;
+                let request = hold.request_to(node, mode, true, hold.token());
+                let stop = hold.change_is_over();
+                // The hold is repaired by the next renewal if this fails.
+                let _ = make_exclusive(store, hold.clone(), node, request, stop).await;
+            }
+            Some(Repair::Downgrade(mode)) => {
+                drop(turn);
+                let stop = hold.change_is_over();
+                let _ = weaken(store, hold.clone(), node, mode, stop).await;
+            }
+            None => {}
         }
         hold.finish_repair(node);
     }));

@@ -18,6 +18,10 @@ use super::holds::Holds;
 use super::losses::NodeListener;
 use super::settings::Settings;
 
+/// By how much the tokens that clients choose at the same time are apart, in µs: less than a round trip, so that the
+/// tokens stay close to the clocks.
+const MAX_CHOICE_JITTER: u32 = 64;
+
 /// Several stores as one. Each client needs one of its own, which remembers the holds of that client.
 pub struct Store {
     pub(super) nodes: Vec<Arc<dyn Backend>>,
@@ -74,7 +78,6 @@ impl Store {
         let listener = |node| {
             Arc::new(NodeListener {
                 node,
-                majority: self.majority(),
                 holds: self.holds.clone(),
                 loss_notifier: loss_notifier.clone(),
             })
@@ -99,6 +102,12 @@ impl Store {
     pub(super) fn proposal(&self) -> u64 {
         let seen = self.last_token.load(Ordering::Relaxed);
         rt::wall_micros().max(seen.saturating_add(1))
+    }
+
+    /// The token to agree on after nodes could not have the one before, because other clients use it or a greater one.
+    /// Clients that choose at the same time should not choose the same again.
+    pub(super) fn next_choice(&self) -> u64 {
+        self.proposal() + u64::from(self.clock.random() % MAX_CHOICE_JITTER)
     }
 
     /// Later proposals are greater than `token`.

@@ -72,3 +72,11 @@ pub(super) fn ask_again_at(clock: &Clock, ttl: Duration) -> Time {
     let cooldown = longest / 2 + pace::fraction(longest / 2, clock.random());
     clock.now().after(cooldown)
 }
+
+/// Never resolves for [`Time::MAX`].
+pub(super) async fn sleep_until(clock: &Clock, at: Time) {
+    if at == Time::MAX {
+        std::future::pending::<()>().await;
+    }
+    clock.sleep_until(at).await;
+}

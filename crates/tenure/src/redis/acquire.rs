@@ -1,19 +1,25 @@
 //! One acquisition, from the first request to the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tenure_core::backend::{Answer, Release, Request};
+use tenure_core::backend::{AllAnswer, Answer, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
 use tenure_core::support::not_trusted_yet;
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
 use super::connection::Connection;
+use super::context::Context;
 use super::names::Keys;
 use super::renew::verify_holds;
 use super::requests::{Attempt, ReleaseKind};
 use super::store::Store;
 use super::subscribe::Subscription;
+
+/// Locks in one script: the server does nothing else for the time of some 200 commands.
+const MAX_ALL: usize = 64;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     let _operation = store.context.operations.enter();
@@ -44,14 +50,70 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     };
     if let Answer::Granted(_) = &answer {
         store.remember(request);
-        store.maintenance.start(
-            &store.context.spawner,
-            &store.context.clock,
-            store,
-            verify_holds,
-        );
+        start_maintenance(store);
     }
     Ok(answer)
+}
+
+/// Acquires several locks with one script, all or none.
+pub(super) async fn acquire_all(
+    store: &Arc<Store>,
+    requests: &[Arc<Request>],
+) -> Result<AllAnswer, Error> {
+    let _operation = store.context.operations.enter();
+    let settings = &store.context.settings;
+    let is_simple = |request: &Arc<Request>| {
+        request.mode == Mode::Exclusive && request.propose.is_none() && request.fair != Some(false)
+    };
+    let keys: Vec<_> = requests
+        .iter()
+        .map(|request| store.requests.keys(&request.name))
+        .collect();
+    // The grant of one lock says what to do when replicas are missing, or a server was restarted.
+    if !requests.iter().all(is_simple)
+        || requests.len() > MAX_ALL
+        || settings.wait_replicas > 0
+        || !store.connections.are_together(&keys)
+        || !is_trusted(store, &keys[0], requests[0].ttl).await
+    {
+        return Ok(AllAnswer::OneByOne);
+    }
+    let Some(reply) = store.requests.acquire_all(requests, &keys).await? else {
+        return Ok(AllAnswer::OneByOne);
+    };
+    let AllAnswer::Granted(_) = &reply.value else {
+        return Ok(reply.value);
+    };
+    let now = store.context.now();
+    let ttl = requests[0].ttl;
+    if reply.connection.untrusted_until(now, ttl).is_some() {
+        // Grants of this server do not count: the holders of before the restart may believe to hold the locks.
+        for (request, keys) in requests.iter().zip(&keys) {
+            let acquisition = Acquisition {
+                store,
+                request,
+                keys,
+            };
+            acquisition.release().await?;
+        }
+        return Ok(AllAnswer::OneByOne);
+    }
+    for request in requests {
+        store.remember(request);
+    }
+    start_maintenance(store);
+    Ok(reply.value)
+}
+
+/// Whether the server that has the lock can be reached and is trusted to know who holds its locks.
+async fn is_trusted(store: &Store, keys: &Keys, ttl: Duration) -> bool {
+    let connection = store.connections.connection(keys.lock()).await;
+    connection.is_ok_and(|it| it.untrusted_until(store.context.now(), ttl).is_none())
+}
+
+fn start_maintenance(store: &Arc<Store>) {
+    let Context { spawner, clock, .. } = &*store.context;
+    store.maintenance.start(spawner, clock, store, verify_holds);
 }
 
 /// One acquisition, as the loop of a waiter needs it.

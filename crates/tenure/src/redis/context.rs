@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
 use tenure_core::time::Time;
 
 use super::events::ServerEvents;
-use super::settings::Settings;
+use super::scripts::OwnerText;
+use super::settings::{Format, RedissonLock, Settings};
 
 pub(super) struct Context {
     pub(super) settings: Settings,
@@ -22,6 +24,19 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn now(&self) -> Time {
         self.clock.now()
+    }
+
+    /// An owner as it is written.
+    pub(super) fn owner_text(&self, owner: OwnerId) -> OwnerText {
+        match self.settings.format {
+            Format::Token | Format::Redisson(RedissonLock::Semaphore) => {
+                OwnerText::Hex(owner.to_digits())
+            }
+            // Redisson writes the id of a client and that of a thread, and reads neither.
+            Format::Redisson(_) => {
+                OwnerText::Long([&self.events.client, ":", &owner.to_hex()].concat())
+            }
+        }
     }
 
     /// When a request that is sent now has failed.

@@ -3,13 +3,17 @@
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
+use tenure_core::options::Mode;
 
 use crate::tls;
+
+use super::settings::{Format, RedissonLock};
 
 /// An error while a connection is opened: no request was sent.
 pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls: bool) -> Error {
@@ -194,17 +198,93 @@ fn first_sentence(text: &str) -> &str {
 }
 
 /// The key has another type than a lock of this format.
-pub(super) fn wrong_type(found: &str, wanted: &str) -> Error {
-    let hint = match (found, wanted) {
-        ("hash", "string") => "; if Redisson keeps it there, use dialect=redisson",
-        ("string", "hash") => "; if it is a lock of the common kind, leave dialect=redisson out",
+pub(super) fn wrong_type(found: &str, format: Format) -> Error {
+    let wanted = match format {
+        Format::Token | Format::Redisson(RedissonLock::Semaphore) => "string",
+        Format::Redisson(_) => "hash",
+    };
+    let hint = match (found, format) {
+        ("hash", Format::Token) => "; if Redisson keeps it there, use dialect=redisson",
+        ("hash", _) => {
+            "; if it is another lock of Redisson, leave lock=semaphore out, or use lock=rw or lock=fair"
+        }
+        ("string", _) => {
+            "; if it is a lock of the common kind, leave dialect=redisson out; if it is a semaphore of Redisson, use lock=semaphore"
+        }
         _ => "",
     };
+    not_our_lock(&format!("a {found}, and a lock is a {wanted}"), hint)
+}
+
+/// The key has the type of a lock of this format, and holds another kind of lock; `found` is the script's word for it.
+pub(super) fn wrong_lock(found: &str) -> Error {
+    match found {
+        "rw" => not_our_lock(
+            "a hash with a mode, and a lock of this kind has none",
+            "; if it is a RReadWriteLock of Redisson, use lock=rw",
+        ),
+        "plain" => not_our_lock(
+            "a hash without a mode, and a read-write lock has one",
+            "; if it is another lock of Redisson, use lock=plain or lock=fair",
+        ),
+        "expires" => not_our_lock(
+            "a number of permits that expires, and with it all permits that are held",
+            "; if it is a semaphore of Redisson, call clearExpire() in Java",
+        ),
+        _ => not_our_lock(
+            "a string that is no number, and a semaphore is a number of permits",
+            "; if it is a lock of the common kind, leave dialect=redisson out",
+        ),
+    }
+}
+
+fn not_our_lock(found: &str, hint: &str) -> Error {
     Error::new(
         ErrorKind::Backend,
         format!(
-            "the key of that name holds a {found}, and a lock is a {wanted}: something else uses the name; nothing was changed{hint}"
+            "the key of that name holds {found}: something else uses the name; nothing was changed{hint}"
         ),
+    )
+}
+
+/// The semaphore has another number of permits than the one that was asked for.
+pub(super) fn other_permits(total: i64, mode: Mode) -> Error {
+    let (asked, limit) = match mode {
+        Mode::Permits { limit } => (format!("permits({limit})"), limit.get()),
+        _ => ("an exclusive hold, the only permit of one,".into(), 1),
+    };
+    let count = total.max(1);
+    Error::new(
+        ErrorKind::Backend,
+        format!(
+            "the semaphore of that name has {total} permits in all, and {asked} was asked for; ask for permits({count}), or change the semaphore in Java with setPermits({limit}); nothing was changed"
+        ),
+    )
+}
+
+/// A hold cannot have the lease that was asked for: it is not renewed, or has that lease already.
+pub(super) fn lease_too_long(longest: Duration) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "with lock=rw a shared hold has a lease of {longest:?} at most, because a renewal of a reader in Redisson shortens it; ask for a ttl of {longest:?} or less, or for a shared hold that is renewed"
+        ),
+    )
+}
+
+/// Holds of this format keep their mode.
+pub(super) fn no_mode_change() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "Redisson's locks have no such change of the mode; release the lock and acquire it again",
+    )
+}
+
+/// The format has no script to be one of several stores.
+pub(super) fn no_node() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a lock of Redisson cannot be a node of another backend",
     )
 }
 

@@ -6,7 +6,7 @@ use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 use super::connection::Connection;
 use super::server_info::Persistence;
-use super::settings::{Format, Settings, Topology};
+use super::settings::{Format, RedissonLock, Settings, Topology};
 
 /// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,8 @@ pub struct Configuration {
     pub fails_over: bool,
     /// Whether a server that was started lately grants nothing (`restart_guard`).
     pub is_guarded: bool,
-    /// Whether locks have Redisson's format (`dialect=redisson`).
-    pub is_redisson: bool,
+    /// Which lock of Redisson a name is (`dialect=redisson`); `None`: locks have our own format.
+    pub redisson: Option<RedissonLock>,
 }
 
 impl Configuration {
@@ -35,7 +35,10 @@ impl Configuration {
             fails_over: !matches!(settings.topology, Topology::One(_))
                 || servers().any(|it| it.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
-            is_redisson: settings.format == Format::Redisson,
+            redisson: match settings.format {
+                Format::Token => None,
+                Format::Redisson(lock) => Some(lock),
+            },
         }
     }
 }
@@ -49,7 +52,13 @@ fn setting(of: Configuration) -> String {
     let others = [
         (of.fails_over, "a replica may take over"),
         (!of.is_guarded, "restart_guard=off"),
-        (of.is_redisson, "dialect=redisson"),
+        (of.redisson.is_some(), "dialect=redisson"),
+        (of.redisson == Some(RedissonLock::ReadWrite), "lock=rw"),
+        (of.redisson == Some(RedissonLock::Fair), "lock=fair"),
+        (
+            of.redisson == Some(RedissonLock::Semaphore),
+            "lock=semaphore",
+        ),
     ];
     let others = others.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
     let all: Vec<_> = std::iter::once(persistence).chain(others).collect();
@@ -80,28 +89,61 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     } else {
         Cell::not_applicable(Fault::Failover, "there is no replica")
     };
-    let faults = Cell::of_lease_store(&[restart, power, failover]);
-    let order = if of.is_redisson {
-        Order::Unordered("the first waiter that asks after the release gets the lock")
-    } else {
-        Order::Fair
+    let mut own = vec![restart, power, failover];
+    if of.redisson == Some(RedissonLock::Semaphore) {
+        own.push(Cell::nothing(
+            Fault::ClientClock,
+            "a Java client takes the permits of others as ended by its own clock; the clock of a client of this library decides nothing",
+        ));
+    }
+    let faults = Cell::of_lease_store(&own);
+    let order = match of.redisson {
+        None | Some(RedissonLock::Fair) => Order::Fair,
+        Some(_) => Order::Unordered("the first waiter that asks after the release gets the lock"),
     };
     let mut guarantees = Guarantees::new("redis", order, faults);
     guarantees.setting = setting(of);
-    guarantees.shared = !of.is_redisson;
-    guarantees.upgradable = !of.is_redisson;
-    guarantees.permits = !of.is_redisson;
-    guarantees.min_hold = !of.is_redisson;
-    guarantees.lock_delay = !of.is_redisson;
+    let is_ours = of.redisson.is_none();
+    guarantees.shared = is_ours || of.redisson == Some(RedissonLock::ReadWrite);
+    guarantees.upgradable = is_ours;
+    guarantees.permits = is_ours || of.redisson == Some(RedissonLock::Semaphore);
+    guarantees.min_hold = of.redisson != Some(RedissonLock::ReadWrite);
+    guarantees.lock_delay = guarantees.min_hold;
     guarantees.liveness = "a lease, renewed every third of the ttl";
     guarantees.clock = "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock";
-    guarantees.waiting = if of.is_redisson {
-        "a message to all waiters; the fastest one gets the lock"
-    } else {
-        "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)"
-    };
+    guarantees.waiting = "a message to all waiters; the fastest one gets the lock";
     guarantees.token = "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back";
+    describe_lock(&mut guarantees, of.redisson);
     guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
     guarantees.fit = "services that have a Redis and either accept what a failover may do or check the fencing token at every write";
     guarantees
+}
+
+/// What is true of one lock of Redisson, or of our own format.
+fn describe_lock(guarantees: &mut Guarantees, redisson: Option<RedissonLock>) {
+    const JAVA_TAKES_NONE: &str = "max(last + 1, server clock in µs), in a key of ours; holders in Java take none; can go backward only if the data is lost and the clock is set back";
+    match redisson {
+        None => {
+            guarantees.waiting = "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)";
+        }
+        Some(RedissonLock::Plain) => {
+            guarantees.why_not = "dialect=redisson is an RLock; lock=rw, lock=fair or lock=semaphore in the URL chooses another lock of Redisson";
+        }
+        Some(RedissonLock::ReadWrite) => {
+            guarantees.why_not = "lock=rw is an RReadWriteLock of Redisson; a renewal of a reader in Java sets the time of every reader, so a reservation would end too early or too late";
+            guarantees.liveness = "a lease, renewed every third of the ttl; 30 s at most for a shared hold, because a renewal of a reader in Java sets the lease of all readers to Redisson's lockWatchdogTimeout";
+            guarantees.token = JAVA_TAKES_NONE;
+        }
+        Some(RedissonLock::Fair) => {
+            guarantees.why_not = "lock=fair is a fair lock of Redisson";
+            guarantees.clock = "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock; a waiter's place in the queue ends by the server's clock, and for Java by the clock of the Java client that looks, so a Java client whose clock is ahead may skip waiters";
+            guarantees.waiting = "a queue in the server; a release wakes the first waiter; a dead waiter delays the others by min(ttl, 5 s), and behind a waiter in Java by the holder's lease and 300 s";
+            guarantees.token = JAVA_TAKES_NONE;
+        }
+        Some(RedissonLock::Semaphore) => {
+            guarantees.why_not = "lock=semaphore is an RPermitExpirableSemaphore of Redisson";
+            guarantees.clock = "the server's wall clock ends leases, and for a Java client that client's own wall clock, so a lease can end early by as much as that clock is ahead; the holder's deadline runs on the client's boot clock";
+            guarantees.token = JAVA_TAKES_NONE;
+        }
+    }
 }

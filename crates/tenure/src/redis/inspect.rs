@@ -14,7 +14,7 @@ use tenure_core::support::HolderRecord;
 
 use super::mode::parse_mode;
 use super::names::{lock_of_hold_key, name_of};
-use super::settings::Format;
+use super::settings::{Format, RedissonLock};
 use super::store::Store;
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
@@ -32,7 +32,12 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         "-" => status.reserved = state.expires_in,
         "*" => {
             for entry in &state.waiters {
-                read_holder(&mut status, entry);
+                read_holder(&mut status, format, entry);
+            }
+            status.holds.sort_by_key(|hold| hold.token);
+            if status.holds.is_empty() && format != Format::Token {
+                // The leases of all readers are over, and the lock is free when the time of the key is over.
+                status.reserved = status.reserved.or(state.expires_in);
             }
         }
         owner => {
@@ -50,24 +55,40 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
             }
         }
     }
-    // Redisson's waiters are stored nowhere.
-    status.queue = (format == Format::Token).then(|| {
+    // The waiters of Redisson's other locks are stored nowhere.
+    let has_queue = matches!(format, Format::Token | Format::Redisson(RedissonLock::Fair));
+    status.queue = has_queue.then(|| {
         let waiters = state.waiters.iter().filter(|it| !it.starts_with('*'));
-        waiters.map(|entry| parse_waiter(entry).0).collect()
+        let waiter = |entry: &String| match entry.strip_prefix('?') {
+            Some(owner) => foreign_holder(format, owner),
+            None => parse_waiter(entry).0,
+        };
+        waiters.map(waiter).collect()
     });
     Ok(status)
 }
 
 /// Adds one of several holders to the status: `*OWNER LEFT MODE TOKEN SINCE MIN_HOLD DELAY CHANNEL HOLDER`. The owner of a
-/// place that stays reserved begins with `-`. Anything else is a waiter.
-fn read_holder(status: &mut Status, entry: &str) -> Option<()> {
+/// place that stays reserved begins with `-`. `TOKEN` of a foreign holder is `-`, and a negative `LEFT` has no end. Anything
+/// else is a waiter.
+fn read_holder(status: &mut Status, format: Format, entry: &str) -> Option<()> {
     let mut words = entry.strip_prefix('*')?.splitn(4, ' ');
     let owner = words.next()?;
-    let left = Duration::from_millis(words.next()?.parse().ok()?);
-    let mode = parse_mode(words.next()?)?;
+    let left: i64 = words.next()?.parse().ok()?;
+    let left = u64::try_from(left).ok().map(Duration::from_millis);
+    let mode = match words.next()? {
+        "x" => Mode::Exclusive,
+        mode => parse_mode(mode)?,
+    };
     let (token, rest) = words.next()?.split_once(' ')?;
+    if token == "-" {
+        let holder = foreign_holder(format, owner);
+        status.holds.push(HoldInfo::new(holder, mode, None, left));
+        return Some(());
+    }
     let (since, rest) = rest.split_once(' ')?;
     let (mut holder, delay) = parse_waiter(rest);
+    let left = left?;
     let lease = left.saturating_sub(delay);
     if owner.starts_with('-') || lease.is_zero() && !delay.is_zero() {
         status.reserved = status.reserved.max(Some(left));
@@ -79,7 +100,6 @@ fn read_holder(status: &mut Status, entry: &str) -> Option<()> {
     status
         .holds
         .push(HoldInfo::new(holder, mode, token, Some(lease)));
-    status.holds.sort_by_key(|hold| hold.token);
     Some(())
 }
 
@@ -87,7 +107,7 @@ fn read_holder(status: &mut Status, entry: &str) -> Option<()> {
 fn foreign_holder(format: Format, value: &str) -> Holder {
     let label = match (value.strip_prefix('?'), format) {
         (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
-        (None, Format::Redisson) => format!("Redisson, {value}"),
+        (None, Format::Redisson(_)) => format!("Redisson, {value}"),
         (None, Format::Token) => "another program".into(),
     };
     let mut holder = Holder::default();

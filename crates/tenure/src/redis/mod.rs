@@ -37,7 +37,7 @@ mod upgrade;
 use std::sync::Arc;
 
 use tenure_core::backend::{
-    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+    AllAnswer, Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
 };
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
@@ -52,6 +52,7 @@ pub use self::guarantees::{Configuration, guarantees};
 pub(crate) use self::names::fuzz as fuzz_names;
 use self::requests::Purpose;
 pub use self::server_info::Persistence;
+pub use self::settings::RedissonLock;
 pub use self::store::Store;
 
 impl AsyncBackend for Store {
@@ -71,6 +72,10 @@ impl AsyncBackend for Store {
         acquire::acquire(&self, &request).await
     }
 
+    async fn acquire_all(self: Arc<Self>, requests: Vec<Arc<Request>>) -> Result<AllAnswer, Error> {
+        acquire::acquire_all(&self, &requests).await
+    }
+
     async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
         upgrade::upgrade(&self, &request).await
     }
@@ -87,7 +92,7 @@ impl AsyncBackend for Store {
         release::release(&self, &hold).await
     }
 
-    async fn raise(self: Arc<Self>, hold: Hold, token: u64) -> Result<bool, Error> {
+    async fn raise(self: Arc<Self>, hold: Hold, token: u64) -> Result<Option<u64>, Error> {
         self.requests.raise(&hold, token).await
     }
 

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use tenure_core::name::LockName;
 
-use super::settings::Format;
+use super::settings::{Format, RedissonLock};
 
 /// Prefix of the side keys, which have what the lock key itself cannot hold.
 const SIDE_PREFIX: &str = "tenure:{";
@@ -41,10 +41,20 @@ impl Keys {
                 ends[2] = text.len();
                 push_side_key(&mut text, &lock, &tag, "holders");
             }
-            Format::Redisson => {
+            Format::Redisson(RedissonLock::Plain) => {
                 push_redisson_key(&mut text, &lock, "redisson_lock_token");
                 ends[2] = text.len();
                 push_redisson_key(&mut text, &lock, "redisson_lock__channel");
+            }
+            Format::Redisson(kind) => {
+                push_side_key(&mut text, &lock, &tag, "holders");
+                ends[2] = text.len();
+                let channel = match kind {
+                    RedissonLock::ReadWrite => "redisson_rwlock",
+                    RedissonLock::Semaphore => "redisson_sc",
+                    RedissonLock::Plain | RedissonLock::Fair => "redisson_lock__channel",
+                };
+                push_redisson_key(&mut text, &lock, channel);
             }
         }
         Self { text, ends, format }
@@ -60,25 +70,32 @@ impl Keys {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// The waiters in order, and until when each place is good. In Redisson's format the counter of fencing tokens.
+    /// The waiters in order, and until when each place is good. In the format of Redisson's `RLock` the counter of
+    /// fencing tokens.
     pub(super) fn queue(&self) -> &str {
-        &self.text[self.ends[1]..self.ends[2]]
+        self.third()
     }
 
     /// In Redisson's format the channel on which a release is published; in ours empty.
     pub(super) fn channel(&self) -> &str {
         match self.format {
             Format::Token => "",
-            Format::Redisson => self.last(),
+            Format::Redisson(_) => self.last(),
         }
     }
 
-    /// The holders beside each other; in Redisson's format empty.
+    /// The holders beside each other; in the format of Redisson's `RLock` empty. Of Redisson's other locks it is what their
+    /// own keys lack: who we are, and our tokens.
     pub(super) fn holders(&self) -> &str {
         match self.format {
             Format::Token => self.last(),
-            Format::Redisson => "",
+            Format::Redisson(RedissonLock::Plain) => "",
+            Format::Redisson(_) => self.third(),
         }
+    }
+
+    fn third(&self) -> &str {
+        &self.text[self.ends[1]..self.ends[2]]
     }
 
     fn last(&self) -> &str {
@@ -201,7 +218,7 @@ pub(super) fn slot(key: &str) -> u16 {
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
-        for format in [Format::Token, Format::Redisson] {
+        for format in [Format::Token, Format::Redisson(RedissonLock::Plain)] {
             let keys = Keys::new(format, "", &name);
             let wanted = slot(keys.lock());
             assert!(keys.all().skip(1).all(|key| key != keys.lock()));
@@ -257,11 +274,22 @@ mod tests {
     /// As Redisson names them; `a{b}c` is a published vector.
     #[test]
     fn redisson_finds_its_keys() {
-        let keys = |name| Keys::new(Format::Redisson, "", &LockName::new(name).unwrap());
+        let of = |kind, name| Keys::new(Format::Redisson(kind), "", &LockName::new(name).unwrap());
+        let keys = |name| of(RedissonLock::Plain, name);
         assert_eq!(keys("job").channel(), "redisson_lock__channel:{job}");
         assert_eq!(keys("job").queue(), "redisson_lock_token:{job}");
         assert_eq!(keys("a{b}c").channel(), "redisson_lock__channel:a{b}c");
         assert_eq!(keys("a{b}c").queue(), "redisson_lock_token:a{b}c");
+        for (kind, channel) in [
+            (RedissonLock::Fair, "redisson_lock__channel"),
+            (RedissonLock::ReadWrite, "redisson_rwlock"),
+            (RedissonLock::Semaphore, "redisson_sc"),
+        ] {
+            assert_eq!(of(kind, "job").channel(), format!("{channel}:{{job}}"));
+            assert_eq!(of(kind, "a{b}c").channel(), format!("{channel}:a{{b}}c"));
+            assert_eq!(of(kind, "job").holders(), "tenure:{job}:holders");
+            assert_eq!(of(kind, "job").lock(), "job");
+        }
     }
 
     #[test]
@@ -335,7 +363,7 @@ mod tests {
         // Redisson has one counter for `x` and `{x}`, which grows for both; no lock lies where a counter does.
         let redisson = |name: &str| {
             let name = LockName::new(name).unwrap();
-            Keys::new(Format::Redisson, "", &name)
+            Keys::new(Format::Redisson(RedissonLock::Plain), "", &name)
         };
         written::assert_apart(|name| {
             let keys = redisson(name);

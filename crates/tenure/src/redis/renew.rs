@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 
 use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -26,10 +27,15 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
             let known = |entry: &HeldEntry| (entry.lock_delay, entry.is_beside_others);
             let known = store.holds.read(hold.owner, known);
             let (lock_delay, is_beside_others) = known.unwrap_or_default();
+            // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
+            let mode = match is_beside_others {
+                true => Mode::Shared,
+                false => Mode::Exclusive,
+            };
             RenewItem {
                 keys: &keys[*at],
                 owner: hold.owner,
-                ttl: hold.ttl,
+                ttl: store.requests.lease(mode, hold.ttl),
                 lock_delay,
                 is_beside_others,
             }

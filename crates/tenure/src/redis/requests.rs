@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue as _, Value};
 
-use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
+use tenure_core::backend::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
@@ -24,11 +24,15 @@ use super::context::Context;
 use super::errors::{self, unexpected_reply};
 use super::mode::mode_text;
 use super::names::Keys;
-use super::scripts::{ModeScripts, OwnerText, Text};
-use super::settings::Format;
+use super::scripts::{ModeScripts, Modes, OwnerText, Text};
+use super::settings::{Format, RedissonLock};
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
+
+/// The longest lease of a reader beside Redisson's: a renewal of one of its readers sets the time of the whole lock to its
+/// `lockWatchdogTimeout`, by default this long, whatever lease another reader has.
+const MAX_READER_LEASE: Duration = Duration::from_secs(30);
 
 /// Keys that one step of a scan reads: some 0.2 ms of the server's time.
 const SCAN_COUNT: usize = 1_000;
@@ -145,15 +149,8 @@ impl Requests {
         Keys::new(settings.format, &settings.prefix, name)
     }
 
-    /// The owner as it is written.
     fn owner(&self, owner: OwnerId) -> OwnerText {
-        match self.context.settings.format {
-            Format::Token => OwnerText::Hex(owner.to_digits()),
-            // Redisson writes the id of a client and that of a thread, and reads neither.
-            Format::Redisson => {
-                OwnerText::Long([&self.context.events.client, ":", &owner.to_hex()].concat())
-            }
-        }
+        self.context.owner_text(owner)
     }
 
     /// The holder as it is written: the same text for all acquisitions of a client without a label.
@@ -186,7 +183,11 @@ impl Requests {
             return Ok(reply.with(granted));
         }
         let connections = &self.connections;
-        let ttl = millis_down(request.ttl);
+        let lease = self.lease(request.mode, request.ttl);
+        if lease < request.min_lease {
+            return Err(errors::lease_too_long(lease));
+        }
+        let ttl = millis_down(lease);
         let channel = connections.channel(keys.lock());
         let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
         let holder = self.holder_text(&request.holder);
@@ -201,14 +202,10 @@ impl Requests {
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
                 .arg(Text(format_args!("{place} {is_first}")));
-            match (mode_text(request.mode), request.propose) {
-                (Some(mode), _) => drop(cmd.arg(mode)),
-                (None, Some(token)) => drop(cmd.arg(token)),
-                (None, None) => {}
-            }
+            cmd.arg(mode_text(request.mode)).arg(request.propose);
         };
-        let script = match request.mode {
-            Mode::Exclusive => &connections.scripts.acquire,
+        let script = match (request.mode, &connections.scripts.modes) {
+            (Mode::Exclusive, _) | (_, Modes::Alike { .. }) => &connections.scripts.acquire,
             _ => &self.mode_scripts()?.acquire,
         };
         let reply: Reply<Value> = connections.run(script, keys, args).await?;
@@ -246,10 +243,79 @@ impl Requests {
         self.batcher.send(scripts, item).await
     }
 
+    /// The lease that a hold gets which asks for this ttl.
+    pub(super) fn lease(&self, mode: Mode, ttl: Duration) -> Duration {
+        match (self.context.settings.format, mode) {
+            (Format::Redisson(RedissonLock::ReadWrite), Mode::Shared) => ttl.min(MAX_READER_LEASE),
+            _ => ttl,
+        }
+    }
+
     fn granted(&self, request: &Request, sent: Time, token: u64) -> AcquireReply {
-        let ttl = Some(Duration::from_millis(millis_down(request.ttl)));
+        AcquireReply::Granted(self.grant(request, sent, token))
+    }
+
+    fn grant(&self, request: &Request, sent: Time, token: u64) -> Grant {
+        let lease = self.lease(request.mode, request.ttl);
+        let ttl = Some(Duration::from_millis(millis_down(lease)));
         let round_trip = self.context.now().since(sent);
-        AcquireReply::Granted(Grant::new(token, sent, round_trip, ttl))
+        Grant::new(token, sent, round_trip, ttl)
+    }
+
+    /// Asks for all these locks, which differ in name and owner only, with one script. `None`: they have to be asked for
+    /// one by one.
+    pub(super) async fn acquire_all(
+        &self,
+        requests: &[Arc<Request>],
+        keys: &[Keys],
+    ) -> Result<Option<Reply<AllAnswer>>, Error> {
+        let connections = &self.connections;
+        let script = connections.scripts.acquire_all.as_ref();
+        let (Some(script), [first, ..]) = (script, requests) else {
+            return Ok(None);
+        };
+        let _in_flight = self.batcher.enter();
+        let (min_hold, delay) = (millis_up(first.min_hold), millis_up(first.lock_delay));
+        let channel = connections.channel(keys[0].lock());
+        let holder = self.holder_text(&first.holder);
+        let fill = |cmd: &mut Cmd| {
+            for keys in keys {
+                cmd.arg(keys.lock());
+            }
+            for keys in keys {
+                cmd.arg(keys.hold());
+            }
+            cmd.arg(millis_down(first.ttl) + delay);
+            cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
+            cmd.arg(token_retention(first.ttl));
+            for request in requests {
+                cmd.arg(self.owner(request.owner));
+            }
+        };
+        let called = connections.call(keys[0].lock(), script, 2 * keys.len(), fill);
+        let reply: Reply<Value> = match called.await {
+            Ok(reply) => reply,
+            Err(err) if err.kind() == ErrorKind::Indeterminate => return Err(err),
+            // Nothing was done. Asked for alone, each lock finds out whether the error is about itself.
+            Err(_) => return Ok(None),
+        };
+        let answer = match &reply.value {
+            Value::Int(0) => return Ok(None),
+            Value::Int(position) => {
+                let position = usize::try_from(*position).map_err(|_| unexpected_reply())?;
+                AllAnswer::Busy(position - 1)
+            }
+            Value::Array(tokens) if tokens.len() == requests.len() => {
+                let grant = |(request, token): (&Arc<Request>, &Value)| {
+                    let token = u64::from_redis_value_ref(token).map_err(|_| unexpected_reply())?;
+                    Ok(self.grant(request, reply.sent, token))
+                };
+                let grants = requests.iter().zip(tokens).map(grant);
+                AllAnswer::Granted(grants.collect::<Result<_, Error>>()?)
+            }
+            _ => return Err(unexpected_reply()),
+        };
+        Ok(Some(reply.with(answer)))
     }
 
     /// The reply of a server where the lock is taken.
@@ -273,19 +339,22 @@ impl Requests {
                 sent,
                 round_trip: self.context.now().since(sent),
                 ask_by: match self.context.settings.format {
-                    Format::Token => sent.after(waiter_ttl(request.ttl) / 3),
+                    Format::Token | Format::Redisson(RedissonLock::Fair) => {
+                        sent.after(waiter_ttl(request.ttl) / 3)
+                    }
                     // There is no place to be kept. A message may be lost.
-                    Format::Redisson => sent.after(WAITER_TTL),
+                    Format::Redisson(_) => sent.after(WAITER_TTL),
                 },
             })),
             [Value::Int(-1), found] => {
                 let found = String::from_redis_value_ref(found).unwrap_or_default();
-                let wanted = match self.context.settings.format {
-                    Format::Token => "string",
-                    Format::Redisson => "hash",
-                };
-                Err(errors::wrong_type(&found, wanted))
+                Err(errors::wrong_type(&found, self.context.settings.format))
             }
+            [Value::Int(-3), found] => {
+                let found = String::from_redis_value_ref(found).unwrap_or_default();
+                Err(errors::wrong_lock(&found))
+            }
+            [Value::Int(-4), Value::Int(total)] => Err(errors::other_permits(*total, request.mode)),
             _ => Err(unexpected_reply()),
         }
     }
@@ -304,11 +373,10 @@ impl Requests {
 
     /// The scripts for holds that are not exclusive.
     fn mode_scripts(&self) -> Result<&ModeScripts, Error> {
-        let scripts = self.connections.scripts.modes.as_ref();
-        scripts.ok_or_else(|| {
-            let message = "this dialect has exclusive holds only";
-            Error::new(ErrorKind::Unsupported, message)
-        })
+        match &self.connections.scripts.modes {
+            Modes::Separate(scripts) => Ok(scripts),
+            _ => Err(errors::no_mode_change()),
+        }
     }
 
     /// Asks for the upgradable hold of the request's owner to become exclusive. May be repeated at any time.
@@ -321,7 +389,7 @@ impl Requests {
         let live = millis_down(request.ttl) + millis_up(request.lock_delay);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live).arg(retention);
-            cmd.arg(u8::from(request.wait));
+            cmd.arg(u8::from(request.wait)).arg(request.propose);
         };
         let script = &self.mode_scripts()?.upgrade;
         let reply: Reply<Value> = self.connections.run(script, keys, args).await?;
@@ -351,7 +419,12 @@ impl Requests {
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(mode_text(mode));
         };
-        let script = &self.mode_scripts()?.downgrade;
+        let script = match &self.connections.scripts.modes {
+            Modes::Separate(scripts) => Some(&scripts.downgrade),
+            Modes::Alike { downgrade } => downgrade.as_ref(),
+            Modes::Exclusive => None,
+        };
+        let script = script.ok_or_else(errors::no_mode_change)?;
         let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
         Ok(reply.value == 1)
     }
@@ -384,13 +457,14 @@ impl Requests {
         let Some(first) = items.first() else {
             return Vec::new();
         };
-        let modes = self.connections.scripts.modes.as_ref();
-        let modes = modes.filter(|_| first.is_beside_others);
+        let scripts = &self.connections.scripts;
+        let (script, has_holders) =
+            scripts.for_holds(first.is_beside_others, &scripts.renew, |it| &it.renew);
         let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
         let fill = |cmd: &mut Cmd| {
             for item in items {
                 cmd.arg(item.keys.lock()).arg(item.keys.hold());
-                if modes.is_some() {
+                if has_holders {
                     cmd.arg(item.keys.holders());
                 }
             }
@@ -402,10 +476,7 @@ impl Requests {
                 cmd.arg(owner).arg(live).arg(token_retention(item.ttl));
             }
         };
-        let (script, keys) = match modes {
-            Some(modes) => (&modes.renew, 3 * items.len()),
-            None => (&self.connections.scripts.renew, 2 * items.len()),
-        };
+        let keys = (2 + usize::from(has_holders)) * items.len();
         let key = first.keys.lock();
         let reply = self.connections.call(key, script, keys, fill);
         let reply: Result<Reply<Vec<i64>>, Error> = reply.await;
@@ -479,14 +550,15 @@ impl Requests {
     }
 
     /// See [`Backend::raise`](tenure_core::backend::Backend::raise).
-    pub(super) async fn raise(&self, hold: &Hold, token: u64) -> Result<bool, Error> {
+    pub(super) async fn raise(&self, hold: &Hold, token: u64) -> Result<Option<u64>, Error> {
         let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(token);
         };
-        let script = &self.connections.scripts.raise;
-        let reply: Reply<i64> = self.connections.run(script, &keys, args).await?;
-        Ok(reply.value == 1)
+        let script = self.connections.scripts.raise.as_ref();
+        let script = script.ok_or_else(errors::no_node)?;
+        let reply: Reply<u64> = self.connections.run(script, &keys, args).await?;
+        Ok(Some(reply.value).filter(|token| *token > 0))
     }
 
     /// See [`Backend::write`](tenure_core::backend::Backend::write).
@@ -503,16 +575,15 @@ impl Requests {
             self.connections.check_slot(first, keys.lock())?;
         }
         // Of a hold that was downgraded the mode says it, too.
-        let is_exclusive = |hold: &Hold| hold.mode == Mode::Exclusive;
-        let modes = match holds.iter().all(is_exclusive) {
-            true => None,
-            false => Some(self.mode_scripts()?),
-        };
+        let is_beside_others = holds.iter().any(|hold| hold.mode != Mode::Exclusive);
+        let scripts = &self.connections.scripts;
+        let (script, has_holders) =
+            scripts.for_holds(is_beside_others, &scripts.write, |it| &it.write);
         let fill = |cmd: &mut Cmd| {
             cmd.arg(key);
             for keys in &keys {
                 cmd.arg(keys.lock());
-                if modes.is_some() {
+                if has_holders {
                     cmd.arg(keys.holders());
                 }
             }
@@ -521,10 +592,7 @@ impl Requests {
             }
             cmd.arg(value);
         };
-        let (script, count) = match modes {
-            Some(modes) => (&modes.write, 1 + 2 * keys.len()),
-            None => (&self.connections.scripts.write, 1 + keys.len()),
-        };
+        let count = 1 + (1 + usize::from(has_holders)) * keys.len();
         let reply = self.connections.call(first, script, count, fill);
         let reply: Reply<i64> = reply.await?;
         Ok(reply.value == 1)

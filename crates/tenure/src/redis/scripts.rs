@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
-use super::settings::Format;
+use super::settings::{Format, RedissonLock};
 
 /// A script: its text, and the digest by which a server knows the text.
 pub(super) struct Script {
@@ -24,14 +24,29 @@ pub(super) struct Scripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
     pub(super) renew: Script,
-    pub(super) raise: Script,
+    /// `None`: the format is for a single store only, never for one of several that form a majority.
+    pub(super) raise: Option<Script>,
     pub(super) write: Script,
     pub(super) inspect: Script,
     pub(super) break_hold: Script,
     /// For many locks at once. `None`: the format has no such scripts.
     pub(super) batch: Option<BatchScripts>,
-    /// For holds that are not exclusive. `None`: the format has none.
-    pub(super) modes: Option<ModeScripts>,
+    /// For several locks, all or none. `None`: the format has no such script.
+    pub(super) acquire_all: Option<Script>,
+    pub(super) modes: Modes,
+}
+
+/// How a format treats holds that are not exclusive.
+pub(super) enum Modes {
+    /// The format has no such holds.
+    Exclusive,
+    /// The scripts for exclusive holds are for all holds; `renew` and `write` take the keys of the holders too.
+    Alike {
+        /// `None`: no hold changes its mode.
+        downgrade: Option<Script>,
+    },
+    /// The format has scripts for such holds.
+    Separate(ModeScripts),
 }
 
 /// For holds beside others. `renew` and `write` are also for holds that may have become exclusive.
@@ -49,50 +64,85 @@ pub(super) struct BatchScripts {
     pub(super) release: Script,
 }
 
-/// The scripts of one format. The scripts of all formats take the same arguments and give the same replies.
-macro_rules! scripts {
-    ($format:literal, $publish:literal) => {
-        scripts!(
-            $format, $publish, acquire "acquire" "acquire", release "release" "release", renew "renew" "renew",
-            raise "raise" "raise", write "write" "write", inspect "look" "inspect", break_hold "break" "break"
-        )
-    };
-    ($format:literal, $publish:literal, $($field:ident $name:literal $file:literal),*) => {{
-        // It replaces the line `@common` of a script.
+/// A script of a format, with what all scripts of the format share in place of the line `@common`.
+macro_rules! script {
+    ($format:literal, $publish:literal, $name:literal, $file:literal) => {{
         let common = concat!(
             "local PUBLISH = '",
             $publish,
             "'\n",
             include_str!(concat!("lua/", $format, "/common.lua"))
         );
-        let script = |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
-        Scripts {
-            $($field: script($name, include_str!(concat!("lua/", $format, "/", $file, ".lua"))),)*
-            batch: None,
-            modes: None,
-        }
+        let body = include_str!(concat!("lua/", $format, "/", $file, ".lua"));
+        Script::new($name, &body.replacen("-- @common\n", common, 1))
     }};
 }
 
-/// The scripts for holds that are not exclusive, which only our own format has.
+/// The scripts of one format. The scripts of all formats take the same arguments and give the same replies. The scripts
+/// for one lock may be those of another format with the same layout.
+macro_rules! scripts {
+    ($format:literal, $publish:literal) => {
+        scripts!($format, $publish, $format)
+    };
+    ($format:literal, $publish:literal, $layout:literal) => {
+        Scripts {
+            acquire: script!($format, $publish, "acquire", "acquire"),
+            release: script!($format, $publish, "release", "release"),
+            renew: script!($layout, $publish, "renew", "renew"),
+            raise: None,
+            write: script!($layout, $publish, "write", "write"),
+            inspect: script!($format, $publish, "look", "inspect"),
+            break_hold: script!($format, $publish, "break", "break"),
+            batch: None,
+            acquire_all: None,
+            modes: Modes::Exclusive,
+        }
+    };
+}
+
+/// The scripts of our own format for holds that are not exclusive.
 macro_rules! mode_scripts {
-    ($publish:literal) => {{
-        let common = concat!(
-            "local PUBLISH = '",
-            $publish,
-            "'\n",
-            include_str!("lua/token/common.lua")
-        );
-        let script =
-            |name, body: &str| Script::new(name, &body.replacen("-- @common\n", common, 1));
-        Some(ModeScripts {
-            acquire: script("acquire_mode", include_str!("lua/token/acquire_mode.lua")),
-            upgrade: script("upgrade", include_str!("lua/token/upgrade.lua")),
-            downgrade: script("downgrade", include_str!("lua/token/downgrade.lua")),
-            renew: script("renew_mode", include_str!("lua/token/renew_mode.lua")),
-            write: script("write_mode", include_str!("lua/token/write_mode.lua")),
+    ($publish:literal) => {
+        Modes::Separate(ModeScripts {
+            acquire: script!("token", $publish, "acquire_mode", "acquire_mode"),
+            upgrade: script!("token", $publish, "upgrade", "upgrade"),
+            downgrade: script!("token", $publish, "downgrade", "downgrade"),
+            renew: script!("token", $publish, "renew_mode", "renew_mode"),
+            write: script!("token", $publish, "write_mode", "write_mode"),
         })
-    }};
+    };
+}
+
+/// The scripts of all formats, with one way to publish.
+macro_rules! formats {
+    ($publish:literal, $batch:expr, $format:expr) => {
+        match $format {
+            Format::Token => Scripts {
+                raise: Some(script!("token", $publish, "raise", "raise")),
+                batch: $batch,
+                acquire_all: acquire_all(),
+                modes: mode_scripts!($publish),
+                ..scripts!("token", $publish)
+            },
+            Format::Redisson(RedissonLock::Plain) => Scripts {
+                raise: Some(script!("redisson", $publish, "raise", "raise")),
+                ..scripts!("redisson", $publish)
+            },
+            Format::Redisson(RedissonLock::Fair) => {
+                scripts!("redisson_fair", $publish, "redisson")
+            }
+            Format::Redisson(RedissonLock::ReadWrite) => Scripts {
+                modes: Modes::Alike {
+                    downgrade: Some(script!("redisson_rw", $publish, "downgrade", "downgrade")),
+                },
+                ..scripts!("redisson_rw", $publish)
+            },
+            Format::Redisson(RedissonLock::Semaphore) => Scripts {
+                modes: Modes::Alike { downgrade: None },
+                ..scripts!("redisson_semaphore", $publish)
+            },
+        }
+    };
 }
 
 impl BatchScripts {
@@ -106,27 +156,64 @@ impl BatchScripts {
     }
 }
 
+fn acquire_all() -> Option<Script> {
+    let body = include_str!("lua/token/acquire_all.lua");
+    Some(Script::new("acquire_all", body))
+}
+
 impl Scripts {
     pub(super) fn get(format: Format, publish: Publish) -> &'static Self {
         type Set = LazyLock<Scripts>;
-        static TOKEN: Set = Set::new(|| Scripts {
-            batch: BatchScripts::token(),
-            modes: mode_scripts!("PUBLISH"),
-            ..scripts!("token", "PUBLISH")
-        });
-        static TOKEN_SHARD: Set = Set::new(|| Scripts {
-            modes: mode_scripts!("SPUBLISH"),
-            ..scripts!("token", "SPUBLISH")
-        });
-        static REDISSON: Set = Set::new(|| scripts!("redisson", "PUBLISH"));
-        static REDISSON_SHARD: Set = Set::new(|| scripts!("redisson", "SPUBLISH"));
-        match (format, publish) {
-            (Format::Token, Publish::Everywhere) => &TOKEN,
-            (Format::Token, Publish::Shard) => &TOKEN_SHARD,
-            (Format::Redisson, Publish::Everywhere) => &REDISSON,
-            (Format::Redisson, Publish::Shard) => &REDISSON_SHARD,
+        macro_rules! set {
+            ($format:expr) => {
+                match publish {
+                    Publish::Everywhere => {
+                        static SET: Set = Set::new(|| everywhere($format));
+                        &SET
+                    }
+                    Publish::Shard => {
+                        static SET: Set = Set::new(|| in_shard($format));
+                        &SET
+                    }
+                }
+            };
+        }
+        match format {
+            Format::Token => set!(Format::Token),
+            Format::Redisson(lock) => match lock {
+                RedissonLock::Plain => set!(Format::Redisson(RedissonLock::Plain)),
+                RedissonLock::ReadWrite => set!(Format::Redisson(RedissonLock::ReadWrite)),
+                RedissonLock::Fair => set!(Format::Redisson(RedissonLock::Fair)),
+                RedissonLock::Semaphore => set!(Format::Redisson(RedissonLock::Semaphore)),
+            },
         }
     }
+}
+
+impl Scripts {
+    /// The script for holds of these modes: `alike`, or what `separate` chooses of the scripts for holds that are not
+    /// exclusive; and whether the script takes the keys of the holders too.
+    pub(super) fn for_holds<'a>(
+        &'a self,
+        is_beside_others: bool,
+        alike: &'a Script,
+        separate: impl Fn(&'a ModeScripts) -> &'a Script,
+    ) -> (&'a Script, bool) {
+        match &self.modes {
+            Modes::Separate(scripts) if is_beside_others => (separate(scripts), true),
+            Modes::Separate(_) | Modes::Exclusive => (alike, false),
+            Modes::Alike { .. } => (alike, true),
+        }
+    }
+}
+
+fn everywhere(format: Format) -> Scripts {
+    formats!("PUBLISH", BatchScripts::token(), format)
+}
+
+/// In a cluster each lock is a request of its own.
+fn in_shard(format: Format) -> Scripts {
+    formats!("SPUBLISH", None, format)
 }
 
 impl Script {

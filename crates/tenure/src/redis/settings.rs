@@ -17,6 +17,7 @@ use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
 const OPTIONS: &[&str] = &[
     "prefix",
     "dialect",
+    "lock",
     "restart_guard",
     "timeout",
     "wait_replicas",
@@ -58,11 +59,24 @@ pub(super) enum Topology {
     Cluster(Vec<Host>),
 }
 
-/// The format of the locks: the option `dialect`.
+/// The format of the locks: the options `dialect` and `lock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Token,
-    Redisson,
+    Redisson(RedissonLock),
+}
+
+/// Which lock of Redisson a name is: the option `lock`. Redisson has another layout of keys for each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedissonLock {
+    /// `RLock` and `RFencedLock`.
+    Plain,
+    /// `RReadWriteLock`.
+    ReadWrite,
+    /// `RLock` of `getFairLock`.
+    Fair,
+    /// `RPermitExpirableSemaphore`.
+    Semaphore,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -126,7 +140,7 @@ impl Settings {
             }
         }
         let one = Self::with_topology(url, Topology::Cluster(Vec::new()))?;
-        if one.format == Format::Redisson {
+        if one.format != Format::Token {
             return invalid(
                 "`redlock:` has no `dialect=redisson`; Redisson calls its own RedLock deprecated",
             );
@@ -175,8 +189,7 @@ impl Settings {
         };
         let tls = tls::Files::take(&mut url, is_tls, "rediss://, or tls=on")?;
         let prefix = url.take_prefix(MAX_PREFIX)?;
-        let formats = [("token", Format::Token), ("redisson", Format::Redisson)];
-        let format = url.take_word("dialect", &formats)?;
+        let format = take_format(&mut url)?;
         let restart_guard = url.take_restart_guard()?;
         let timeout = url.take_timeout()?;
         let wait_replicas = url.take_number("wait_replicas")?.unwrap_or(0);
@@ -249,6 +262,26 @@ impl Settings {
     }
 }
 
+fn take_format(url: &mut Url) -> Result<Format, Error> {
+    let plain = RedissonLock::Plain;
+    let dialects = [("token", None), ("redisson", Some(plain))];
+    let locks = [
+        ("plain", plain),
+        ("rw", RedissonLock::ReadWrite),
+        ("fair", RedissonLock::Fair),
+        ("semaphore", RedissonLock::Semaphore),
+    ];
+    let dialect = url.take_word("dialect", &dialects)?;
+    let lock = url.take_word("lock", &locks)?;
+    match dialect {
+        None if lock != plain => invalid(
+            "the option `lock` chooses one of Redisson's locks; add dialect=redisson, or leave `lock` out",
+        ),
+        None => Ok(Format::Token),
+        Some(_) => Ok(Format::Redisson(lock)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +321,11 @@ mod tests {
             ("redis+cluster://a/1", "no databases"),
             ("redis://a/x", "no number of a database"),
             ("redis://a?dialect=curator", "token or redisson"),
+            (
+                "redis://a?dialect=redisson&lock=spin",
+                "plain or rw or fair or semaphore",
+            ),
+            ("redis://a?lock=rw", "add dialect=redisson"),
             ("redis://a?restart_guard=0", "longest ttl"),
             ("redis://a?timeout=1h", "between 10ms and 60s"),
             ("redis://a?wait_replicas=x", "whole number"),

@@ -1,8 +1,10 @@
 //! The subscriptions that wake one waiter.
 //!
 //! Messages for a client come on its own channel, which every connection subscribes when it is opened, and in a cluster
-//! on channels of slots. In Redisson's format each lock has a channel, to which its waiter subscribes.
+//! on channels of slots. In Redisson's format each lock has a channel, or each waiter of a fair lock, to which the waiter
+//! subscribes.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tenure_core::backend::Request;
@@ -14,6 +16,7 @@ use crate::lease_store::{self, WakeUp};
 use super::connection::{Connection, Connections, ShardSubscription};
 use super::context::Context;
 use super::names::Keys;
+use super::settings::{Format, RedissonLock};
 
 /// What wakes one waiter, until it is dropped.
 pub(super) struct Subscription<'a> {
@@ -68,7 +71,7 @@ impl<'a> Subscription<'a> {
     /// this connection. Whether that was done.
     async fn follow(&mut self, connection: &Arc<Connection>) -> bool {
         let is_on = |it: &ChannelSubscription| Arc::ptr_eq(&it.connection, connection);
-        let channel = self.keys.channel();
+        let channel = &*self.channel();
         if channel.is_empty() || self.on_channel.as_ref().is_some_and(is_on) {
             return false;
         }
@@ -86,6 +89,22 @@ impl<'a> Subscription<'a> {
             self.on_channel = Some(subscription);
         }
         self.on_channel.is_some()
+    }
+
+    /// In Redisson's format the channel on which a release is published; in ours empty.
+    fn channel(&self) -> Cow<'a, str> {
+        let channel = self.keys.channel();
+        let Context {
+            settings, events, ..
+        } = &**self.context;
+        match settings.format {
+            // Each waiter has a channel of its own, which ends in the waiter as the queue has it.
+            Format::Redisson(RedissonLock::Fair) => {
+                let owner = self.request.owner.to_hex();
+                Cow::Owned([channel, ":", &events.client, ":", &owner].concat())
+            }
+            _ => Cow::Borrowed(channel),
+        }
     }
 
     /// Whether a grant counts that the server made without being asked again.

@@ -8,6 +8,7 @@ use tenure_core::options::Mode;
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
+use super::errors;
 use super::names::Keys;
 use super::requests::UpgradeReply;
 use super::store::Store;
@@ -37,6 +38,10 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
 pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+    let lease = store.requests.lease(mode, hold.ttl);
+    if lease < hold.ttl {
+        return Err(errors::lease_too_long(lease));
+    }
     // From now on the hold may be one beside others.
     store
         .holds

@@ -108,7 +108,13 @@ async fn everything(first: &Client, second: &Client, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
     needs!(redis);
-    for (user, options) in [("jobs", ""), ("redisson", "&dialect=redisson")] {
+    for (user, options) in [
+        ("jobs", ""),
+        ("redisson", "&dialect=redisson"),
+        ("redisson-rw", "&dialect=redisson&lock=rw"),
+        ("redisson-fair", "&dialect=redisson&lock=fair"),
+        ("redisson-semaphore", "&dialect=redisson&lock=semaphore"),
+    ] {
         let server = Redis::start(KEEPS);
         introduce(user, [&server]);
         let at = server.address();

@@ -161,7 +161,12 @@ async fn a_hundred_clients_come_and_go() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_request_of_a_dropped_acquire_holds_for_a_moment_only() {
     needs!(redis);
-    for dialect in ["", "&dialect=redisson"] {
+    for dialect in [
+        "",
+        "&dialect=redisson",
+        "&dialect=redisson&lock=rw",
+        "&dialect=redisson&lock=fair",
+    ] {
         let server = Redis::start(&[]);
         let proxy = Proxy::redis(server.port());
         let options = format!("{TRUSTED}{dialect}");

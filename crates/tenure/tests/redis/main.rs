@@ -19,11 +19,16 @@ mod holders;
 mod leaks;
 #[cfg(feature = "redlock")]
 mod majorities;
+#[cfg(feature = "redlock")]
+mod majority_modes;
 mod modes;
 mod proxy;
+mod redisson;
 mod refusals;
 mod restarts;
 mod servers;
+mod several;
 mod steps;
 mod tls;
+mod walk;
 mod writes;

@@ -49,7 +49,7 @@ pub enum Verdict {
 /// Who holds a name, who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// In the order of the grants.
+    /// In the order of their tokens.
     pub holds: Vec<HoldView>,
     /// In the order in which they will be served.
     pub waiters: Vec<(OwnerId, Mode)>,

@@ -23,41 +23,74 @@ pub(in crate::logic) struct Slot {
 }
 
 /// What an [`LockRequest`] comes to once it holds or waits.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::logic) struct Claim {
-    pub(in crate::logic) owner: OwnerId,
-    pub(in crate::logic) mode: Mode,
-    pub(in crate::logic) ttl: Option<Duration>,
-    pub(in crate::logic) min_hold: Duration,
-    pub(in crate::logic) lock_delay: Duration,
-    pub(in crate::logic) propose: Option<u64>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Lease, from the grant on; `None`: until released.
+    pub ttl: Option<Duration>,
+    /// The name stays taken until this long after the grant, even past the end of the hold.
+    pub min_hold: Duration,
+    /// After an unclean end the name stays taken for this long.
+    pub lock_delay: Duration,
+    /// The token to grant under, unless the name's next one is greater.
+    pub propose: Option<u64>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(in crate::logic) struct Hold {
-    pub(in crate::logic) owner: OwnerId,
-    pub(in crate::logic) mode: Mode,
-    pub(in crate::logic) token: u64,
-    pub(in crate::logic) since: Time,
-    pub(in crate::logic) expires: Time,
-    pub(in crate::logic) min_hold: Duration,
-    pub(in crate::logic) lock_delay: Duration,
+/// A hold, as the table keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Who.
+    pub owner: OwnerId,
+    /// How.
+    pub mode: Mode,
+    /// Under which number.
+    pub token: u64,
+    /// When it was granted.
+    pub since: Time,
+    /// When its lease ends; [`Time::MAX`]: it has none.
+    pub expires: Time,
+    /// See [`Claim::min_hold`].
+    pub min_hold: Duration,
+    /// See [`Claim::lock_delay`].
+    pub lock_delay: Duration,
     /// The hold is upgradable, and is to become exclusive as soon as all other holds have ended.
-    pub(in crate::logic) is_upgrading: bool,
+    pub is_upgrading: bool,
 }
 
 /// What an ended hold leaves behind (`min_hold`, `lock_delay`): it conflicts as the hold did, and has no owner.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::logic) struct Reservation {
-    pub(in crate::logic) mode: Mode,
-    pub(in crate::logic) until: Time,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The mode of the hold.
+    pub mode: Mode,
+    /// When the reservation ends.
+    pub until: Time,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(in crate::logic) struct Waiter {
-    pub(in crate::logic) claim: Claim,
-    pub(in crate::logic) waiter_ttl: Option<Duration>,
-    pub(in crate::logic) alive_until: Time,
+/// A place in the queue, as the table keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// What the waiter wants.
+    pub claim: Claim,
+    /// The waiter is forgotten when it was not heard of for this long; `None`: never.
+    pub waiter_ttl: Option<Duration>,
+    /// Until when the waiter is remembered.
+    pub alive_until: Time,
+}
+
+/// All that the table knows of one name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NameState {
+    /// The greatest token that was granted.
+    pub last_token: u64,
+    /// In the order of the grants.
+    pub holds: Vec<Hold>,
+    /// What ended holds have left behind.
+    pub reservations: Vec<Reservation>,
+    /// In the order in which they will be served.
+    pub waiters: VecDeque<Waiter>,
 }
 
 impl Slot {

@@ -10,10 +10,14 @@ mod model;
 mod moves;
 mod properties;
 mod queue_search;
+mod queue_upgrade_search;
 mod quorum_acquisition_search;
+mod quorum_mode_search;
 mod scenario;
+mod selection_search;
 mod split_search;
 mod table_model;
+mod together;
 
 use crate::fence::OwnerId;
 use crate::name::LockName;

@@ -109,11 +109,10 @@ impl Image {
     }
 }
 
-/// Does the step, and checks which grants it led to.
-fn apply(table: &mut Table, of: OwnerId, step: Step) {
-    let (lock, now, before) = (name("door"), Time::ZERO, Image::of(table));
-    let last_token = table.slots.first().map_or(0, |slot| slot.last_token);
-    let verdict = match step {
+/// Does the step, without any check.
+fn perform(table: &mut Table, of: OwnerId, step: Step) -> Option<Verdict> {
+    let (lock, now) = (name("door"), Time::ZERO);
+    match step {
         Step::Acquire(mode) => Some(table.acquire(&ask(of, mode), now)),
         Step::Upgrade => Some(table.upgrade(&lock, of, true, now)),
         Step::TryUpgrade => Some(table.upgrade(&lock, of, false, now)),
@@ -125,7 +124,17 @@ fn apply(table: &mut Table, of: OwnerId, step: Step) {
             table.downgrade(&lock, of, mode, now);
             None
         }
-    };
+    }
+}
+
+/// Does the step, and checks which grants it led to. A table that was read from a store does the same.
+fn apply(table: &mut Table, of: OwnerId, step: Step) {
+    let (lock, before) = (name("door"), Image::of(table));
+    let last_token = table.slots.first().map_or(0, |slot| slot.last_token);
+    let mut read = Table::of_name(&lock, table.state(&lock));
+    let verdict = perform(table, of, step);
+    assert_eq!(perform(&mut read, of, step), verdict);
+    assert_eq!(read.state(&lock), table.state(&lock), "{before:?} {step:?}");
     let (after, mut granted) = (Image::of(table), Vec::new());
     table.granted(&mut granted);
     if let Some(Verdict::Granted { token }) = verdict {

@@ -6,7 +6,9 @@
 //! forget: then a client proposes more than was granted before it started, and a node that was restarted has no vote
 //! while a client lives that may have had its vote before.
 //!
-//! Two clients run at a time; what other clients did before, or gave up, is what the nodes start with.
+//! Two clients run at a time; what other clients did before, or gave up, is what the nodes start with. Clients that are
+//! readers may hold a node at the same time, so their tokens have an order only where one of them was over, or claimed
+//! the name already, when the other one started.
 //! Mutants show that the search finds violations.
 
 use super::explore::{ModelState, Outcome, explore};
@@ -26,11 +28,19 @@ enum Mutant {
     NoGuard,
     /// Half of the nodes, rounded down, are taken for a majority.
     Minority,
+    /// A reader counts a node that knows a greater token, as a writer does.
+    GreaterIsEnough,
+    /// A node gives two readers the same token.
+    RaisedToTheSame,
+    /// A reader does not look for readers when it writes.
+    WriterBesideReaders,
 }
 
 #[derive(Clone, Copy)]
 struct Setup {
     clients: usize,
+    /// The first so many of the clients are readers.
+    readers: usize,
     tokens: [u64; NODES],
     /// How many restarts.
     restarts: u8,
@@ -38,6 +48,15 @@ struct Setup {
 }
 
 const NODES: usize = 3;
+
+/// How many tokens a client may choose before it gives up: without a limit the model has no end.
+const CHOICES: u8 = 2;
+
+impl Setup {
+    fn is_reader(&self, client: usize) -> bool {
+        client < self.readers
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Message {
@@ -50,7 +69,7 @@ enum Message {
     NotRaised,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Idle,
     Asking,
@@ -65,12 +84,17 @@ struct Client {
     acquisition: QuorumAcquisition,
     /// One per node, in either direction.
     messages: [Message; NODES],
+    /// The token that it tried to agree on last, and how many there were.
+    choice: (u64, u8),
+    /// The greatest token that was used when it started.
+    floor: u64,
 }
 
 #[derive(Clone)]
 struct Node {
     last: u64,
-    holder: Option<usize>,
+    /// The token of each client's hold.
+    holds: Vec<Option<u64>>,
     /// Clients that must be over before this node votes again, as bits.
     guard: u8,
 }
@@ -81,8 +105,9 @@ struct Nodes {
     clients: Vec<Client>,
     nodes: Vec<Node>,
     restarts: u8,
-    /// The token that was used last.
-    used: u64,
+    /// The tokens that were used, in their order, and the last one of a writer.
+    used: Vec<u64>,
+    used_alone: u64,
     /// The greatest that was ever granted.
     granted: u64,
     violation: Option<&'static str>,
@@ -99,30 +124,37 @@ enum Step {
     /// A client ends its claim, or gives up.
     Ends(usize),
     /// A node lets go of a client whose claim is over: released or run out.
-    LetsGo(usize),
+    LetsGo(usize, usize),
     /// A node forgets everything.
     Restarts(usize),
 }
 
 impl Nodes {
     fn new(setup: Setup) -> Self {
-        let client = Client {
+        let client = |id| Client {
             phase: Phase::Idle,
             proposal: 0,
-            acquisition: QuorumAcquisition::new(NODES),
+            acquisition: match setup.is_reader(id) && setup.mutant != Some(Mutant::GreaterIsEnough)
+            {
+                true => QuorumAcquisition::beside_others(NODES),
+                false => QuorumAcquisition::new(NODES),
+            },
             messages: [Message::None; NODES],
+            choice: (0, 0),
+            floor: 0,
         };
         let node = |last: &u64| Node {
             last: *last,
-            holder: None,
+            holds: vec![None; setup.clients],
             guard: 0,
         };
         Self {
             setup,
-            clients: vec![client; setup.clients],
+            clients: (0..setup.clients).map(client).collect(),
             nodes: setup.tokens.iter().map(node).collect(),
             restarts: setup.restarts,
-            used: 0,
+            used: vec![],
+            used_alone: 0,
             granted: *setup.tokens.iter().max().unwrap(),
             violation: None,
         }
@@ -136,25 +168,41 @@ impl Nodes {
         let alive = (0..self.clients.len()).filter(|client| self.is_alive(*client));
         let alive = alive.fold(0, |bits, client| bits | 1_u8 << client);
         let proposal = self.clients[client].proposal;
+        let setup = self.setup;
         let node = &mut self.nodes[at];
+        let conflicts = |(other, hold): (usize, &Option<u64>)| {
+            let is_beside = setup.is_reader(client) && setup.is_reader(other)
+                || setup.mutant == Some(Mutant::WriterBesideReaders) && setup.is_reader(other);
+            hold.is_some() && !is_beside
+        };
+        let is_taken = node.holds.iter().enumerate().any(conflicts);
         let message = &mut self.clients[client].messages[at];
         *message = match *message {
             Message::Ask => {
                 let guarded = node.guard & alive != 0 && self.setup.mutant != Some(Mutant::NoGuard);
-                if node.holder.is_some() || guarded {
+                if is_taken || guarded {
                     Message::Refused
                 } else {
                     node.last = proposal.max(node.last + 1);
-                    node.holder = Some(client);
+                    node.holds[client] = Some(node.last);
                     self.granted = self.granted.max(node.last);
                     Message::Granted(node.last)
                 }
             }
-            Message::Raise(token) if node.holder == Some(client) => {
-                node.last = node.last.max(token);
-                Message::Raised(token)
-            }
-            Message::Raise(_) => Message::NotRaised,
+            Message::Raise(token) => match &mut node.holds[client] {
+                Some(known) => {
+                    if *known < token {
+                        *known = match setup.mutant {
+                            Some(Mutant::RaisedToTheSame) => token,
+                            _ => token.max(node.last + 1),
+                        };
+                        node.last = node.last.max(*known);
+                        self.granted = self.granted.max(*known);
+                    }
+                    Message::Raised(*known)
+                }
+                None => Message::NotRaised,
+            },
             other => other,
         };
         let refusal = matches!(message, Message::Refused | Message::NotRaised);
@@ -164,6 +212,7 @@ impl Nodes {
     }
 
     fn returns(&mut self, client: usize, at: usize) {
+        let last_used = self.last_used();
         let me = &mut self.clients[client];
         match std::mem::replace(&mut me.messages[at], Message::None) {
             Message::Granted(token) => me.acquisition.granted(at, token),
@@ -175,9 +224,17 @@ impl Nodes {
         }
         let mutant = self.setup.mutant;
         let mut claims = None;
-        match me.acquisition.verdict() {
+        // Both readers propose the same, which is the worst case.
+        match me.acquisition.verdict(|| 0) {
             Next::Won { token } => claims = Some(token),
             Next::Raise { token, nodes } => {
+                if me.choice.0 != token {
+                    me.choice = (token, me.choice.1 + 1);
+                }
+                if me.choice.1 > CHOICES {
+                    self.end(client);
+                    return;
+                }
                 for node in nodes {
                     if me.messages[node] == Message::None {
                         me.messages[node] = Message::Raise(token);
@@ -195,7 +252,7 @@ impl Nodes {
             }
             Next::Wait if mutant == Some(Mutant::Minority) => {
                 let granted = me.acquisition.held().first().map(|at| self.nodes[*at].last);
-                claims = granted.map(|token| token.max(self.used + 1));
+                claims = granted.map(|token| token.max(last_used + 1));
             }
             Next::Lost => me.phase = Phase::Over,
             Next::Wait => {}
@@ -204,19 +261,48 @@ impl Nodes {
             claims = Some(me.proposal);
         }
         if let Some(token) = claims {
-            let others = (0..self.clients.len()).filter(|other| *other != client);
-            if others
-                .into_iter()
-                .any(|other| matches!(self.clients[other].phase, Phase::Claims))
-            {
-                self.violation = Some("two claim the name");
-            } else if token == self.used {
-                self.violation = Some("a token came again");
-            } else if token < self.used {
-                self.violation = Some("a token went backward");
+            self.claim(client, token);
+        }
+    }
+
+    fn claim(&mut self, client: usize, token: u64) {
+        let is_reader = self.setup.is_reader(client);
+        let mut others = (0..self.clients.len()).filter(|other| *other != client);
+        let least = match is_reader {
+            true => self.used_alone.max(self.clients[client].floor),
+            false => self.last_used(),
+        };
+        if others.any(|other| {
+            let is_beside = is_reader && self.setup.is_reader(other);
+            self.clients[other].phase == Phase::Claims && !is_beside
+        }) {
+            self.violation = Some("two claim the name");
+        } else if self.used.contains(&token) {
+            self.violation = Some("a token came again");
+        } else if token < least {
+            self.violation = Some("a token went backward");
+        }
+        self.used.push(token);
+        self.used.sort_unstable();
+        if !is_reader {
+            self.used_alone = self.used_alone.max(token);
+        }
+        self.clients[client].phase = Phase::Claims;
+    }
+
+    fn last_used(&self) -> u64 {
+        self.used.last().copied().unwrap_or(0)
+    }
+
+    /// The client ends its claim, or gives up.
+    fn end(&mut self, client: usize) {
+        let client = &mut self.clients[client];
+        client.phase = Phase::Over;
+        // The client hears no reply; requests are still on their way.
+        for message in &mut client.messages {
+            if !matches!(message, Message::Ask | Message::Raise(_)) {
+                *message = Message::None;
             }
-            self.used = token;
-            self.clients[client].phase = Phase::Claims;
         }
     }
 }
@@ -248,11 +334,16 @@ impl ModelState for Nodes {
             // What is over hears replies and does nothing about them.
             if matches!(client.phase, Phase::Asking) {
                 client.acquisition.image(image);
+                image.extend([client.choice.0, u64::from(client.choice.1), client.floor]);
             }
         }
         for node in &self.nodes {
             image.push(node.last);
-            image.push(node.holder.map_or(9, |holder| holder as u64));
+            image.extend(
+                node.holds
+                    .iter()
+                    .map(|hold| hold.map_or(0, |token| token + 1)),
+            );
             image.push(u64::from(node.guard));
         }
         let granted = if self.setup.restarts > 0 {
@@ -261,7 +352,9 @@ impl ModelState for Nodes {
             0
         };
         let violated = u64::from(self.violation.is_some());
-        image.extend([self.used, granted, u64::from(self.restarts), violated]);
+        image.push(self.used.len() as u64);
+        image.extend(&self.used);
+        image.extend([self.used_alone, granted, u64::from(self.restarts), violated]);
     }
 
     fn steps(&self) -> Vec<Step> {
@@ -275,6 +368,8 @@ impl ModelState for Nodes {
                     steps.push(Step::Starts(id, self.granted + 1));
                 }
                 Phase::Idle => steps.extend([Step::Starts(id, 1), Step::Starts(id, 4)]),
+                // The end of a reader changes nothing for another reader.
+                _ if self.setup.readers == self.setup.clients => {}
                 Phase::Asking | Phase::Claims => steps.push(Step::Ends(id)),
                 Phase::Over => {}
             }
@@ -290,8 +385,15 @@ impl ModelState for Nodes {
             }
         }
         for (at, node) in self.nodes.iter().enumerate() {
-            if node.holder.is_some_and(|holder| !self.is_alive(holder)) {
-                steps.push(Step::LetsGo(at));
+            for (id, _) in node
+                .holds
+                .iter()
+                .enumerate()
+                .filter(|(_, hold)| hold.is_some())
+            {
+                if !self.is_alive(id) {
+                    steps.push(Step::LetsGo(at, id));
+                }
             }
             if self.restarts > 0 {
                 steps.push(Step::Restarts(at));
@@ -303,31 +405,24 @@ impl ModelState for Nodes {
     fn take(&mut self, step: Step) {
         match step {
             Step::Starts(id, proposal) => {
+                let floor = self.last_used();
                 let client = &mut self.clients[id];
                 client.phase = Phase::Asking;
                 client.proposal = proposal;
                 client.messages = [Message::Ask; NODES];
+                client.floor = floor;
             }
             Step::Reaches(id, at) => self.reaches(id, at),
             Step::Returns(id, at) => self.returns(id, at),
-            Step::Ends(id) => {
-                let client = &mut self.clients[id];
-                client.phase = Phase::Over;
-                // Nobody hears the replies; requests are still on their way.
-                for message in &mut client.messages {
-                    if !matches!(message, Message::Ask | Message::Raise(_)) {
-                        *message = Message::None;
-                    }
-                }
-            }
-            Step::LetsGo(at) => self.nodes[at].holder = None,
+            Step::Ends(id) => self.end(id),
+            Step::LetsGo(at, id) => self.nodes[at].holds[id] = None,
             Step::Restarts(at) => {
                 let alive = (0..self.clients.len()).filter(|client| self.is_alive(*client));
                 let guard = alive.fold(0, |bits, client| bits | 1 << client);
                 self.restarts -= 1;
                 self.nodes[at] = Node {
                     last: 0,
-                    holder: None,
+                    holds: vec![None; self.setup.clients],
                     guard,
                 };
             }
@@ -348,37 +443,46 @@ fn search(what: &str, setup: Setup) -> Option<String> {
     violation
 }
 
+fn setup(clients: usize, readers: usize, tokens: [u64; NODES]) -> Setup {
+    Setup {
+        clients,
+        readers,
+        tokens,
+        restarts: 0,
+        mutant: None,
+    }
+}
+
 #[test]
 fn tokens_grow_and_claims_never_overlap() {
     for tokens in LEFT {
-        let setup = Setup {
-            clients: 2,
-            tokens,
-            restarts: 0,
-            mutant: None,
-        };
-        assert_eq!(search("two clients", setup), None);
+        for readers in 0..=2 {
+            let what = format!("two clients, {readers} readers");
+            assert_eq!(search(&what, setup(2, readers, tokens)), None);
+        }
     }
 }
 
 #[test]
 fn tokens_grow_over_nodes_that_forget() {
-    let setup = Setup {
-        clients: 2,
-        tokens: [0, 0, 6],
-        restarts: 1,
-        mutant: None,
-    };
-    assert_eq!(search("a restart", setup), None);
+    for readers in 0..=1 {
+        let setup = Setup {
+            restarts: 1,
+            ..setup(2, readers, [0, 0, 6])
+        };
+        assert_eq!(
+            search(&format!("a restart, {readers} readers"), setup),
+            None
+        );
+    }
 }
 
-fn breaks(mutant: Mutant, restarts: u8, expected: &str) {
+fn breaks(mutant: Mutant, restarts: u8, readers: usize, expected: &str) {
     let found = LEFT.into_iter().find_map(|tokens| {
         let setup = Setup {
-            clients: 2,
-            tokens,
             restarts,
             mutant: Some(mutant),
+            ..setup(2, readers, tokens)
         };
         search(&format!("{mutant:?}"), setup)
     });
@@ -389,10 +493,19 @@ fn breaks(mutant: Mutant, restarts: u8, expected: &str) {
 
 #[test]
 fn mutants_are_found() {
-    breaks(Mutant::NoRaise, 0, "a token");
-    breaks(Mutant::RaiseNotAwaited, 0, "a token");
-    breaks(Mutant::OwnProposal, 0, "a token");
-    breaks(Mutant::Minority, 0, "two claim");
-    breaks(Mutant::BareCounter, 1, "a token");
-    breaks(Mutant::NoGuard, 1, "two claim");
+    breaks(Mutant::NoRaise, 0, 0, "a token");
+    breaks(Mutant::RaiseNotAwaited, 0, 0, "a token");
+    breaks(Mutant::OwnProposal, 0, 0, "a token");
+    breaks(Mutant::Minority, 0, 0, "two claim");
+    breaks(Mutant::BareCounter, 1, 0, "a token");
+    breaks(Mutant::NoGuard, 1, 0, "two claim");
+}
+
+#[test]
+fn mutants_of_readers_are_found() {
+    breaks(Mutant::GreaterIsEnough, 0, 2, "a token came again");
+    breaks(Mutant::RaisedToTheSame, 0, 2, "a token came again");
+    breaks(Mutant::WriterBesideReaders, 0, 1, "two claim");
+    breaks(Mutant::NoRaise, 0, 1, "a token");
+    breaks(Mutant::NoGuard, 1, 1, "two claim");
 }

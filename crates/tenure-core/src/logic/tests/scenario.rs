@@ -232,7 +232,7 @@ impl Scenario for TableScenario {
             yes_no(self.table.renew(&name, who.unwrap(), ttl, now))
         } else if let Some(token) = words.after("raises") {
             let token = token.parse().unwrap();
-            yes_no(self.table.raise(&name, who.unwrap(), token, now))
+            yes_no(self.table.raise(&name, who.unwrap(), token, now).is_some())
         } else if words.has("waves") {
             yes_no(self.table.touch(&name, who.unwrap(), now))
         } else if words.has("releases") {

@@ -1,7 +1,7 @@
 //! Queues on several nodes that may differ in their order, searched exhaustively.
 //!
-//! A contender stands in the queue of every node, is told when it is first there, and has the name when
-//! it is first on a majority. With some but too few nodes it may at any moment give those back, and queue
+//! A contender stands in the queue of every node, is told when it is first there, or goes with all that are before it and
+//! were told, and has the name when it was told so by a majority. With some but too few nodes it may at any moment give those back, and queue
 //! again there at any later moment: that is what "after a random time" comes to. It may also leave altogether.
 //!
 //! The search visits all states. In each, at most one contender may claim the name, and there must be a path to a state
@@ -11,6 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::logic::quorum;
+use crate::options::Mode;
 
 const NODES: usize = 3;
 
@@ -51,20 +52,47 @@ struct Node {
     queue: Vec<usize>,
 }
 
+/// A mode, in an order that says nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Rank {
+    Shared,
+    Upgradable,
+    Exclusive,
+}
+
+impl Rank {
+    fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Shared => Self::Shared,
+            Mode::Upgradable => Self::Upgradable,
+            _ => Self::Exclusive,
+        }
+    }
+
+    fn goes_with(self, other: Self) -> bool {
+        self != Self::Exclusive
+            && other != Self::Exclusive
+            && (self == Self::Shared || other == Self::Shared)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Split {
+    modes: Vec<Rank>,
     phases: Vec<Phase>,
     nodes: Vec<Node>,
 }
 
 impl Split {
-    fn new(contenders: usize, dead: usize) -> Self {
+    fn new(modes: &[Mode], dead: usize) -> Self {
+        let contenders = modes.len();
         let node = |at| Node {
             dead: at < dead,
             places: vec![PlaceInQueue::Asked; contenders],
             queue: vec![],
         };
         Self {
+            modes: modes.iter().copied().map(Rank::of).collect(),
             phases: vec![Phase::Contends; contenders],
             nodes: (0..NODES).map(node).collect(),
         }
@@ -82,11 +110,27 @@ impl Split {
             let mut nodes: Vec<_> = self.nodes.iter().map(node).collect();
             nodes.sort();
             Self {
+                modes: order.iter().map(|old| self.modes[*old]).collect(),
                 phases: order.iter().map(|old| self.phases[*old]).collect(),
                 nodes,
             }
         });
         renamed.min().unwrap()
+    }
+
+    /// Whether the node admits `who`: all that are before it in the queue are admitted, and `who` goes with them.
+    fn admits(&self, node: &Node, who: usize) -> bool {
+        for (at, other) in node.queue.iter().enumerate() {
+            let before = &node.queue[..at];
+            let goes = |before: &usize| self.modes[*before].goes_with(self.modes[*other]);
+            if !before.iter().all(goes) {
+                return false;
+            }
+            if *other == who {
+                return true;
+            }
+        }
+        false
     }
 
     fn held(&self, who: usize) -> usize {
@@ -132,7 +176,7 @@ impl Split {
                 with(false, &|state| state.leave(who, false));
             }
             for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.dead) {
-                let first = node.queue.first() == Some(&who);
+                let first = self.admits(node, who);
                 match node.places[who] {
                     PlaceInQueue::Asked => with(false, &|state| {
                         state.nodes[at].queue.push(who);
@@ -179,18 +223,27 @@ fn permutations(of: usize) -> Vec<Vec<usize>> {
     })
 }
 
+/// The claims that may not be at the same time.
+fn claims_collide(state: &Split) -> bool {
+    let claims = |who: &usize| state.phases[*who] == Phase::Claims;
+    let claims: Vec<_> = (0..state.phases.len()).filter(claims).collect();
+    claims.iter().enumerate().any(|(at, who)| {
+        let mut others = claims[..at].iter();
+        others.any(|other| !state.modes[*who].goes_with(state.modes[*other]))
+    })
+}
+
 /// How many states there are; an error when two contenders claim the name, or when no path leads on from some state.
 /// Giving up is no way on: it is left out where that is looked for.
-fn search(contenders: usize, dead: usize, mutant: Option<Mutant>) -> Result<usize, String> {
-    let start = Split::new(contenders, dead).canonical();
+fn search(modes: &[Mode], dead: usize, mutant: Option<Mutant>) -> Result<usize, String> {
+    let start = Split::new(modes, dead).canonical();
     let mut ids = HashMap::from([(start.clone(), 0)]);
     let mut states = vec![start];
     let mut before: Vec<Vec<usize>> = vec![vec![]];
     let mut at = 0;
     while at < states.len() {
         let state = states[at].clone();
-        let claims = |phase: &&Phase| **phase == Phase::Claims;
-        if state.phases.iter().filter(claims).count() > 1 {
+        if claims_collide(&state) {
             return Err(format!("two claim the name: {state:?}"));
         }
         for (next, gave_up) in state.next(mutant) {
@@ -223,18 +276,42 @@ fn search(contenders: usize, dead: usize, mutant: Option<Mutant>) -> Result<usiz
 #[test]
 fn there_is_a_way_on_from_every_split() {
     for (contenders, dead) in [(2, 0), (2, 1), (3, 0), (3, 1)] {
-        let states = search(contenders, dead, None).unwrap();
+        let states = search(&[Mode::Exclusive; 3][..contenders], dead, None).unwrap();
         println!("{contenders} contenders, {dead} dead nodes: {states} states");
+    }
+}
+
+/// Readers, a writer, and contenders of which one at a time can have the upgradable hold.
+#[test]
+fn there_is_a_way_on_for_all_modes() {
+    let (reader, upgradable, writer) = (Mode::Shared, Mode::Upgradable, Mode::Exclusive);
+    for (modes, dead) in [
+        (&[reader, writer][..], 0),
+        (&[reader, writer], 1),
+        (&[upgradable, upgradable], 0),
+        (&[upgradable, upgradable], 1),
+        (&[upgradable, writer], 1),
+        (&[reader, reader, writer], 1),
+        (&[reader, upgradable, upgradable], 1),
+    ] {
+        let states = search(modes, dead, None).unwrap();
+        println!("{modes:?}, {dead} dead nodes: {states} states");
     }
 }
 
 #[test]
 fn mutants_are_found() {
     for mutant in [Mutant::Clings, Mutant::Forgets] {
-        let found = search(2, 1, Some(mutant)).unwrap_err();
-        println!("{mutant:?}: {found}");
-        assert!(found.starts_with("no way on"), "{found}");
+        for modes in [
+            [Mode::Exclusive, Mode::Exclusive],
+            [Mode::Shared, Mode::Exclusive],
+            [Mode::Upgradable, Mode::Upgradable],
+        ] {
+            let found = search(&modes, 1, Some(mutant)).unwrap_err();
+            println!("{mutant:?}: {found}");
+            assert!(found.starts_with("no way on"), "{found}");
+        }
     }
-    // With a majority of dead nodes nobody ever has the name, and the search must see that, too.
-    assert!(search(2, 2, None).is_err());
+    // With a majority of dead nodes no contender ever has the name, and the search must see that, too.
+    assert!(search(&[Mode::Exclusive; 2], 2, None).is_err());
 }

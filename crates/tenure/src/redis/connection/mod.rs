@@ -13,6 +13,7 @@ mod slot_map;
 mod slots;
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue};
@@ -168,6 +169,12 @@ impl Connections {
                 Escaped(names::hashed(lock)),
             ),
         ))
+    }
+
+    /// Whether one server has all these locks, so that one script can be about all of them.
+    pub(super) fn are_together(&self, keys: &[Keys]) -> bool {
+        let slots = keys.iter().map(|keys| names::slot(keys.lock()));
+        !self.is_cluster() || slots.collect::<BTreeSet<_>>().len() == 1
     }
 
     /// Which locks are renewed by one script, as indexes of `keys`.

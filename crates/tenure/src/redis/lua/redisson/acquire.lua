@@ -7,6 +7,9 @@ if type(ours) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
 end
 if ours == 0 and redis.call('EXISTS', LOCK) == 1 then
+  if redis.call('HEXISTS', LOCK, 'mode') == 1 then
+    return {-3, 'rw'}
+  end
   return {0, redis.call('PTTL', LOCK), 0, 0}
 end
 local token, known = string.match(redis.call('GET', HOLD) or '', '^(%d+) (%S+)')

@@ -4,7 +4,6 @@ local token, owner, self = string.match(redis.call('GET', HOLD) or '', '^%+?(%d+
 if token ~= ARGV[1] or not is_ours(owner) then
   return 0
 end
-redis.call('DEL', LOCK)
 redis.call('PUBLISH', string.match(self, '^%d+ %d+ (%S+)'), 'lost ' .. string.match(owner, '[^:]*$'))
-wake()
+finish('1')
 return 1

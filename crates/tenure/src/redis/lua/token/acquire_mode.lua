@@ -1,8 +1,9 @@
 -- @common
--- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' MODE, as in acquire.lua. The replies are the same.
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' MODE [PROPOSE], as in acquire.lua. The replies are the same.
 local owner, live, self, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
 local mode, limit = string.match(ARGV[6], '^(%a)(%d*)$')
+local propose = ARGV[7] and tonumber(ARGV[7])
 local hold = redis.call('GET', HOLD)
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
@@ -11,7 +12,7 @@ end
 -- Often there is no queue and none but shared holders: that case takes as few commands as possible.
 if mode == 's' and is_first == '1' and (not holder or holder == '*') and (not hold or string.byte(hold) ~= 43) then
   local last = parse_hold(hold)
-  local token, since = string.format('%d', math.max(last + 1, us)), string.format('%d', us)
+  local token, since = string.format('%d', math.max(last + 1, propose or us)), string.format('%d', us)
   if not holder then
     redis.call('DEL', HOLDERS)
   end
@@ -53,7 +54,7 @@ if mark == '+' and redis.call('EXISTS', QUEUE) == 0 then
   mark = ''
 end
 if all and mark == '' and has_room(all, mode, limit) then
-  return tonumber(join(all, owner, mode, limit, live, self, keep, ''))
+  return tonumber(join(all, owner, mode, limit, live, self, keep, '', propose))
 end
 local token = parse_hold(redis.call('GET', HOLD))
 local left = all and all.left and all.left - ms or redis.call('PTTL', LOCK)

@@ -4,7 +4,7 @@ if redis.pcall('GET', LOCK) == '*' then
   for owner, entry in pairs(read_holders().entries) do
     if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
       redis.call('PUBLISH', (string.gsub(string.match(entry.self, '^%d+ %d+ (%S+)'), '{%d+}:', '', 1)), 'lost ' .. owner)
-      end_holder(owner, redis.call('HGET', HOLDERS, owner), true)
+      end_holder(owner, redis.call('HGET', HOLDERS, owner), '1')
       if not settle() and redis.call('EXISTS', LOCK) == 0 then
         serve(redis.call('GET', HOLD))
       end

@@ -81,10 +81,10 @@ local function parse_hold(hold)
   return tonumber(token or 0), mark or ''
 end
 
--- Grants a place beside the holders, of which there may be none. Returns the token.
-local function join(all, owner, mode, limit, live, self, keep, mark)
+-- Grants a place beside the holders, of which there may be none, under `propose` at least. Returns the token.
+local function join(all, owner, mode, limit, live, self, keep, mark, propose)
   local last = parse_hold(redis.call('GET', HOLD))
-  local token = string.format('%d', math.max(last + 1, us))
+  local token = string.format('%d', math.max(last + 1, propose or us))
   local since = string.format('%d', us)
   write_holder(all, owner, {deadline = ms + live, mode = mode, limit = limit, token = token, since = since, self = self})
   all.count = all.count + 1
@@ -97,10 +97,10 @@ local function join(all, owner, mode, limit, live, self, keep, mark)
   return token
 end
 
--- Makes the only holder exclusive. Returns the token.
-local function become_exclusive(owner, entry)
+-- Makes the only holder exclusive, under `propose` at least. Returns the token.
+local function become_exclusive(owner, entry, propose)
   local last, mark = parse_hold(redis.call('GET', HOLD))
-  local token = string.format('%d', math.max(last + 1, us))
+  local token = string.format('%d', math.max(last + 1, propose or us))
   redis.call('DEL', HOLDERS)
   redis.call('SET', LOCK, owner)
   redis.call('PEXPIREAT', LOCK, string.format('%d', entry.deadline))
@@ -108,13 +108,13 @@ local function become_exclusive(owner, entry)
   return token
 end
 
--- Grants places beside the holders to the first waiters in the queue, while they have room.
-local function serve_beside(all)
+-- Grants places beside the holders to the first waiters in the queue, while they have room, under `propose` at least.
+local function serve_beside(all, propose)
   local upgrading = all.upgrading
   if upgrading then
     if all.count == 1 then
       local entry = all.entries[upgrading]
-      local token = become_exclusive(upgrading, entry)
+      local token = become_exclusive(upgrading, entry, propose)
       redis.call(PUBLISH, string.match(entry.self, '^%d+ %d+ (%S+)'), 'granted ' .. upgrading .. ' ' .. token)
     end
     return
@@ -134,19 +134,20 @@ local function serve_beside(all)
     redis.call('LPOP', QUEUE)
     redis.call('LPOP', QUEUE)
     if is_good then
-      local token = join(all, first[1], mode, limit, until_ms - ms + delay, self, KEEP, '+')
+      local token = join(all, first[1], mode, limit, until_ms - ms + delay, self, KEEP, '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first[1] .. ' ' .. token)
     end
   end
 end
 
--- Ends a place beside the holders. Its part of the lock stays reserved for a while, if the hold says so.
-local function end_holder(owner, entry, is_unclean)
+-- Ends a place beside the holders. Its part of the lock stays reserved for a while, if the hold says so and `ended` is not
+-- false; it is '1' if the hold ended before.
+local function end_holder(owner, entry, ended)
   local deadline, kind, since, self = string.match(entry, '^(%d+)( %a%d* %d+) (%d+) (.*)$')
   local min_hold, delay = string.match(self, '^(%d+) (%d+)')
   redis.call('HDEL', HOLDERS, owner)
-  local rest = math.floor(since / 1000) + min_hold - ms
-  if is_unclean then
+  local rest = ended and math.floor(since / 1000) + min_hold - ms or 0
+  if ended == '1' then
     rest = math.max(rest, tonumber(delay))
   end
   if rest > 0 then
@@ -179,8 +180,8 @@ local function enqueue(owner, entry, is_first, keep)
 end
 
 -- Does what is due while LOCK is '*': removes holds whose lease is over, and serves the queue. Returns the holders; nil:
--- LOCK is not '*' any more.
-local function settle()
+-- LOCK is not '*' any more. Waiters are granted places under `propose` at least.
+local function settle(propose)
   local all = read_holders()
   if all.count == 0 then
     redis.call('DEL', LOCK)
@@ -190,7 +191,7 @@ local function settle()
   -- The longest of them may have left.
   redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))
   redis.call('PEXPIREAT', HOLDERS, string.format('%d', all.last))
-  serve_beside(all)
+  serve_beside(all, propose)
   return redis.call('GET', LOCK) == '*' and all or nil
 end
 
@@ -213,9 +214,9 @@ local function serve(hold, propose)
     if left > 0 and mode then
       redis.call('DEL', HOLDERS)
       local all = read_holders()
-      local token = join(all, first, mode, limit, left + delay, self, KEEP, '+')
+      local token = join(all, first, mode, limit, left + delay, self, KEEP, '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
-      serve_beside(all)
+      serve_beside(all, propose)
       return true
     elseif left > 0 then
       -- The queue may have more waiters: the next release reads it.

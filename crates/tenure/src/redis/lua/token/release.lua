@@ -9,6 +9,7 @@ if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 t
   return redis.call('DEL', KEYS[1])
 end
 -- @common
+local next_token = ARGV[3] and tonumber(ARGV[3])
 if held[1] == '*' then
   local entry = redis.call('HGET', HOLDERS, ARGV[1])
   if entry then
@@ -23,9 +24,9 @@ if held[1] == '*' then
       end
       return 1
     end
-    end_holder(ARGV[1], entry, ended == '1')
-    if not settle() and redis.call('EXISTS', LOCK) == 0 then
-      serve(redis.call('GET', HOLD))
+    end_holder(ARGV[1], entry, ended)
+    if not settle(next_token) and redis.call('EXISTS', LOCK) == 0 then
+      serve(redis.call('GET', HOLD), next_token)
     end
     return 1
   end
@@ -42,7 +43,6 @@ if held[1] ~= ARGV[1] then
   end
   return 0
 end
-local next_token = ARGV[3] and tonumber(ARGV[3])
 if ended then
   finish(held[2], ended == '1', next_token)
 elseif not serve(held[2], next_token) then

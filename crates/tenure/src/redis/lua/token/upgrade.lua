@@ -1,5 +1,5 @@
 -- @common
--- ARGV: OWNER LIVE KEEP WAIT. A token: exclusive from now on. {0, ms until the first other lease ends}: others hold; with
+-- ARGV: OWNER LIVE KEEP WAIT [PROPOSE]. A token: exclusive from now on. {0, ms until the first other lease ends}: others hold; with
 -- WAIT 1 the hold becomes exclusive when they have left. {-2}: the owner has no upgradable hold.
 local owner, live = ARGV[1], tonumber(ARGV[2])
 local holder = redis.pcall('GET', LOCK)
@@ -14,7 +14,7 @@ if not entry or entry.mode ~= 'u' and entry.mode ~= 'w' then
 end
 entry.deadline = math.max(entry.deadline, ms + live)
 if all.count == 1 then
-  return tonumber(become_exclusive(owner, entry))
+  return tonumber(become_exclusive(owner, entry, ARGV[5] and tonumber(ARGV[5])))
 end
 entry.mode = ARGV[4] == '1' and 'w' or 'u'
 all.upgrading = entry.mode == 'w' and owner

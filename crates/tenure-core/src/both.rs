@@ -1,0 +1,106 @@
+//! Two locks of two stores as one: both or none.
+//!
+//! Each of the two is acquired as if it were alone. The one of the store that comes first in the common order is
+//! acquired first, and is held while the other one is waited for: so two programs that name the same two locks in
+//! different orders do not wait for each other. What the order is made of must be the same in all programs: the
+//! address of the store, which `Client::with_address` says, and the name.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Step};
+use crate::guard::Guard;
+use crate::name::LockName;
+use crate::owner::Owner;
+use crate::store_lock::{Acquired, StoreLock};
+
+/// How the acquisition of both ended.
+pub(crate) enum Outcome<'a> {
+    Guard(Guard),
+    /// A name of one lock was held by others until the end of the wait.
+    Busy(&'a StoreLock, LockName),
+}
+
+/// Acquires both locks; waits for up to `wait`, or for ever.
+///
+/// Cancel safe at every await: when the future is dropped, the first lock is released as a dropped guard is.
+pub(crate) async fn acquire<'a>(
+    parts: &'a [StoreLock; 2],
+    wait: Option<Duration>,
+    fallback: Option<&Owner>,
+) -> Result<Outcome<'a>, Error> {
+    let is_swapped = check(parts)?;
+    let [first, second] = match is_swapped {
+        false => [&parts[0], &parts[1]],
+        true => [&parts[1], &parts[0]],
+    };
+    let clock = &first.driver.clock;
+    let start = clock.now();
+    let guard = match acquire_part(first, wait, fallback).await? {
+        Acquired::Guard(guard) => guard,
+        Acquired::Busy(name) => return Ok(Outcome::Busy(first, name)),
+    };
+    let left = wait.map(|wait| wait.saturating_sub(clock.now().since(start)));
+    // An error of the release is logged where it happens; the caller gets the cause.
+    let other = match acquire_part(second, left, fallback).await {
+        Ok(Acquired::Guard(other)) => other,
+        Ok(Acquired::Busy(name)) => {
+            let _ = guard.release().await;
+            return Ok(Outcome::Busy(second, name));
+        }
+        Err(err) => {
+            let _ = guard.release().await;
+            return Err(err);
+        }
+    };
+    let both = match is_swapped {
+        false => Guard::of_two(guard, other),
+        true => Guard::of_two(other, guard),
+    };
+    if both.is_held() {
+        return Ok(Outcome::Guard(both));
+    }
+    let message = "one of the two locks ended while the other one was waited for; retry";
+    let err = Error::new(ErrorKind::Lost, message).with_step(Step::Acquire);
+    let err = both.explained(err);
+    let _ = both.release().await;
+    Err(err)
+}
+
+/// Polls the acquisition inside the runtime of its client: connections that it opens must not end with the runtime of
+/// the other client.
+async fn acquire_part(
+    part: &StoreLock,
+    wait: Option<Duration>,
+    fallback: Option<&Owner>,
+) -> Result<Acquired, Error> {
+    // In a box: the future is large, and is needed for two stores only.
+    let acquiring = Box::pin(part.acquire(wait, fallback));
+    part.driver.within(acquiring).await
+}
+
+/// Whether the second lock is acquired first. An error if the two cannot be acquired as one.
+fn check([a, b]: &[StoreLock; 2]) -> Result<bool, Error> {
+    let (of_a, of_b) = (a.checked()?.names(), b.checked()?.names());
+    let (driver_a, driver_b) = (&a.driver, &b.driver);
+    let is_same_client = driver_a.id() == driver_b.id();
+    let has_same_address = driver_a.has_address() && driver_a.address() == driver_b.address();
+    if is_same_client || has_same_address {
+        let invalid = |message: &str| {
+            let err = Error::new(ErrorKind::Invalid, message);
+            Err(driver_b.explain(err, &of_b[0], Step::Acquire))
+        };
+        if of_a.len() > 1 || of_b.len() > 1 {
+            return invalid(
+                "the two locks of `both` are in one store, and one of them has several names; `lock_all` takes several names of one store",
+            );
+        }
+        if of_a[0] == of_b[0] {
+            return invalid(
+                "the two locks of `both` are one lock, which would wait for itself; name two locks",
+            );
+        }
+    }
+    let key_a = (driver_a.address(), &of_a[0], driver_a.id());
+    let key_b = (driver_b.address(), &of_b[0], driver_b.id());
+    Ok(key_b < key_a)
+}
