@@ -3,21 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Request};
-use tenure_core::error::Error;
+use tenure_core::backend::{AllAnswer, Answer, Grant, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
 use tenure_core::rt::wall_now;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors::{Recovery, RequestError, unexpected_reply};
-use super::leases::Lease;
-use super::queue::{KeyRecord, QueueEntry, QueuePosition, QueueSnapshot};
+use super::leases::{Lease, whole_seconds};
+use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot};
+use super::record::KeyRecord;
 use super::release;
 use super::renew;
-use super::requests::{self, AcquireOutcome};
+use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL, Replaced};
 use super::store::{AcquisitionState, HeldEntry, Store};
 use super::subscribe::Subscription;
 use super::wait::{WaitOutcome, Waiter};
+use super::wire;
 
 /// How an attempt ended.
 enum Attempt {
@@ -26,6 +29,8 @@ enum Attempt {
     EntryLost,
     /// The key of a former acquisition is in the store, so the next attempt takes another key.
     KeyInUse,
+    /// Our token has to be early and may be that of another hold, so the next attempt gets another one.
+    TokenTaken,
 }
 
 /// What the request for our key came to.
@@ -45,13 +50,15 @@ struct Queued {
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
     let mut retries = RetryBudget::without_limit();
+    let mut is_token_early = false;
     loop {
-        match attempt(store, request).await? {
+        match attempt(store, request, is_token_early).await? {
             Attempt::Answered(answer) => return Ok(answer),
-            Attempt::KeyInUse => {
+            outcome @ (Attempt::KeyInUse | Attempt::TokenTaken) => {
                 if request.stop.is_raised() {
                     return Ok(Answer::Busy);
                 }
+                is_token_early |= matches!(outcome, Attempt::TokenTaken);
             }
             Attempt::EntryLost => {
                 if request.stop.is_raised() || store.context.closing.is_raised() {
@@ -67,14 +74,23 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
     }
 }
 
-async fn attempt(store: &Arc<Store>, request: &Arc<Request>) -> Result<Attempt, Error> {
-    let Some(lease) = lease_unless_stopped(store, request).await? else {
+/// `is_token_early`: see [`KeyRecord::is_token_early`].
+async fn attempt(
+    store: &Arc<Store>,
+    request: &Arc<Request>,
+    is_token_early: bool,
+) -> Result<Attempt, Error> {
+    let (leases, wanted) = (store.leases.clone(), request.clone());
+    let lease = async move { leases.for_request(&wanted).await };
+    let Some(lease) = lease_unless_stopped(store, request, lease).await? else {
         return Ok(Attempt::Answered(Answer::Busy));
     };
-    let entry = remember(store, request, &lease);
+    let entry = remember(store, request, &lease, is_token_early);
     // A waiter subscribes before it enqueues, see `subscribe`.
     let subscription = match request.wait {
-        true => store.subscriptions.subscribe(&entry.directory),
+        true => store
+            .subscriptions
+            .subscribe(&entry.directory, entry.reports()),
         false => None,
     };
     match enqueue(store, request, &entry).await {
@@ -104,13 +120,102 @@ async fn attempt(store: &Arc<Store>, request: &Arc<Request>) -> Result<Attempt, 
     }
 }
 
+/// Acquires several locks with one transaction, all or none.
+pub(super) async fn acquire_all(
+    store: &Arc<Store>,
+    all: &[Arc<Request>],
+) -> Result<AllAnswer, Error> {
+    let settings = &store.context.settings;
+    // A hold that no task renews ends with a lease of its own.
+    let shares_its_lease = |it: &Request| it.is_renewed || it.min_lease < it.ttl;
+    let is_simple = |it: &Arc<Request>| it.mode == Mode::Exclusive && shares_its_lease(it);
+    // A lease of its own for each lock is a request of its own. With raw names one directory may be in another one.
+    let is_possible = !settings.is_lease_per_lock && !settings.is_raw && all.len() <= MAX_ALL;
+    if !is_possible || !all.iter().all(is_simple) {
+        return Ok(AllAnswer::OneByOne);
+    }
+    let (leases, wanted) = (store.leases.clone(), all[0].clone());
+    let lease = async move { leases.shared(&wanted).await };
+    let Some(lease) = lease_unless_stopped(store, &all[0], lease).await? else {
+        return Ok(AllAnswer::Busy(0));
+    };
+    let entries = all
+        .iter()
+        .map(|request| remember(store, request, &lease, false));
+    let entries: Vec<_> = entries.collect();
+    let remove_all = || {
+        for request in all {
+            release::remove(store, request.owner);
+        }
+    };
+    let reply = match requests::acquire_all(&store.connections, &entries).await {
+        Ok(reply) => reply,
+        Err(err) if err.is_ambiguous() => return Err(err.error),
+        // Nothing was done. Asked for alone, each lock finds out what is to be done about the error.
+        Err(err) => {
+            if err.recovery == Recovery::NewLease {
+                store.leases.end(&lease);
+            }
+            remove_all();
+            return Ok(AllAnswer::OneByOne);
+        }
+    };
+    if reply.is_repeated {
+        for request in all {
+            let mark = |held: &mut HeldEntry| held.is_ambiguous = true;
+            store.holds.update(request.owner, mark);
+        }
+    }
+    let created = match reply.outcome {
+        AcquireAllOutcome::Held(created) => created,
+        AcquireAllOutcome::Busy(at) => {
+            remove_all();
+            return Ok(AllAnswer::Busy(at));
+        }
+        AcquireAllOutcome::Incomplete => return Err(incomplete()),
+    };
+    let held = entries.iter().zip(created).map(|(entry, created)| Granted {
+        entry,
+        lease: &lease,
+        created,
+        is_token_early: false,
+        round_trip: reply.round_trip,
+    });
+    grant_all(store, all, held.collect()).await
+}
+
+/// The grants of all these locks, whose keys were made by one transaction.
+async fn grant_all(
+    store: &Arc<Store>,
+    all: &[Arc<Request>],
+    held: Vec<Granted<'_>>,
+) -> Result<AllAnswer, Error> {
+    let mut grants = Vec::with_capacity(all.len());
+    for (request, granted) in all.iter().zip(held) {
+        match granted.grant(store, request).await {
+            Ok(Some(grant)) => grants.push(grant),
+            Ok(None) => return Err(incomplete()),
+            Err(err) => return Err(incomplete().with_source(err)),
+        }
+    }
+    Ok(AllAnswer::Granted(grants))
+}
+
+/// Some of the locks may be held: the driver releases all of them.
+fn incomplete() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "some of the locks ended before all were held; retry",
+    )
+}
+
 /// The lease for a request; `None`: the caller gave up.
 async fn lease_unless_stopped(
     store: &Arc<Store>,
-    request: &Arc<Request>,
+    request: &Request,
+    lease: impl Future<Output = Result<Arc<Lease>, Error>> + Send + 'static,
 ) -> Result<Option<Arc<Lease>>, Error> {
-    let (leases, wanted) = (store.leases.clone(), request.clone());
-    let mut lease = Box::pin(async move { leases.for_request(&wanted).await });
+    let mut lease = Box::pin(lease);
     if let Some(lease) = request.unless_stopped(&mut lease).await {
         return lease.map(Some);
     }
@@ -129,9 +234,18 @@ async fn lease_unless_stopped(
 
 /// Decides which key the acquisition uses, and remembers the key before it is put, so that whatever comes of the
 /// request can be deleted.
-fn remember(store: &Arc<Store>, request: &Request, lease: &Arc<Lease>) -> QueueEntry {
+fn remember(
+    store: &Arc<Store>,
+    request: &Request,
+    lease: &Arc<Lease>,
+    is_token_early: bool,
+) -> QueueEntry {
     let directory = store.directory(&request.name);
     let record = KeyRecord::new(&request.holder, request.mode, request.owner, wall_now());
+    let record = match is_token_early {
+        true => record.with_early_token(),
+        false => record,
+    };
     let value: Arc<[u8]> = record.to_bytes().into();
     let key = store.keys.claim(&directory, lease.id, store.context.now());
     let held = HeldEntry {
@@ -152,7 +266,7 @@ fn remember(store: &Arc<Store>, request: &Request, lease: &Arc<Lease>) -> QueueE
         key,
         value,
         lease: lease.id,
-        mode: request.mode,
+        goal: Goal::Turn(request.mode),
     }
 }
 
@@ -171,7 +285,12 @@ async fn enqueue(
     let (created, snapshot) = match reply.outcome {
         AcquireOutcome::Created(snapshot) => (snapshot.revision, snapshot),
         AcquireOutcome::CreatedBefore(created) => {
-            let snapshot = requests::read_queue(&store.connections, entry, created, 0).await?;
+            let read = requests::read_queue(&store.connections, entry, created, 0);
+            let mut snapshot = read.await?;
+            if snapshot.early_token == EarlyToken::Free {
+                // Keys that were there when our key was made may be gone.
+                snapshot.early_token = EarlyToken::Taken;
+            }
             (created, snapshot)
         }
         AcquireOutcome::Busy => return Ok(Enqueued::Busy),
@@ -193,15 +312,17 @@ async fn in_queue(
     queued: Queued,
     subscription: Option<Subscription>,
 ) -> Result<Attempt, Error> {
-    let Queued {
-        created,
-        snapshot,
-        round_trip,
-    } = queued;
+    let created = queued.created;
+    let snapshot = queued.snapshot;
+    let is_taken = snapshot.early_token == EarlyToken::Taken;
     let outcome = match snapshot.position {
-        QueuePosition::Held => Ok(WaitOutcome::Held),
         QueuePosition::Gone => Ok(WaitOutcome::EntryLost),
         QueuePosition::Behind(_) if !request.wait => Ok(WaitOutcome::Stopped),
+        _ if is_taken => {
+            let left = release::leave_queue(store, request, &entry.key, created).await;
+            return left.map(|()| Attempt::TokenTaken);
+        }
+        QueuePosition::Held => Ok(WaitOutcome::Held),
         QueuePosition::Behind(ahead) => {
             let waiter = Waiter {
                 store,
@@ -217,7 +338,16 @@ async fn in_queue(
         }
     };
     let granted = match outcome {
-        Ok(WaitOutcome::Held) => grant(store, request, lease, created, round_trip).await,
+        Ok(WaitOutcome::Held) => {
+            let granted = Granted {
+                entry,
+                lease,
+                created,
+                is_token_early: snapshot.early_token == EarlyToken::Free,
+                round_trip: queued.round_trip,
+            };
+            granted.grant(store, request).await
+        }
         Ok(WaitOutcome::EntryLost) => Ok(None),
         Ok(WaitOutcome::Stopped) => {
             let left = release::leave_queue(store, request, &entry.key, created).await;
@@ -225,6 +355,17 @@ async fn in_queue(
         }
         Err(err) => Err(err),
     };
+    finish(store, request, entry, created, granted).await
+}
+
+/// Our key holds, is gone, or has to be deleted because of an error.
+async fn finish(
+    store: &Store,
+    request: &Request,
+    entry: &QueueEntry,
+    created: i64,
+    granted: Result<Option<Grant>, Error>,
+) -> Result<Attempt, Error> {
     match granted {
         Ok(Some(grant)) => Ok(Attempt::Answered(Answer::Granted(grant))),
         Ok(None) => {
@@ -239,23 +380,96 @@ async fn in_queue(
     }
 }
 
-/// Our key holds. Makes its lease as long as the request wants it; `None`: the lease is over.
-async fn grant(
-    store: &Arc<Store>,
-    request: &Request,
-    lease: &Arc<Lease>,
+/// Our key holds.
+struct Granted<'a> {
+    entry: &'a QueueEntry,
+    lease: &'a Arc<Lease>,
     created: i64,
+    is_token_early: bool,
     round_trip: Duration,
-) -> Result<Option<Grant>, Error> {
-    let now = store.context.now();
-    // A lease that began with this request cannot be made longer.
-    let is_new = now.since(lease.sent()) <= round_trip * 2;
-    let is_enough = lease.end().since(now) >= request.min_lease.max(lease.ttl / 3);
-    if !is_new && !is_enough && !store.leases.refresh(lease).await? {
-        return Ok(None);
+}
+
+impl Granted<'_> {
+    /// Makes the lease as long as the request wants it; `None`: our key is gone.
+    async fn grant(&self, store: &Arc<Store>, request: &Request) -> Result<Option<Grant>, Error> {
+        let round_trip = self.round_trip;
+        let lease = match request.lock_delay.is_zero() {
+            true => self.refresh_lease(store, request).await?,
+            false => self.move_to_delayed_lease(store, request).await?,
+        };
+        let Some(lease) = lease else {
+            return Ok(None);
+        };
+        let early = i64::from(self.is_token_early);
+        let token = u64::try_from(self.created - early).map_err(|_| unexpected_reply())?;
+        let sent = lease.sent();
+        renew::record_grant(store, request, self.created, sent);
+        Ok(Some(Grant::new(token, sent, round_trip, Some(lease.ttl))))
     }
-    let token = u64::try_from(created).map_err(|_| unexpected_reply())?;
-    let sent = lease.sent();
-    renew::record_grant(store, request, created, sent);
-    Ok(Some(Grant::new(token, sent, round_trip, Some(lease.ttl))))
+
+    /// The lease of our key; `None`: the lease is over.
+    async fn refresh_lease(
+        &self,
+        store: &Store,
+        request: &Request,
+    ) -> Result<Option<Arc<Lease>>, Error> {
+        let (lease, now) = (self.lease, store.context.now());
+        // A lease that began with this request cannot be made longer.
+        let is_new = now.since(lease.sent()) <= self.round_trip * 2;
+        let is_enough = lease.end().since(now) >= request.min_lease.max(lease.ttl / 3);
+        if !is_new && !is_enough && !store.leases.refresh(lease).await? {
+            return Ok(None);
+        }
+        let is_there = !self.is_token_early || self.write(store, lease).await?;
+        Ok(is_there.then(|| lease.clone()))
+    }
+
+    /// Moves our key to a lease of its own that goes on after the ttl, so that the name stays reserved if this client
+    /// vanishes. A waiter has no such lease, because a waiter that vanishes reserves nothing.
+    async fn move_to_delayed_lease(
+        &self,
+        store: &Store,
+        request: &Request,
+    ) -> Result<Option<Arc<Lease>>, Error> {
+        let (seconds, delay) = (whole_seconds(request.ttl), request.lock_delay);
+        let delayed = store.leases.grant_with_delay(seconds, delay, false).await?;
+        // From now on the release deletes the key by its revision, whatever its lease is.
+        store.holds.update(request.owner, |entry| {
+            entry.lease = delayed.clone();
+            entry.created = self.created;
+        });
+        let is_there = self.write(store, &delayed).await;
+        let is_ambiguous = |entry: &HeldEntry| entry.is_ambiguous;
+        if !self.lease.is_shared {
+            store.leases.revoke_in_background(self.lease);
+        } else if store.holds.read(request.owner, is_ambiguous) == Some(true) {
+            let QueueEntry { key, value, .. } = self.entry;
+            self.lease.add_late_put(key, value, store.context.now());
+        }
+        Ok(is_there?.then_some(delayed))
+    }
+
+    /// Writes into our key what was not known when the key was made. `false`: the key or the lease is gone.
+    async fn write(&self, store: &Store, lease: &Lease) -> Result<bool, Error> {
+        let (key, old) = (&self.entry.key, KeyRecord::read(&self.entry.value));
+        let mut record = old.clone();
+        if self.is_token_early && !record.is_token_early() {
+            record = record.with_early_token();
+        }
+        record = record.with_lock_delay(lease.delay);
+        if record == old {
+            return Ok(true);
+        }
+        let put = wire::Put {
+            key: key.clone(),
+            value: record.to_bytes(),
+            lease: lease.id,
+        };
+        let unchanged = vec![wire::Compare::modified(key, self.created)];
+        match requests::replace(&store.connections, put, unchanged).await {
+            Ok(replaced) => Ok(matches!(replaced, Replaced::At(_))),
+            Err(err) if err.recovery == Recovery::NewLease => Ok(false),
+            Err(err) => Err(err.error),
+        }
+    }
 }

@@ -5,16 +5,17 @@ use futures_util::future::join_all;
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Status};
-use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::url::Host;
 
 use crate::tls;
 
-use super::names::{after_prefix, encoded, name_of};
-use super::queue::{KeyRecord, contenders};
+use super::names::{after_prefix, encoded, lease_in, name_of};
+use super::queue::are_held;
+use super::record::KeyRecord;
+use super::release;
 use super::requests::{self, KeySelector};
-use super::store::{Store, revision};
+use super::store::Store;
 use super::wire::{KeyValue, StatusResponse};
 
 /// How many locks are inspected at the same time.
@@ -35,11 +36,18 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         let record = KeyRecord::read(&kv.value);
         let mode = record.mode();
         if record.is_reserved() {
-            status.reserved = requests::lease_time_left(&store.connections, kv.lease).await?;
+            let left = requests::lease_time_left(&store.connections, kv.lease).await?;
+            status.reserved = status.reserved.max(left);
         } else if is_held {
             let left = requests::lease_time_left(&store.connections, kv.lease).await?;
-            let token = u64::try_from(kv.create_revision).ok();
-            let hold = HoldInfo::new(record.holder(), mode, token, left);
+            let delay = record.lock_delay();
+            let lease = left.map(|left| left.saturating_sub(delay));
+            if !delay.is_zero() && lease.is_some_and(|lease| lease.is_zero()) {
+                status.reserved = status.reserved.max(left);
+                continue;
+            }
+            let token = record.token(kv.create_revision);
+            let hold = HoldInfo::new(record.holder(), mode, token, lease);
             status.holds.push(hold);
         } else {
             waiting.push(record.holder());
@@ -53,10 +61,8 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 async fn read_queue(store: &Store, name: &LockName) -> Result<Vec<(KeyValue, bool)>, Error> {
     let directory = store.directory(name);
     let keys = requests::read_directory(&store.connections, &directory).await?;
-    let contenders = contenders(&keys);
-    let is_held = |at| decide(&contenders, at) == Turn::Held;
-    let keys = keys.into_iter().enumerate();
-    Ok(keys.map(|(at, kv)| (kv, is_held(at))).collect())
+    let are_held = are_held(&keys.keys);
+    Ok(keys.keys.into_iter().zip(are_held).collect())
 }
 
 /// The locks whose name begins with `prefix` and that are held.
@@ -73,6 +79,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
     let keys = requests::list_keys(&store.connections, start, end).await?;
     let name = |kv: &KeyValue| name_of(settings, &kv.key, kv.lease);
     let mut names: Vec<_> = keys.iter().filter_map(name).collect();
+    names.extend(delayed_names(store, &keys).await?);
     names.sort();
     names.dedup();
     let mut held = Vec::new();
@@ -85,19 +92,49 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
     Ok(held)
 }
 
-pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
-    let created = revision(token);
-    let queue = read_queue(store, name).await?;
-    let holder = queue
-        .iter()
-        .find(|(kv, is_held)| *is_held && kv.create_revision == created);
-    match holder {
-        Some((kv, _)) => {
-            let selector = KeySelector::Created(created);
-            requests::delete_key(&store.connections, &kv.key, &selector).await
+/// The names of the locks with a `lock_delay`: their keys are not named after their lease. Many keys of other programs may
+/// look like these, so the values decide.
+async fn delayed_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>, Error> {
+    let settings = &store.context.settings;
+    let candidate = |kv: &KeyValue| {
+        let lease = lease_in(&kv.key).filter(|lease| kv.lease != 0 && *lease != kv.lease)?;
+        Some((name_of(settings, &kv.key, lease)?, kv.clone()))
+    };
+    let candidates: Vec<_> = keys.iter().filter_map(candidate).collect();
+    let mut names = Vec::new();
+    for candidates in candidates.chunks(PARALLEL_INSPECTIONS) {
+        let read = |(_, kv): &(LockName, KeyValue)| {
+            let (key, created) = (kv.key.clone(), kv.create_revision);
+            async move { requests::read_key(&store.connections, &key, created).await }
+        };
+        let found = join_all(candidates.iter().map(read)).await;
+        for ((name, _), kv) in candidates.iter().zip(found) {
+            let record = kv?.map(|kv| KeyRecord::read(&kv.value));
+            if record.is_some_and(|record| !record.lock_delay().is_zero()) {
+                names.push(name.clone());
+            }
         }
-        None => Ok(false),
     }
+    Ok(names)
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    let queue = read_queue(store, name).await?;
+    let has_token = |kv: &KeyValue| {
+        let record = KeyRecord::read(&kv.value);
+        record.token(kv.create_revision) == Some(token)
+    };
+    let mut holders = queue.iter().filter(|(_, is_held)| *is_held);
+    let Some((kv, _)) = holders.find(|(kv, _)| has_token(kv)) else {
+        return Ok(false);
+    };
+    let (record, created) = (KeyRecord::read(&kv.value), kv.create_revision);
+    let (mode, delay) = (record.mode(), record.lock_delay());
+    if !delay.is_zero() {
+        return release::reserve_name(store, &kv.key, created, mode, delay).await;
+    }
+    let selector = KeySelector::Created(created);
+    requests::delete_key(&store.connections, &kv.key, &selector).await
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {

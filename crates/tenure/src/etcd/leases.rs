@@ -25,8 +25,10 @@ const LATE_PUT_TTLS: u32 = 10;
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) id: i64,
-    /// As granted.
+    /// As granted, without `delay`.
     pub(super) ttl: Duration,
+    /// For so long the lease goes on after its ttl, so that its key reserves the name (`lock_delay`).
+    pub(super) delay: Duration,
     /// Whether locks of this client share the lease; otherwise the lease belongs to one of them.
     pub(super) is_shared: bool,
     /// When the last request was sent that confirmed the lease.
@@ -52,6 +54,11 @@ impl Lease {
 
     pub(super) fn end(&self) -> Time {
         self.sent().after(self.ttl)
+    }
+
+    /// When the store ends the lease, at the earliest.
+    pub(super) fn end_in_store(&self) -> Time {
+        self.end().after(self.delay)
     }
 
     /// When the next keep-alive is due.
@@ -130,20 +137,17 @@ impl Leases {
         self: &Arc<Self>,
         request: &Request,
     ) -> Result<Arc<Lease>, Error> {
-        let seconds = whole_seconds(request.ttl);
         // A hold that wants all of its lease, because no task will renew the hold, ends with a lease of its own.
         let wants_all = request.min_lease >= request.ttl;
         if self.context.settings.is_lease_per_lock || wants_all {
-            return self.grant(seconds, false).await;
+            return self.grant(whole_seconds(request.ttl), false).await;
         }
-        self.shared(seconds, request.min_lease).await
+        self.shared(request).await
     }
 
-    async fn shared(
-        self: &Arc<Self>,
-        seconds: i64,
-        min_lease: Duration,
-    ) -> Result<Arc<Lease>, Error> {
+    /// The shared lease with the ttl of the request.
+    pub(super) async fn shared(self: &Arc<Self>, request: &Request) -> Result<Arc<Lease>, Error> {
+        let (seconds, min_lease) = (whole_seconds(request.ttl), request.min_lease);
         let clock = &self.context.clock;
         let shared = lock(&self.shared).entry(seconds).or_default().clone();
         let current = || {
@@ -176,6 +180,20 @@ impl Leases {
         seconds: i64,
         is_shared: bool,
     ) -> Result<Arc<Lease>, Error> {
+        self.grant_with_delay(seconds, Duration::ZERO, is_shared)
+            .await
+    }
+
+    /// The same for a lease that goes on for `delay`, rounded up to whole seconds, after that ttl.
+    pub(super) async fn grant_with_delay(
+        self: &Arc<Self>,
+        seconds: i64,
+        delay: Duration,
+        is_shared: bool,
+    ) -> Result<Arc<Lease>, Error> {
+        let delay_seconds = rounded_up(delay);
+        let delay = Duration::from_secs(delay_seconds.unsigned_abs());
+        let seconds = seconds.saturating_add(delay_seconds);
         let id = (rand::random::<i64>() & i64::MAX).max(1);
         let mut unclaimed = UnclaimedLease {
             leases: self.clone(),
@@ -201,7 +219,8 @@ impl Leases {
         unclaimed.may_exist = false;
         Ok(Arc::new(Lease {
             id,
-            ttl: Duration::from_secs(seconds),
+            ttl: Duration::from_secs(seconds).saturating_sub(delay),
+            delay,
             is_shared,
             sent: Mutex::new(sent),
             gone: Flag::new(),
@@ -284,8 +303,13 @@ impl Leases {
 
 /// A ttl in whole seconds, as leases have it, and never less than was asked for.
 pub(super) fn whole_seconds(ttl: Duration) -> i64 {
-    let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
-    i64::try_from(seconds.max(1)).unwrap_or(i64::MAX)
+    rounded_up(ttl).max(1)
+}
+
+/// Whole seconds, and never less than `duration`.
+fn rounded_up(duration: Duration) -> i64 {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
 /// The lease of a grant that is under way. When this is dropped while the lease may exist, the lease is revoked.

@@ -7,8 +7,8 @@
 //! The published format is in `docs/stores/etcd.md`.
 //!
 //! # Reading order
-//! `names` (keys) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
-//! client) · `acquire`, `wait`, `renew`, `release` (the operations) · `requests` (one function for each request), with
+//! `names` (keys) · `record` (their values) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
+//! client) · `acquire`, `wait`, `upgrade`, `renew`, `release` (the operations) · `requests` (one function for each request), with
 //! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) · `connection`
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 
@@ -23,31 +23,35 @@ mod keys;
 mod leases;
 mod names;
 mod queue;
+mod record;
 mod release;
 mod renew;
 mod requests;
 mod settings;
 mod store;
 mod subscribe;
+mod upgrade;
 mod wait;
 mod wire;
 
 use std::sync::Arc;
 
 use tenure_core::backend::{
-    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
+    AllAnswer, Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
 };
 use tenure_core::error::Error;
 use tenure_core::fence::{Condition, EtcdCompare};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 
 use crate::capabilities::stores_with;
 
 pub use self::guarantees::guarantees;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
+use self::requests::KeyState;
 pub use self::store::Store;
 
 impl AsyncBackend for Store {
@@ -66,6 +70,18 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn upgrade(self: Arc<Self>, hold: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        upgrade::upgrade(&self, &hold, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
+    }
+
+    async fn acquire_all(self: Arc<Self>, requests: Vec<Arc<Request>>) -> Result<AllAnswer, Error> {
+        acquire::acquire_all(&self, &requests).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
@@ -90,7 +106,7 @@ impl AsyncBackend for Store {
     }
 
     fn condition(&self, hold: &Hold) -> Option<Condition> {
-        let (key, created) = self.key_of(hold)?;
+        let KeyState { key, created, .. } = self.key_of(hold)?;
         Some(Condition::Etcd(EtcdCompare::new(key, created)))
     }
 

@@ -82,6 +82,13 @@ pub(super) fn name_of(settings: &Settings, key: &[u8], lease: i64) -> Option<Loc
     LockName::new(decoded(name, settings.is_raw)?).ok()
 }
 
+/// The lease that a key is named after. `None`: the last part of the key does not begin with a lease.
+pub(super) fn lease_in(key: &[u8]) -> Option<i64> {
+    let tail = key.rsplit(|byte| *byte == b'/').next()?;
+    let hex = std::str::from_utf8(tail).ok()?.split('-').next()?;
+    i64::from_str_radix(hex, 16).ok()
+}
+
 /// The end of the range of keys that begin with `prefix`. If no key comes after them, the end is one zero byte, which
 /// means "up to the last key".
 pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
@@ -159,6 +166,8 @@ mod tests {
         );
         assert_eq!(name_of(&plain, b"locks/a/b/1", 1), None, "not our encoding");
         assert_eq!(name_of(&plain, b"other/a/1", 1), None);
+        assert_eq!(lease_in(&key), Some(0x42_aa1f));
+        assert_eq!([lease_in(b"locks/x"), lease_in(b"")], [None, None]);
         let raw = settings("etcd://h?names=raw");
         let key = Directory::new(&raw, &name).key(7, 0);
         assert_eq!(key, b"a/b/7");

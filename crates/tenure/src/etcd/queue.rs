@@ -1,19 +1,16 @@
 //! The queue of a lock: the keys of its directory, in the order of their creation. Plain decisions, no I/O.
 
 use std::collections::BTreeSet;
-use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Deserialize, Serialize};
-
-use tenure_core::fence::OwnerId;
-use tenure_core::holder::Holder;
-use tenure_core::logic::queue::{Contender, Turn, decide};
+use tenure_core::logic::queue::{
+    Contender, Turn, Upgrading, count_holders, decide, decide_while_upgrading,
+};
 use tenure_core::options::Mode;
-use tenure_core::support::HolderRecord;
 
 use super::names::Directory;
+use super::record::KeyRecord;
+use super::subscribe::Reports;
 use super::wire::KeyValue;
 
 /// A waiter with at most this many keys ahead of its own watches the whole directory and counts the deletions: each
@@ -24,6 +21,42 @@ pub(super) const WATCH_FANOUT: usize = 8;
 /// How many keys a waiter asks for: enough to see its own key, and whether all others are counted.
 pub(super) const RANGE_LIMIT: usize = WATCH_FANOUT + 2;
 
+/// What our key waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// The turn of our key, in this mode.
+    Turn(Mode),
+    /// The end of all other holds, as far as they were created up to this revision: our key is upgradable and is to
+    /// become exclusive.
+    EndOfOthers { last_holder: i64 },
+}
+
+impl Goal {
+    /// Whether a position depends on the values of all keys ahead.
+    pub(super) fn needs_values(self) -> bool {
+        match self {
+            Self::Turn(mode) => mode != Mode::Exclusive,
+            Self::EndOfOthers { .. } => false,
+        }
+    }
+
+    /// How many keys have to be read; 0: all of them.
+    pub(super) fn range_limit(self) -> i64 {
+        match self {
+            Self::Turn(Mode::Exclusive) => RANGE_LIMIT as i64,
+            _ => 0,
+        }
+    }
+
+    /// The create revision of the last key that matters to our key, which was created at `created`.
+    pub(super) fn youngest(self, created: i64) -> i64 {
+        match self {
+            Self::Turn(_) => created,
+            Self::EndOfOthers { last_holder } => last_holder,
+        }
+    }
+}
+
 /// A key of ours in a queue, or on its way to the queue.
 pub(super) struct QueueEntry {
     pub(super) directory: Directory,
@@ -31,7 +64,17 @@ pub(super) struct QueueEntry {
     /// No other acquisition has the same value.
     pub(super) value: Arc<[u8]>,
     pub(super) lease: i64,
-    pub(super) mode: Mode,
+    pub(super) goal: Goal,
+}
+
+impl QueueEntry {
+    /// What a watch has to report to a waiter.
+    pub(super) fn reports(&self) -> Reports {
+        match self.goal.needs_values() {
+            true => Reports::Changes,
+            false => Reports::Deletions,
+        }
+    }
 }
 
 /// A position in a queue, and when it was read.
@@ -39,82 +82,16 @@ pub(super) struct QueueSnapshot {
     pub(super) position: QueuePosition,
     /// The store's revision at which the queue was read.
     pub(super) revision: i64,
+    pub(super) early_token: EarlyToken,
 }
 
-/// The value of a key: what the store shows about a holder or a waiter.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct KeyRecord {
-    /// `shared`, `permits` or `reserved`; empty means exclusive.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    mode: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    limit: Option<NonZeroU32>,
-    #[serde(flatten)]
-    holder: HolderRecord,
-    /// Distinguishes acquisitions that use the same key one after the other.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    owner: String,
-    /// In µs since 1970, by the clock of the client.
-    since: u64,
-}
-
-impl KeyRecord {
-    pub(super) fn new(holder: &Holder, mode: Mode, owner: OwnerId, since: SystemTime) -> Self {
-        let (mode, limit) = match mode {
-            Mode::Exclusive => ("", None),
-            Mode::Permits { limit } => ("permits", Some(limit)),
-            // Shared. The driver refuses a mode that our guarantees do not name.
-            _ => ("shared", None),
-        };
-        let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self {
-            mode: mode.to_owned(),
-            limit,
-            holder: holder.into(),
-            owner: owner.to_hex(),
-            since: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
-        }
-    }
-
-    /// The value of a key that reserves its name after a release (`min_hold`).
-    pub(super) fn reserved() -> Self {
-        Self {
-            mode: "reserved".to_owned(),
-            ..Self::default()
-        }
-    }
-
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and numbers can be written")
-    }
-
-    /// The value of another program is not understood; its key counts as exclusive.
-    pub(super) fn read(value: &[u8]) -> Self {
-        serde_json::from_slice(value).unwrap_or_default()
-    }
-
-    pub(super) fn mode(&self) -> Mode {
-        match (self.mode.as_str(), self.limit) {
-            ("shared", _) => Mode::Shared,
-            ("permits", Some(limit)) => Mode::Permits { limit },
-            _ => Mode::Exclusive,
-        }
-    }
-
-    pub(super) fn is_reserved(&self) -> bool {
-        self.mode == "reserved"
-    }
-
-    pub(super) fn holder(self) -> Holder {
-        let since = UNIX_EPOCH.checked_add(Duration::from_micros(self.since));
-        let mut holder = Holder::from(self.holder);
-        if holder.client.is_empty() {
-            holder.label = "another program".to_owned();
-        }
-        holder.since = since.filter(|_| self.since > 0);
-        holder
-    }
+/// Whether our token has to be early, see [`KeyRecord::is_token_early`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EarlyToken {
+    NotNeeded,
+    Free,
+    /// Another key of the directory was put at that revision, so that the revision may be a token already.
+    Taken,
 }
 
 /// What the queue says about our key.
@@ -138,9 +115,9 @@ pub(super) struct Predecessors {
     pub(super) only: Option<Vec<u8>>,
 }
 
-/// What the deletion of a key means for our key.
+/// What an event means for our key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DeletionEffect {
+pub(super) enum EventEffect {
     None,
     /// Our key holds.
     Held,
@@ -151,37 +128,57 @@ pub(super) enum DeletionEffect {
 }
 
 impl Predecessors {
+    /// The effect of a new value of `key`.
+    pub(super) fn changed(&self, key: &[u8]) -> EventEffect {
+        match self.are_all || !self.keys.contains(key) {
+            true => EventEffect::None,
+            false => EventEffect::ReadQueue,
+        }
+    }
+
     /// Takes note of the deletion of `key`.
-    pub(super) fn deleted(&mut self, key: &[u8], own: &[u8]) -> DeletionEffect {
+    pub(super) fn deleted(&mut self, key: &[u8], own: &[u8]) -> EventEffect {
         if key == own {
-            return DeletionEffect::Gone;
+            return EventEffect::Gone;
         }
         if !self.keys.remove(key) {
-            return DeletionEffect::None;
+            return EventEffect::None;
         }
         match (self.are_all, self.keys.is_empty()) {
-            (true, true) => DeletionEffect::Held,
-            (true, false) => DeletionEffect::None,
-            (false, _) => DeletionEffect::ReadQueue,
+            (true, true) => EventEffect::Held,
+            (true, false) => EventEffect::None,
+            (false, _) => EventEffect::ReadQueue,
         }
     }
 }
 
-/// Whether a position in this mode depends on the values of all keys ahead.
-pub(super) fn needs_values(mode: Mode) -> bool {
-    mode != Mode::Exclusive
-}
-
-/// The position of the key `own` among `keys`, which are sorted by creation and not younger than `own`. In
-/// [`Mode::Exclusive`] the last [`RANGE_LIMIT`] of them are enough.
-pub(super) fn position(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
+/// The position of the key `own` among `keys`, which are sorted by creation. For an exclusive key the last
+/// [`RANGE_LIMIT`] of them are enough.
+pub(super) fn position(goal: Goal, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
     let Some(me) = keys.iter().position(|kv| kv.key == own) else {
         return QueuePosition::Gone;
     };
-    let ahead = &keys[..me];
-    if needs_values(mode) {
-        return position_by_mode(&contenders(&keys[..=me]), ahead);
+    match goal {
+        Goal::Turn(Mode::Exclusive) => exclusive_position(&keys[..me]),
+        Goal::Turn(_) => position_by_mode(&keys[..=me]),
+        Goal::EndOfOthers { last_holder } => {
+            let others = keys.iter().filter(|kv| kv.key != own);
+            let others = others.filter(|kv| kv.create_revision <= last_holder);
+            let keys: BTreeSet<_> = others.map(|kv| kv.key.clone()).collect();
+            match keys.is_empty() {
+                true => QueuePosition::Held,
+                false => QueuePosition::Behind(Predecessors {
+                    keys,
+                    are_all: true,
+                    only: None,
+                }),
+            }
+        }
     }
+}
+
+/// The position of an exclusive key behind these keys.
+fn exclusive_position(ahead: &[KeyValue]) -> QueuePosition {
     let Some(last) = ahead.last() else {
         return QueuePosition::Held;
     };
@@ -197,30 +194,126 @@ pub(super) fn position(mode: Mode, own: &[u8], keys: &[KeyValue]) -> QueuePositi
     })
 }
 
-/// The position of the last of these contenders, whose modes decide.
-fn position_by_mode(contenders: &[Contender], ahead: &[KeyValue]) -> QueuePosition {
-    let watched = match decide(contenders, ahead.len()) {
+/// The position of the last of these keys, whose modes decide.
+fn position_by_mode(keys: &[KeyValue]) -> QueuePosition {
+    let me = keys.len() - 1;
+    let records: Vec<_> = keys.iter().map(|kv| KeyRecord::read(&kv.value)).collect();
+    let contenders = contenders(&records);
+    let turn = match upgrading(keys, &records) {
+        Some(upgrading) => decide_while_upgrading(&contenders, upgrading, me),
+        None => decide(&contenders, me),
+    };
+    let watched = match turn {
         Turn::Held => return QueuePosition::Held,
         Turn::WatchOne(at) => at..at + 1,
         Turn::WatchAll(range) => range,
     };
     QueuePosition::Behind(Predecessors {
-        keys: ahead[watched].iter().map(|kv| kv.key.clone()).collect(),
+        keys: keys[watched].iter().map(|kv| kv.key.clone()).collect(),
         are_all: false,
         only: None,
     })
 }
 
-/// The contenders that these keys stand for, in the same order.
-pub(super) fn contenders(keys: &[KeyValue]) -> Vec<Contender> {
-    let contender = |kv: &KeyValue| Contender {
-        mode: KeyRecord::read(&kv.value).mode(),
+/// The upgradable holder among these keys that waits to become exclusive.
+fn upgrading(keys: &[KeyValue], records: &[KeyRecord]) -> Option<Upgrading> {
+    let at = records.iter().position(KeyRecord::is_upgrading)?;
+    let index_of = |created| keys.iter().rposition(|kv| kv.create_revision <= created);
+    Some(Upgrading {
+        at,
+        last_holder: records[at].last_holder().and_then(index_of),
+    })
+}
+
+/// Which of these keys, which are all keys of a directory, hold.
+pub(super) fn are_held(keys: &[KeyValue]) -> Vec<bool> {
+    let records: Vec<_> = keys.iter().map(|kv| KeyRecord::read(&kv.value)).collect();
+    let contenders = contenders(&records);
+    let upgrading = keys.iter().zip(&records).find_map(|(kv, record)| {
+        let limit = record.last_holder().unwrap_or(kv.mod_revision);
+        record.is_upgrading().then_some(limit)
+    });
+    // What was created after the request to upgrade does not hold.
+    let limit = upgrading.unwrap_or(i64::MAX);
+    let is_held = |(me, kv): (usize, &KeyValue)| {
+        kv.create_revision <= limit && decide(&contenders, me) == Turn::Held
     };
-    keys.iter().map(contender).collect()
+    keys.iter().enumerate().map(is_held).collect()
+}
+
+/// Whether the token of the key `own`, which is not exclusive, has to be early, and can be. `keys` are all keys of the
+/// directory at the moment when `own` was created.
+///
+/// The token of an upgradable hold is early, and so is each token beside it that is granted later. If an upgrade follows,
+/// the create revision of the last key that holds is not the token of any hold, and is smaller than each token that is
+/// granted later.
+pub(super) fn early_token(own: &[u8], keys: &[KeyValue]) -> EarlyToken {
+    let Some(me) = keys.iter().position(|kv| kv.key == own) else {
+        return EarlyToken::NotNeeded;
+    };
+    let record = |kv: &KeyValue| KeyRecord::read(&kv.value);
+    let is_needed =
+        record(&keys[me]).is_token_early() || keys[..me].iter().any(|kv| record(kv).may_upgrade());
+    let early = keys[me].create_revision - 1;
+    let is_taken = |kv: &KeyValue| kv.create_revision == early || kv.mod_revision == early;
+    match (is_needed, keys[..me].iter().any(is_taken)) {
+        (false, _) => EarlyToken::NotNeeded,
+        (true, false) => EarlyToken::Free,
+        (true, true) => EarlyToken::Taken,
+    }
+}
+
+/// What an upgrade has to wait for, and the token that it leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct UpgradePlan {
+    /// The create revision of the last key that holds.
+    pub(super) last_holder: i64,
+    /// Whether other keys hold.
+    pub(super) has_others: bool,
+    /// The first key that waits, and its create revision.
+    pub(super) first_waiter: Option<(Vec<u8>, i64)>,
+    /// When the queue was read.
+    pub(super) read_at: i64,
+    /// Greater than all tokens that were granted, and smaller than all that will be.
+    pub(super) token: u64,
+}
+
+/// The plan of the upgradable key `own`. `keys`: the directory at `revision`, without keys that were created later.
+/// `None`: the key is not there, or does not hold.
+pub(super) fn plan_upgrade(own: &[u8], keys: &[KeyValue], revision: i64) -> Option<UpgradePlan> {
+    let records: Vec<_> = keys.iter().map(|kv| KeyRecord::read(&kv.value)).collect();
+    let holders = count_holders(&contenders(&records));
+    keys[..holders].iter().position(|kv| kv.key == own)?;
+    let last_holder = keys[holders - 1].create_revision;
+    let first_waiter = keys.get(holders);
+    // The token of a waiter is its create revision, or one less (see `early_token`).
+    let early = |at: usize| i64::from(records[at].mode() != Mode::Exclusive);
+    let next = first_waiter.map(|kv| kv.create_revision - early(holders));
+    let token = next.map_or(revision, |next| (next - 1).min(revision));
+    Some(UpgradePlan {
+        last_holder,
+        has_others: holders > 1,
+        first_waiter: first_waiter.map(|kv| (kv.key.clone(), kv.create_revision)),
+        read_at: revision,
+        token: u64::try_from(token.max(last_holder)).ok()?,
+    })
+}
+
+/// The contenders that these records stand for, in the same order.
+fn contenders(records: &[KeyRecord]) -> Vec<Contender> {
+    let contender = |record: &KeyRecord| Contender {
+        mode: record.mode(),
+    };
+    records.iter().map(contender).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use tenure_core::fence::OwnerId;
+    use tenure_core::holder::Holder;
+
     use super::*;
 
     fn key(name: &str, mode: Mode) -> KeyValue {
@@ -238,7 +331,7 @@ mod tests {
     }
 
     fn behind(mode: Mode, own: &str, keys: &[KeyValue]) -> Predecessors {
-        match position(mode, own.as_bytes(), keys) {
+        match position(Goal::Turn(mode), own.as_bytes(), keys) {
             QueuePosition::Behind(ahead) => ahead,
             other => panic!("{other:?}"),
         }
@@ -247,7 +340,7 @@ mod tests {
     #[test]
     fn the_oldest_key_holds_and_a_key_that_is_not_there_is_gone() {
         let keys = names(3);
-        let mode = Mode::Exclusive;
+        let mode = Goal::Turn(Mode::Exclusive);
         assert_eq!(position(mode, b"000", &keys), QueuePosition::Held);
         assert_eq!(position(mode, b"x", &keys), QueuePosition::Gone);
         assert_eq!(position(mode, b"x", &[]), QueuePosition::Gone);
@@ -260,15 +353,15 @@ mod tests {
         assert_eq!(ahead.only, None);
         for i in [3, 0, 7, 1, 2, 6, 5] {
             let effect = ahead.deleted(&keys[i].key, b"008");
-            assert_eq!(effect, DeletionEffect::None, "{i}");
-            assert_eq!(ahead.deleted(&keys[i].key, b"008"), DeletionEffect::None);
+            assert_eq!(effect, EventEffect::None, "{i}");
+            assert_eq!(ahead.deleted(&keys[i].key, b"008"), EventEffect::None);
         }
         assert_eq!(
             ahead.deleted(b"a key behind ours", b"008"),
-            DeletionEffect::None
+            EventEffect::None
         );
-        assert_eq!(ahead.clone().deleted(b"008", b"008"), DeletionEffect::Gone);
-        assert_eq!(ahead.deleted(b"004", b"008"), DeletionEffect::Held);
+        assert_eq!(ahead.clone().deleted(b"008", b"008"), EventEffect::Gone);
+        assert_eq!(ahead.deleted(b"004", b"008"), EventEffect::Held);
     }
 
     #[test]
@@ -277,8 +370,8 @@ mod tests {
         assert_eq!(keys.len(), RANGE_LIMIT);
         let mut ahead = behind(Mode::Exclusive, "009", &keys);
         assert_eq!(ahead.only.as_deref(), Some(&b"008"[..]));
-        assert_eq!(ahead.deleted(b"003", b"009"), DeletionEffect::None);
-        assert_eq!(ahead.deleted(b"008", b"009"), DeletionEffect::ReadQueue);
+        assert_eq!(ahead.deleted(b"003", b"009"), EventEffect::None);
+        assert_eq!(ahead.deleted(b"008", b"009"), EventEffect::ReadQueue);
     }
 
     #[test]
@@ -289,36 +382,123 @@ mod tests {
             key("c", Mode::Shared),
             key("d", Mode::Shared),
         ];
-        assert_eq!(position(Mode::Shared, b"a", &keys), QueuePosition::Held);
+        assert_eq!(
+            position(Goal::Turn(Mode::Shared), b"a", &keys),
+            QueuePosition::Held
+        );
         let mut ahead = behind(Mode::Shared, "d", &keys);
-        assert_eq!(ahead.deleted(b"c", b"d"), DeletionEffect::None);
-        assert_eq!(ahead.deleted(b"b", b"d"), DeletionEffect::ReadQueue);
+        assert_eq!(ahead.deleted(b"c", b"d"), EventEffect::None);
+        assert_eq!(ahead.deleted(b"b", b"d"), EventEffect::ReadQueue);
         let without = [keys[0].clone(), keys[2].clone(), keys[3].clone()];
-        assert_eq!(position(Mode::Shared, b"d", &without), QueuePosition::Held);
+        assert_eq!(
+            position(Goal::Turn(Mode::Shared), b"d", &without),
+            QueuePosition::Held
+        );
     }
 
-    #[test]
-    fn the_key_of_another_program_is_exclusive_and_has_no_known_holder() {
-        for value in ["", "x", "{}", r#"{"mode":"permits"}"#, r#"{"mode":7}"#] {
-            let record = KeyRecord::read(value.as_bytes());
-            assert_eq!(record.mode(), Mode::Exclusive, "{value}");
-            assert_eq!(record.holder().label, "another program", "{value}");
+    /// A key that was created at `created`, and last changed at `modified`.
+    fn key_at(created: i64, modified: i64, record: &KeyRecord) -> KeyValue {
+        KeyValue {
+            key: format!("{created}").into_bytes(),
+            create_revision: created,
+            mod_revision: modified,
+            value: record.to_bytes(),
+            ..KeyValue::default()
         }
     }
 
+    fn record(mode: Mode) -> KeyRecord {
+        KeyRecord::new(&Holder::new("h", 1), mode, OwnerId::random(), UNIX_EPOCH)
+    }
+
     #[test]
-    fn a_record_is_read_as_it_was_written() {
-        let mut holder = Holder::new("host", 42);
-        holder.label = "why \"ü\"".into();
-        holder.client = "c".into();
-        holder.since = UNIX_EPOCH.checked_add(Duration::from_micros(1_234_567));
-        let limit = NonZeroU32::new(3).unwrap();
-        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { limit }] {
-            let record = KeyRecord::new(&holder, mode, OwnerId::random(), holder.since.unwrap());
-            let read = KeyRecord::read(&record.to_bytes());
-            assert_eq!((read.mode(), read.is_reserved()), (mode, false));
-            assert_eq!(read.holder(), holder);
+    fn readers_behind_an_upgrade_wait_for_a_change() {
+        let upgradable = record(Mode::Upgradable);
+        let goal = Goal::Turn(Mode::Shared);
+        let keys = |upgrading: KeyRecord| {
+            let shared = record(Mode::Shared);
+            [
+                key_at(10, 10, &shared),
+                key_at(20, 45, &upgrading),
+                key_at(30, 30, &shared),
+                key_at(40, 40, &shared),
+                key_at(50, 50, &shared),
+            ]
+        };
+        for (last_holder, held) in [(Some(30), 3), (Some(40), 4), (None, 2)] {
+            let keys = keys(upgradable.clone().upgrading(last_holder));
+            for (me, kv) in keys.iter().enumerate() {
+                match position(goal, &kv.key, &keys[..=me]) {
+                    QueuePosition::Held => assert!(me < held, "{me}"),
+                    QueuePosition::Behind(ahead) => {
+                        assert!(me >= held, "{me}");
+                        assert_eq!(ahead.changed(b"20"), EventEffect::ReadQueue);
+                        assert_eq!(ahead.changed(b"10"), EventEffect::None);
+                    }
+                    QueuePosition::Gone => panic!("{me} is gone"),
+                }
+            }
+            // To others it shows that keys older than the request hold, also before that is said.
+            let shown = are_held(&keys).iter().filter(|held| **held).count();
+            assert_eq!(shown, last_holder.map_or(4, |_| held));
         }
-        assert!(KeyRecord::read(&KeyRecord::reserved().to_bytes()).is_reserved());
+        let keys = keys(upgradable);
+        assert!(are_held(&keys).iter().all(|held| *held));
+        let goal = Goal::EndOfOthers { last_holder: 30 };
+        let QueuePosition::Behind(mut ahead) = position(goal, b"20", &keys) else {
+            panic!("others hold");
+        };
+        assert_eq!(ahead.deleted(b"40", b"20"), EventEffect::None);
+        assert_eq!(ahead.deleted(b"30", b"20"), EventEffect::None);
+        assert_eq!(ahead.deleted(b"10", b"20"), EventEffect::Held);
+    }
+
+    #[test]
+    fn the_token_beside_an_upgradable_holder_is_early() {
+        let (shared, upgradable) = (record(Mode::Shared), record(Mode::Upgradable));
+        let before = [key_at(10, 10, &shared), key_at(20, 25, &upgradable)];
+        for (created, record, expected) in [
+            (30, &shared, EarlyToken::Free),
+            (30, &upgradable, EarlyToken::Free),
+            (26, &shared, EarlyToken::Taken),
+            (21, &shared, EarlyToken::Taken),
+            (11, &upgradable, EarlyToken::Taken),
+        ] {
+            let own = key_at(created, created, record);
+            let keys = [before[0].clone(), before[1].clone(), own.clone()];
+            assert_eq!(early_token(&own.key, &keys), expected, "{created}");
+        }
+        let own = key_at(30, 30, &shared);
+        let keys = [before[0].clone(), own.clone()];
+        assert_eq!(early_token(&own.key, &keys), EarlyToken::NotNeeded);
+    }
+
+    #[test]
+    fn the_token_of_an_upgrade_is_between_the_holders_and_the_waiters() {
+        let upgradable = key_at(20, 20, &record(Mode::Upgradable));
+        let reader = key_at(22, 22, &record(Mode::Shared).with_early_token());
+        for (first_waiter, token) in [
+            (None, 100),
+            (Some(key_at(23, 23, &record(Mode::Exclusive))), 22),
+            (Some(key_at(24, 24, &record(Mode::Upgradable))), 22),
+            (Some(key_at(90, 90, &record(Mode::Exclusive))), 89),
+        ] {
+            let mut keys = vec![upgradable.clone(), reader.clone()];
+            keys.extend(first_waiter.clone());
+            let plan = plan_upgrade(b"20", &keys, 100).unwrap();
+            assert_eq!((plan.last_holder, plan.has_others), (22, true));
+            assert_eq!(plan.token, token);
+            let granted = KeyRecord::read(&reader.value).token(22).unwrap();
+            assert!(granted < token);
+            if let Some(kv) = first_waiter {
+                assert!(
+                    token
+                        < KeyRecord::read(&kv.value)
+                            .token(kv.create_revision)
+                            .unwrap()
+                );
+            }
+        }
+        assert_eq!(plan_upgrade(b"21", &[upgradable], 100), None);
     }
 }

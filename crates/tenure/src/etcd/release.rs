@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tenure_core::backend::{Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
+use tenure_core::options::Mode;
 
 use super::leases::{Lease, whole_seconds};
 use super::requests::{self, KeySelector};
@@ -18,15 +19,14 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    if store.runtime.is_gone() {
-        return Err(Error::new(
-            ErrorKind::Closed,
-            "the runtime of this client is gone; the lease runs out by itself",
-        ));
-    }
+    store.refuse_without_runtime()?;
     let Some(entry) = begin_release(store, hold) else {
         return Ok(Release::NotHeld);
     };
+    if hold.unclean && entry.lease.end_in_store() > entry.lease.end().max(entry.reserved_until) {
+        leave_reserved(store, hold.owner);
+        return Ok(Release::NotHeld);
+    }
     let released = send_release(store, hold, &entry).await;
     match &released {
         Ok(_) => remove(store, hold.owner),
@@ -58,14 +58,15 @@ fn begin_release(store: &Store, hold: &Hold) -> Option<HeldEntry> {
 /// `false`: the key is not in the store.
 async fn send_release(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<bool, Error> {
     let (connections, lease) = (&store.connections, &entry.lease);
-    if hold.token == 0 && !lease.is_shared {
+    if hold.token == 0 && !lease.is_shared && entry.created == 0 {
         // Without its lease even a late request for the key is refused.
         lease.gone.raise();
         return requests::revoke_lease(connections, lease.id).await;
     }
     let reservation = entry.reserved_until.since(store.context.now());
     if !entry.min_hold.is_zero() && !reservation.is_zero() {
-        return reserve_name(store, entry, reservation).await;
+        let (key, created) = (&entry.key, entry.created);
+        return reserve_name(store, key, created, hold.mode, reservation).await;
     }
     let selector = match entry.created {
         0 => KeySelector::WithValue(&entry.value),
@@ -74,20 +75,29 @@ async fn send_release(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<b
     requests::delete_key(connections, &entry.key, &selector).await
 }
 
-/// Leaves the key in its place for that long, without a holder.
-async fn reserve_name(
+/// Leaves the key in its place for that long, without a holder. `mode`: that of the hold that has ended.
+pub(super) async fn reserve_name(
     store: &Store,
-    entry: &HeldEntry,
+    key: &[u8],
+    created: i64,
+    mode: Mode,
     reservation: Duration,
 ) -> Result<bool, Error> {
     let seconds = whole_seconds(reservation);
     let lease = store.leases.grant(seconds, false).await?;
-    let (key, created) = (&entry.key, entry.created);
-    let reserved = requests::reserve_name(&store.connections, key, created, lease.id).await?;
+    let reserved = requests::reserve_name(&store.connections, key, created, mode, lease.id);
+    let reserved = reserved.await?;
     if !reserved {
         store.leases.revoke_in_background(&lease);
     }
     Ok(reserved)
+}
+
+/// Leaves the key to its lease, which goes on for the `lock_delay` of the hold.
+fn leave_reserved(store: &Store, owner: OwnerId) {
+    if let Some(entry) = store.holds.remove(owner) {
+        store.keys.reserve(&entry.key, entry.lease.end_in_store());
+    }
 }
 
 /// Leaves the queue. A lock that was granted meanwhile is released.

@@ -13,13 +13,13 @@ use tenure_core::time::Time;
 use super::errors::unexpected_reply;
 use super::leases::{Lease, LeaseListener};
 use super::release;
-use super::requests::{self, KeySelector};
-use super::store::{AcquisitionState, HeldEntry, Store, revision};
+use super::requests::{self, KeySelector, KeyState};
+use super::store::{AcquisitionState, HeldEntry, Store};
 
 /// What has to be known of a hold to renew it.
 struct HeldKey {
     lease: Arc<Lease>,
-    key: Vec<u8>,
+    state: KeyState,
 }
 
 /// The maintenance task has work by `at`.
@@ -60,10 +60,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     // A lease that was confirmed so recently is not kept alive again. The time is short because the next renewal comes a
     // third of the ttl after this one, however old the confirmation is.
     let age = shortest.unwrap_or_default() / 32;
-    let held_keys = holds.iter().zip(&held);
-    let keys: Vec<_> = held_keys
-        .filter_map(|(hold, held)| Some((&held.as_ref()?.key[..], revision(hold.token))))
-        .collect();
+    let held_keys = held.iter().flatten();
+    let keys: Vec<_> = held_keys.map(|held| &held.state).collect();
     let asked = store.context.now();
     let (refreshed, exist) = future::join(
         store.leases.refresh_all(&leases, age),
@@ -95,7 +93,7 @@ fn held_key(store: &Store, hold: &Hold) -> Option<HeldKey> {
         let is_held = matches!(entry.state, AcquisitionState::Held { .. });
         is_held.then(|| HeldKey {
             lease: entry.lease.clone(),
-            key: entry.key.clone(),
+            state: entry.key_state(),
         })
     };
     store.holds.read(hold.owner, key).flatten()

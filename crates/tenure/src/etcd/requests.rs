@@ -5,12 +5,14 @@ use std::time::Duration;
 use futures_util::{future, stream};
 
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
 use super::connection::{Connections, Reply};
 use super::errors::{self, Recovery, RequestError};
 use super::names::Directory;
-use super::queue::{self, KeyRecord, QueueEntry, QueueSnapshot, RANGE_LIMIT};
+use super::queue::{self, EarlyToken, QueueEntry, QueueSnapshot};
+use super::record::KeyRecord;
 use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
 
 /// Operations in one transaction: the server's limit, if `--max-txn-ops` has its default.
@@ -46,6 +48,29 @@ pub(super) enum KeySelector<'a> {
     WithValue(&'a [u8]),
 }
 
+/// What the store has while a hold is there.
+#[derive(Clone)]
+pub(super) struct KeyState {
+    pub(super) key: Vec<u8>,
+    /// The revision at which the key was created.
+    pub(super) created: i64,
+    /// The lease of the key, if the key may stay under another one after the end of the hold (`lock_delay`).
+    pub(super) lease: Option<i64>,
+}
+
+impl KeyState {
+    fn condition(&self) -> wire::Compare {
+        match self.lease {
+            Some(lease) => wire::Compare::has_lease(&self.key, lease),
+            None => wire::Compare::created(&self.key, self.created),
+        }
+    }
+
+    fn is(&self, kv: &KeyValue) -> bool {
+        kv.create_revision == self.created && self.lease.is_none_or(|lease| lease == kv.lease)
+    }
+}
+
 /// The reply to [`keep_alive`].
 pub(super) struct KeepAliveReply {
     pub(super) sent: Time,
@@ -69,7 +94,7 @@ pub(super) async fn acquire(
         ..wire::Range::default()
     };
     // A request for an exclusive lock that does not wait writes nothing when the lock is taken.
-    let is_try = !waits && !queue::needs_values(entry.mode);
+    let is_try = !waits && !entry.goal.needs_values();
     let (start, end) = (entry.directory.start(), entry.directory.end());
     let compare = match is_try {
         true => wire::Compare::is_empty(start, &end),
@@ -107,6 +132,94 @@ pub(super) async fn acquire(
     })
 }
 
+/// The reply to [`acquire_all`].
+pub(super) struct AcquireAllReply {
+    pub(super) outcome: AcquireAllOutcome,
+    pub(super) round_trip: Duration,
+    /// An earlier attempt got no reply, and may be applied later.
+    pub(super) is_repeated: bool,
+}
+
+pub(super) enum AcquireAllOutcome {
+    /// Each of our keys is the first in its directory; the revision at which each was created.
+    Held(Vec<i64>),
+    /// The lock at this position is taken.
+    Busy(usize),
+    /// An earlier attempt made our keys, and some of them are gone.
+    Incomplete,
+}
+
+/// How many names one request of [`acquire_all`] may have.
+pub(super) const MAX_ALL: usize = MAX_TXN_OPS;
+
+/// Makes a key in each of these directories if all of them are empty. A request may be sent again: the result is the
+/// same.
+pub(super) async fn acquire_all(
+    connections: &Connections,
+    entries: &[QueueEntry],
+) -> Result<AcquireAllReply, RequestError> {
+    let is_empty = |entry: &QueueEntry| {
+        wire::Compare::is_empty(entry.directory.start(), &entry.directory.end())
+    };
+    let put = |entry: &QueueEntry| {
+        let put = wire::Put {
+            key: entry.key.clone(),
+            value: entry.value.to_vec(),
+            lease: entry.lease,
+        };
+        put.into()
+    };
+    let first_key = |entry: &QueueEntry| {
+        let range = wire::Range {
+            key: entry.directory.start().to_vec(),
+            range_end: entry.directory.end(),
+            limit: 1,
+            sort_order: SortOrder::Ascend.into(),
+            sort_target: SortTarget::Create.into(),
+            ..wire::Range::default()
+        };
+        range.into()
+    };
+    let txn = wire::Txn {
+        compare: entries.iter().map(is_empty).collect(),
+        success: entries.iter().map(put).collect(),
+        failure: entries.iter().map(first_key).collect(),
+    };
+    let reply = send_txn(connections, txn).await?;
+    let (round_trip, is_repeated) = (reply.round_trip, reply.is_repeated);
+    let response = reply.value;
+    let outcome = if response.succeeded {
+        let revision = response.header.map_or(0, |header| header.revision);
+        AcquireAllOutcome::Held(vec![revision; entries.len()])
+    } else {
+        let ranges = response.responses.into_iter();
+        let firsts = ranges.map(|it| it.range.unwrap_or_default().kvs.into_iter().next());
+        all_or_busy(entries, firsts.collect())
+    };
+    Ok(AcquireAllReply {
+        outcome,
+        round_trip,
+        is_repeated,
+    })
+}
+
+/// What the first key of each directory says.
+fn all_or_busy(entries: &[QueueEntry], firsts: Vec<Option<KeyValue>>) -> AcquireAllOutcome {
+    let (mut own, mut taken) = (Vec::new(), None);
+    for (at, (entry, first)) in entries.iter().zip(firsts).enumerate() {
+        match first {
+            Some(first) if *first.value == *entry.value => own.push(first.create_revision),
+            Some(_) => taken = taken.or(Some(at)),
+            None => {}
+        }
+    }
+    match taken {
+        _ if own.len() == entries.len() => AcquireAllOutcome::Held(own),
+        Some(at) if own.is_empty() => AcquireAllOutcome::Busy(at),
+        _ => AcquireAllOutcome::Incomplete,
+    }
+}
+
 /// Reads the queue as it was at revision `at_least` or later; with 0 as it is now. `created` is the create revision of
 /// our key.
 pub(super) async fn read_queue(
@@ -130,18 +243,17 @@ pub(super) async fn read_queue(
     }
 }
 
-/// Selects the keys of the directory that are not younger than `created` (0: all keys), the youngest first, as far as
-/// the position of our key depends on them.
+/// Selects the keys of the directory that are not younger than `created` (0: all keys), or than the last key that our
+/// goal depends on, the youngest first.
 fn keys_ahead(entry: &QueueEntry, created: i64) -> wire::Range {
-    let needs_values = queue::needs_values(entry.mode);
     wire::Range {
         key: entry.directory.start().to_vec(),
         range_end: entry.directory.end(),
-        limit: if needs_values { 0 } else { RANGE_LIMIT as i64 },
+        limit: entry.goal.range_limit(),
         sort_order: SortOrder::Descend.into(),
         sort_target: SortTarget::Create.into(),
-        keys_only: !needs_values,
-        max_create_revision: created,
+        keys_only: !entry.goal.needs_values(),
+        max_create_revision: entry.goal.youngest(created),
         ..wire::Range::default()
     }
 }
@@ -153,16 +265,21 @@ fn snapshot(
     mut kvs: Vec<KeyValue>,
 ) -> QueueSnapshot {
     kvs.reverse();
+    let early_token = match entry.goal {
+        goal if goal.needs_values() => queue::early_token(&entry.key, &kvs),
+        _ => EarlyToken::NotNeeded,
+    };
     QueueSnapshot {
-        position: queue::position(entry.mode, &entry.key, &kvs),
+        position: queue::position(entry.goal, &entry.key, &kvs),
         revision: header.map_or(0, |header| header.revision),
+        early_token,
     }
 }
 
-/// Whether these keys exist and were created at these revisions. One answer for each key.
+/// Whether these keys exist. One answer for each key.
 pub(super) async fn keys_exist(
     connections: &Connections,
-    keys: &[(&[u8], i64)],
+    keys: &[&KeyState],
 ) -> Vec<Result<bool, Error>> {
     let batches = keys.chunks(MAX_TXN_OPS);
     let batches = batches.map(|batch| batch_exists(connections, batch));
@@ -170,22 +287,18 @@ pub(super) async fn keys_exist(
     batches.into_iter().flatten().collect()
 }
 
-async fn batch_exists(
-    connections: &Connections,
-    batch: &[(&[u8], i64)],
-) -> Vec<Result<bool, Error>> {
-    let range = |(key, _): &(&[u8], i64)| {
+async fn batch_exists(connections: &Connections, batch: &[&KeyState]) -> Vec<Result<bool, Error>> {
+    let range = |state: &&KeyState| {
         let range = wire::Range {
-            key: key.to_vec(),
+            key: state.key.clone(),
             keys_only: true,
             ..wire::Range::default()
         };
         range.into()
     };
-    let compare = |(key, created): &(&[u8], i64)| wire::Compare::created(key, *created);
     // The keys are read only if one of them is gone.
     let txn = wire::Txn {
-        compare: batch.iter().map(compare).collect(),
+        compare: batch.iter().map(|state| state.condition()).collect(),
         success: Vec::new(),
         failure: batch.iter().map(range).collect(),
     };
@@ -202,9 +315,9 @@ async fn batch_exists(
             .map(|_| Err(errors::unexpected_reply()))
             .collect();
     }
-    let exists = |(response, (_, created)): (wire::ResponseOp, &(&[u8], i64))| {
+    let exists = |(response, state): (wire::ResponseOp, &&KeyState)| {
         let kvs = response.range.unwrap_or_default().kvs;
-        Ok(kvs.first().is_some_and(|kv| kv.create_revision == *created))
+        Ok(kvs.first().is_some_and(|kv| state.is(kv)))
     };
     let responses = response.responses.into_iter();
     responses.zip(batch).map(exists).collect()
@@ -232,17 +345,18 @@ pub(super) async fn delete_key(
     Ok(deleted > 0 || reply.is_repeated)
 }
 
-/// Moves the key that was created at this revision to `lease`, with a value that reserves the name. The key keeps its
-/// position. `false`: there is no such key.
+/// Moves the key that was created at this revision to `lease`, with a value that reserves the name after a hold in this
+/// mode. The key keeps its position. `false`: there is no such key.
 pub(super) async fn reserve_name(
     connections: &Connections,
     key: &[u8],
     created: i64,
+    mode: Mode,
     lease: i64,
 ) -> Result<bool, Error> {
     let put = wire::Put {
         key: key.to_vec(),
-        value: KeyRecord::reserved().to_bytes(),
+        value: KeyRecord::reserved(mode).to_bytes(),
         lease,
     };
     let txn = wire::Txn {
@@ -253,11 +367,64 @@ pub(super) async fn reserve_name(
     Ok(send_txn(connections, txn).await?.value.succeeded)
 }
 
-/// Puts or deletes a key of the user's, if all of `holds` (keys, and the revisions at which they were created) exist.
+/// The reply to [`replace`].
+pub(super) enum Replaced {
+    /// The key has the new value, since this revision.
+    At(i64),
+    /// A condition does not hold.
+    Refused,
+    /// There is no such key.
+    Gone,
+}
+
+/// Gives a new value to a key, if all of `conditions` hold. The key keeps its position. A request may be sent again, if
+/// no other request puts the same value.
+pub(super) async fn replace(
+    connections: &Connections,
+    put: wire::Put,
+    conditions: Vec<wire::Compare>,
+) -> Result<Replaced, RequestError> {
+    let own = wire::Range {
+        key: put.key.clone(),
+        ..wire::Range::default()
+    };
+    let value = put.value.clone();
+    let txn = wire::Txn {
+        compare: conditions,
+        success: vec![put.into()],
+        failure: vec![own.into()],
+    };
+    let reply = send_txn(connections, txn).await?;
+    let wire::TxnResponse {
+        header,
+        succeeded,
+        mut responses,
+    } = reply.value;
+    if succeeded {
+        return Ok(Replaced::At(header.map_or(0, |header| header.revision)));
+    }
+    let range = responses.pop().and_then(|it| it.range);
+    Ok(match range.unwrap_or_default().kvs.first() {
+        // An earlier attempt of this request was applied.
+        Some(kv) if reply.is_repeated && kv.value == value => Replaced::At(kv.mod_revision),
+        // An earlier attempt may be applied later.
+        Some(_) if reply.is_repeated => {
+            return Err(RequestError::new(
+                ErrorKind::Indeterminate,
+                Recovery::None,
+                "a member went away while it wrote; whether it was written cannot be told",
+            ));
+        }
+        Some(_) => Replaced::Refused,
+        None => Replaced::Gone,
+    })
+}
+
+/// Puts or deletes a key of the user's, if all of `holds` exist.
 /// `false`: one of them does not exist, and nothing was written.
 pub(super) async fn write(
     connections: &Connections,
-    holds: &[(Vec<u8>, i64)],
+    holds: &[KeyState],
     key: String,
     value: Option<Vec<u8>>,
 ) -> Result<bool, Error> {
@@ -271,9 +438,8 @@ pub(super) async fn write(
         .into(),
         None => wire::Delete { key }.into(),
     };
-    let compare = |(key, created): &(Vec<u8>, i64)| wire::Compare::created(key, *created);
     let txn = wire::Txn {
-        compare: holds.iter().map(compare).collect(),
+        compare: holds.iter().map(KeyState::condition).collect(),
         success: vec![write],
         failure: Vec::new(),
     };
@@ -381,11 +547,17 @@ pub(super) async fn lease_time_left(
     Ok(Some(Duration::from_secs(left)))
 }
 
-/// All keys of a directory with their values, the oldest first.
+/// All keys of a directory, and when they were read.
+pub(super) struct DirectorySnapshot {
+    /// With their values, the oldest first.
+    pub(super) keys: Vec<KeyValue>,
+    pub(super) revision: i64,
+}
+
 pub(super) async fn read_directory(
     connections: &Connections,
     directory: &Directory,
-) -> Result<Vec<KeyValue>, Error> {
+) -> Result<DirectorySnapshot, Error> {
     let range = wire::Range {
         key: directory.start().to_vec(),
         range_end: directory.end(),
@@ -395,7 +567,26 @@ pub(super) async fn read_directory(
     };
     let reply = connections.call(path::RANGE, range).await?;
     let response: wire::RangeResponse = reply.value;
-    Ok(response.kvs)
+    Ok(DirectorySnapshot {
+        keys: response.kvs,
+        revision: response.header.map_or(0, |header| header.revision),
+    })
+}
+
+/// The key with its value, if it was created at this revision.
+pub(super) async fn read_key(
+    connections: &Connections,
+    key: &[u8],
+    created: i64,
+) -> Result<Option<KeyValue>, Error> {
+    let range = wire::Range {
+        key: key.to_vec(),
+        ..wire::Range::default()
+    };
+    let reply = connections.call(path::RANGE, range).await?;
+    let response: wire::RangeResponse = reply.value;
+    let kv = response.kvs.into_iter().next();
+    Ok(kv.filter(|kv| kv.create_revision == created))
 }
 
 /// The keys from `from` up to `end` without their values, [`SCAN_COUNT`] in each request.

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::backend::{Hold, LossNotifier};
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag};
@@ -19,7 +19,7 @@ use super::guarantees::guarantees;
 use super::keys::KeysInUse;
 use super::leases::{Lease, Leases};
 use super::names::Directory;
-use super::requests;
+use super::requests::{self, KeyState};
 use super::settings::Settings;
 use super::subscribe::Subscriptions;
 
@@ -117,14 +117,29 @@ impl Store {
         Directory::new(&self.context.settings, name)
     }
 
-    /// The key of a hold, and the revision at which it was created.
-    pub(super) fn key_of(&self, hold: &Hold) -> Option<(Vec<u8>, i64)> {
-        let key = self.holds.read(hold.owner, |entry| entry.key.clone())?;
-        Some((key, revision(hold.token)))
+    /// Without the runtime of the connections no request can be sent.
+    pub(super) fn refuse_without_runtime(&self) -> Result<(), Error> {
+        match self.runtime.is_gone() {
+            true => Err(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The key of a hold.
+    pub(super) fn key_of(&self, hold: &Hold) -> Option<KeyState> {
+        self.holds.read(hold.owner, HeldEntry::key_state)
     }
 }
 
-/// A token as the protocol has it: revisions are signed there, and positive.
-pub(super) fn revision(token: u64) -> i64 {
-    i64::try_from(token).unwrap_or(i64::MAX)
+impl HeldEntry {
+    pub(super) fn key_state(&self) -> KeyState {
+        KeyState {
+            key: self.key.clone(),
+            created: self.created,
+            lease: (!self.lease.delay.is_zero()).then_some(self.lease.id),
+        }
+    }
 }

@@ -1,7 +1,7 @@
-//! Watches that report which keys were deleted. They wake waiters.
+//! Watches that report which keys were deleted or changed. They wake waiters.
 //!
-//! One etcd watch per lock directory is shared by all waiters of this client. It stays open for [`IDLE_TIMEOUT`] after
-//! the last waiter left.
+//! One etcd watch per lock directory is shared by all waiters of this client that want the same reports. It stays open
+//! for [`IDLE_TIMEOUT`] after the last waiter left.
 //!
 //! etcd puts a watch that is opened while others write into its slow group, which it serves every 100 ms
 //! (`syncWatchersLoop`). An open watch is served at once. Therefore a waiter subscribes before it enqueues, if a
@@ -32,22 +32,40 @@ use super::wire::{self, WatchResponse, path};
 /// How long a watch without a subscription stays open, at least: longer than a client takes to want the lock again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How many deletions are kept for a waiter that has not read them yet.
+/// How many events are kept for a waiter that has not read them yet.
 const EVENT_BUFFER: usize = 256;
 
-/// A key, and the revision at which it was deleted.
-pub(super) type Deletion = (Arc<[u8]>, i64);
+/// What a watch reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Reports {
+    Deletions,
+    /// Deletions, and new values of keys that exist.
+    Changes,
+}
+
+/// What happened to a key, and at which revision.
+#[derive(Clone, Debug)]
+pub(super) struct KeyEvent {
+    pub(super) key: Arc<[u8]>,
+    pub(super) revision: i64,
+    /// Otherwise the key has a new value.
+    pub(super) is_deleted: bool,
+}
 
 /// The shared watches of one client.
 pub(super) struct Subscriptions {
     context: Arc<Context>,
     connections: Arc<Connections>,
-    /// By directory.
-    watches: Mutex<HashMap<Vec<u8>, Arc<SharedWatch>>>,
+    /// The watches that report deletions only.
+    of_deletions: Mutex<Watches>,
+    of_changes: Mutex<Watches>,
 }
 
+/// By directory.
+type Watches = HashMap<Vec<u8>, Arc<SharedWatch>>;
+
 struct SharedWatch {
-    deletions: Sender<Deletion>,
+    events: Sender<KeyEvent>,
     /// A waiter has subscribed since this was last read.
     is_used: AtomicBool,
     closed: Flag,
@@ -55,13 +73,13 @@ struct SharedWatch {
 
 /// What one waiter receives from a shared watch.
 pub(super) struct Subscription {
-    deletions: Receiver<Deletion>,
+    events: Receiver<KeyEvent>,
     watch: Arc<SharedWatch>,
 }
 
 pub(super) enum WatchEvent {
-    KeyDeleted(Deletion),
-    /// Some deletions were not kept for this waiter.
+    Key(KeyEvent),
+    /// Some events were not kept for this waiter.
     Lagged,
     /// No event will follow.
     Closed,
@@ -71,7 +89,7 @@ impl Subscription {
     fn new(watch: &Arc<SharedWatch>) -> Self {
         watch.is_used.store(true, Ordering::Relaxed);
         Self {
-            deletions: watch.deletions.subscribe(),
+            events: watch.events.subscribe(),
             watch: watch.clone(),
         }
     }
@@ -84,8 +102,8 @@ impl Subscription {
     pub(super) async fn next(&mut self) -> WatchEvent {
         tokio::select! {
             biased;
-            deletion = self.deletions.recv() => match deletion {
-                Ok(deletion) => WatchEvent::KeyDeleted(deletion),
+            event = self.events.recv() => match event {
+                Ok(event) => WatchEvent::Key(event),
                 Err(RecvError::Lagged(_)) => WatchEvent::Lagged,
                 Err(RecvError::Closed) => WatchEvent::Closed,
             },
@@ -99,48 +117,66 @@ impl Subscriptions {
         Self {
             context: context.clone(),
             connections: connections.clone(),
-            watches: Mutex::default(),
+            of_deletions: Mutex::default(),
+            of_changes: Mutex::default(),
+        }
+    }
+
+    fn watches(&self, reports: Reports) -> &Mutex<Watches> {
+        match reports {
+            Reports::Deletions => &self.of_deletions,
+            Reports::Changes => &self.of_changes,
         }
     }
 
     /// Subscribes to the watch on a directory, if it is open.
-    pub(super) fn subscribe(&self, directory: &Directory) -> Option<Subscription> {
-        let watches = lock(&self.watches);
+    pub(super) fn subscribe(
+        &self,
+        directory: &Directory,
+        reports: Reports,
+    ) -> Option<Subscription> {
+        let watches = lock(self.watches(reports));
         let watch = watches.get(directory.start())?;
         (!watch.closed.is_raised()).then(|| Subscription::new(watch))
     }
 
-    /// Opens a watch on a directory. Also returns the revision after which the watch reports deletions.
+    /// Opens a watch on a directory. Also returns the revision after which the watch reports.
     pub(super) async fn open_and_subscribe(
         self: &Arc<Self>,
         directory: &Directory,
+        reports: Reports,
     ) -> Result<(Subscription, i64), RequestError> {
         let (start, end) = (directory.start().to_vec(), directory.end());
-        let source = Watch::open(&self.connections, start.clone(), end).await?;
+        let source = Watch::open(&self.connections, start.clone(), end, reports).await?;
         let after = source.after;
         let watch = Arc::new(SharedWatch {
-            deletions: channel(EVENT_BUFFER).0,
+            events: channel(EVENT_BUFFER).0,
             is_used: AtomicBool::new(true),
             closed: Flag::new(),
         });
         let subscription = Subscription::new(&watch);
-        lock(&self.watches).insert(start.clone(), watch.clone());
-        let forward = forward_events(self.clone(), start, source, watch);
+        lock(self.watches(reports)).insert(start.clone(), watch.clone());
+        let forward = forward_events(self.clone(), (start, reports), source, watch);
         self.context.spawner.spawn(forward);
         Ok((subscription, after))
     }
 
-    /// Opens a watch on one key.
+    /// Opens a watch that reports the deletion of one key.
     pub(super) async fn watch_key(&self, key: &[u8]) -> Result<Watch, RequestError> {
-        Watch::open(&self.connections, key.to_vec(), Vec::new()).await
+        let (key, end) = (key.to_vec(), Vec::new());
+        Watch::open(&self.connections, key, end, Reports::Deletions).await
     }
 
     /// Removes a watch if no waiter has subscribed for a while. Returns whether the watch was removed.
-    fn remove_if_unused(&self, directory: &[u8], watch: &Arc<SharedWatch>) -> bool {
+    fn remove_if_unused(
+        &self,
+        (directory, reports): (&[u8], Reports),
+        watch: &Arc<SharedWatch>,
+    ) -> bool {
         // Under this lock no waiter subscribes.
-        let mut watches = lock(&self.watches);
+        let mut watches = lock(self.watches(reports));
         let is_used =
-            watch.is_used.swap(false, Ordering::Relaxed) || watch.deletions.receiver_count() > 0;
+            watch.is_used.swap(false, Ordering::Relaxed) || watch.events.receiver_count() > 0;
         if !is_used {
             remove(&mut watches, directory, watch);
         }
@@ -148,11 +184,7 @@ impl Subscriptions {
     }
 }
 
-fn remove(
-    watches: &mut HashMap<Vec<u8>, Arc<SharedWatch>>,
-    directory: &[u8],
-    watch: &Arc<SharedWatch>,
-) {
+fn remove(watches: &mut Watches, directory: &[u8], watch: &Arc<SharedWatch>) {
     // A newer watch of the same directory stays.
     if watches
         .get(directory)
@@ -166,7 +198,7 @@ fn remove(
 /// Passes the events of a watch on to the subscriptions, until the watch ends or is not used for a while.
 async fn forward_events(
     subscriptions: Arc<Subscriptions>,
-    directory: Vec<u8>,
+    (directory, reports): (Vec<u8>, Reports),
     mut source: Watch,
     watch: Arc<SharedWatch>,
 ) {
@@ -174,26 +206,27 @@ async fn forward_events(
     let context = &subscriptions.context;
     let mut check_at = context.now().after(IDLE_TIMEOUT);
     loop {
-        let deletions = tokio::select! {
+        let events = tokio::select! {
             biased;
-            deletions = source.next() => deletions,
+            events = source.next() => events,
             () = connection.left.raised() => break,
             () = context.closing.raised() => break,
             () = context.clock.sleep_until(check_at) => {
-                if subscriptions.remove_if_unused(&directory, &watch) {
+                if subscriptions.remove_if_unused((&directory, reports), &watch) {
                     return;
                 }
                 check_at = context.now().after(IDLE_TIMEOUT);
                 continue;
             }
         };
-        let Ok(deletions) = deletions else { break };
-        for deletion in deletions {
+        let Ok(events) = events else { break };
+        for event in events {
             // An error means that no waiter is subscribed.
-            let _ = watch.deletions.send(deletion);
+            let _ = watch.events.send(event);
         }
     }
-    remove(&mut lock(&subscriptions.watches), &directory, &watch);
+    let mut watches = lock(subscriptions.watches(reports));
+    remove(&mut watches, &directory, &watch);
 }
 
 /// One watch in the server, which ends when this is dropped.
@@ -203,7 +236,7 @@ pub(super) struct Watch {
     responses: Streaming<WatchResponse>,
     /// When this is dropped, our side of the stream ends, and then the server ends its side.
     _open: oneshot::Sender<()>,
-    /// The watch reports deletions after this revision.
+    /// The watch reports what happens after this revision.
     pub(super) after: i64,
 }
 
@@ -214,13 +247,18 @@ impl Watch {
         connections: &Arc<Connections>,
         key: Vec<u8>,
         range_end: Vec<u8>,
+        reports: Reports,
     ) -> Result<Self, RequestError> {
+        let filters = match reports {
+            // NOPUT: a key that is put from now on is behind ours.
+            Reports::Deletions => vec![0],
+            Reports::Changes => Vec::new(),
+        };
         let create = wire::Watch {
             create: Some(wire::WatchCreate {
                 key,
                 range_end,
-                // NOPUT: a key that is put from now on is behind ours.
-                filters: vec![0],
+                filters,
             }),
         };
         let (open, closed) = oneshot::channel();
@@ -248,19 +286,27 @@ impl Watch {
         })
     }
 
-    /// The next deletions, in their order. Cancel safe.
+    /// The next events, in their order. Cancel safe.
     pub(super) async fn next(
         &mut self,
-    ) -> Result<impl Iterator<Item = Deletion> + use<>, RequestError> {
+    ) -> Result<impl Iterator<Item = KeyEvent> + use<>, RequestError> {
         let (connection, responses) = (&self.connection, &mut self.responses);
         let response = self.connections.next(connection, responses, Time::MAX);
         let response = response.await?;
         if response.canceled {
             return Err(canceled(&response));
         }
-        let deleted = response.events.into_iter().filter(|event| event.kind == 1);
-        let deleted = deleted.filter_map(|event| event.kv);
-        Ok(deleted.map(|kv| (kv.key.into(), kv.mod_revision)))
+        let event = |event: wire::Event| {
+            let (kv, is_deleted) = (event.kv?, event.kind == 1);
+            // A new key is behind ours.
+            let is_new = !is_deleted && kv.create_revision == kv.mod_revision;
+            (!is_new).then(|| KeyEvent {
+                key: kv.key.into(),
+                revision: kv.mod_revision,
+                is_deleted,
+            })
+        };
+        Ok(response.events.into_iter().filter_map(event))
     }
 }
 

@@ -11,10 +11,10 @@ use tenure_core::time::Time;
 
 use super::errors::{self, Recovery, RequestError};
 use super::leases::Lease;
-use super::queue::{DeletionEffect, Predecessors, QueueEntry, QueuePosition};
+use super::queue::{EventEffect, Predecessors, QueueEntry, QueuePosition};
 use super::requests;
 use super::store::Store;
-use super::subscribe::{Subscription, WatchEvent};
+use super::subscribe::{KeyEvent, Subscription, WatchEvent};
 
 /// The longest time between two reads of the queue, if the watch reports nothing: servers have lost events
 /// (etcd-io/etcd#18089, #19179).
@@ -131,7 +131,7 @@ impl Waiter<'_> {
                 () = clock.sleep_until(read_at) => WatchEvent::Lagged,
             };
             let change = match event {
-                WatchEvent::KeyDeleted((key, revision)) => self.deleted(&key, revision).await?,
+                WatchEvent::Key(event) => self.happened(&event).await?,
                 WatchEvent::Lagged => {
                     let change = self.read_queue(0).await?;
                     read_at = self.next_safety_poll();
@@ -151,14 +151,16 @@ impl Waiter<'_> {
         }
     }
 
-    /// A subscription to the watch on the directory, and the revision after which the watch reports deletions; `None`:
-    /// the watch was open already, and reports what happens from now on.
+    /// A subscription to the watch on the directory, and the revision after which the watch reports; `None`: the watch
+    /// was open already, and reports what happens from now on.
     async fn subscribe(&self) -> Result<(Subscription, Option<i64>), RequestError> {
         let (subscriptions, directory) = (&self.store.subscriptions, &self.entry.directory);
-        if let Some(subscription) = subscriptions.subscribe(directory) {
+        let reports = self.entry.reports();
+        if let Some(subscription) = subscriptions.subscribe(directory, reports) {
             return Ok((subscription, None));
         }
-        let (subscription, after) = subscriptions.open_and_subscribe(directory).await?;
+        let opened = subscriptions.open_and_subscribe(directory, reports);
+        let (subscription, after) = opened.await?;
         Ok((subscription, Some(after)))
     }
 
@@ -180,9 +182,9 @@ impl Waiter<'_> {
         let mut read_at = self.next_safety_poll();
         let connection = watch.connection.clone();
         loop {
-            let deletions = tokio::select! {
+            let events = tokio::select! {
                 biased;
-                deletions = watch.next() => deletions?,
+                events = watch.next() => events?,
                 () = connection.left.raised() => {
                     return Err(RequestError::new(
                         ErrorKind::Unreachable,
@@ -198,25 +200,29 @@ impl Waiter<'_> {
                     continue;
                 }
             };
-            for (key, revision) in deletions {
-                if let Some(change) = self.deleted(&key, revision).await? {
+            for event in events {
+                if let Some(change) = self.happened(&event).await? {
                     return Ok(change);
                 }
             }
         }
     }
 
-    /// A key was deleted. `None`: the same watch is still the right one.
-    async fn deleted(&mut self, key: &[u8], revision: i64) -> Result<Option<Change>, RequestError> {
+    /// A key was deleted or changed. `None`: the same watch is still the right one.
+    async fn happened(&mut self, event: &KeyEvent) -> Result<Option<Change>, RequestError> {
         // Known already. The key may have been created again since then, and be ahead of ours.
-        if revision <= self.revision {
+        if event.revision <= self.revision {
             return Ok(None);
         }
-        match self.ahead.deleted(key, &self.entry.key) {
-            DeletionEffect::None => Ok(None),
-            DeletionEffect::Held => Ok(Some(Change::Held)),
-            DeletionEffect::Gone => Ok(Some(Change::EntryLost)),
-            DeletionEffect::ReadQueue => self.read_queue(revision).await,
+        let effect = match event.is_deleted {
+            true => self.ahead.deleted(&event.key, &self.entry.key),
+            false => self.ahead.changed(&event.key),
+        };
+        match effect {
+            EventEffect::None => Ok(None),
+            EventEffect::Held => Ok(Some(Change::Held)),
+            EventEffect::Gone => Ok(Some(Change::EntryLost)),
+            EventEffect::ReadQueue => self.read_queue(event.revision).await,
         }
     }
 

@@ -110,18 +110,18 @@ pub(super) struct DeleteResponse {
     pub(super) deleted: i64,
 }
 
-/// A condition on the create revision or the value of a key. (Other kinds of conditions are not used.)
+/// A condition on the create or mod revision, on the value or on the lease of a key.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Compare {
-    /// 0: equal.
+    /// 0: equal. 2: less.
     #[prost(int32, tag = "1")]
     pub(super) result: i32,
-    /// 1: the create revision. 3: the value.
+    /// 1: the create revision. 2: the mod revision. 3: the value. 4: the lease.
     #[prost(int32, tag = "2")]
     pub(super) target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub(super) key: Vec<u8>,
-    #[prost(oneof = "TargetUnion", tags = "5, 7")]
+    #[prost(oneof = "TargetUnion", tags = "5, 6, 7, 8")]
     pub(super) with: Option<TargetUnion>,
     #[prost(bytes = "vec", tag = "64")]
     pub(super) range_end: Vec<u8>,
@@ -132,8 +132,12 @@ pub(super) struct Compare {
 pub(super) enum TargetUnion {
     #[prost(int64, tag = "5")]
     Create(i64),
+    #[prost(int64, tag = "6")]
+    Mod(i64),
     #[prost(bytes = "vec", tag = "7")]
     Value(Vec<u8>),
+    #[prost(int64, tag = "8")]
+    Lease(i64),
 }
 
 impl Compare {
@@ -145,6 +149,33 @@ impl Compare {
             key: key.to_vec(),
             with: Some(TargetUnion::Create(revision)),
             range_end: Vec::new(),
+        }
+    }
+
+    /// The key was put at this revision, for the last time.
+    pub(super) fn modified(key: &[u8], revision: i64) -> Self {
+        Self {
+            target: 2,
+            with: Some(TargetUnion::Mod(revision)),
+            ..Self::created(key, 0)
+        }
+    }
+
+    /// The key exists, under this lease.
+    pub(super) fn has_lease(key: &[u8], lease: i64) -> Self {
+        Self {
+            target: 4,
+            with: Some(TargetUnion::Lease(lease)),
+            ..Self::created(key, 0)
+        }
+    }
+
+    /// All keys from `key` up to `range_end` were created before this revision.
+    pub(super) fn all_created_before(key: &[u8], range_end: &[u8], revision: i64) -> Self {
+        Self {
+            result: 2,
+            range_end: range_end.to_vec(),
+            ..Self::created(key, revision)
         }
     }
 

@@ -9,9 +9,12 @@ mod common;
 mod support;
 
 mod access;
+mod delays;
 mod leaks;
 mod members;
+mod modes;
 mod partitions;
+mod several;
 mod steps;
 mod waiting;
 mod writes;

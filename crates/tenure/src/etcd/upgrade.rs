@@ -1,0 +1,265 @@
+//! Changing the mode of a hold: by a new value of its key, which keeps its position.
+//!
+//! An upgrade first says that it has arrived, and then which keys held at that moment: `queue` decides by that who goes on
+//! to hold. Each request names the revision of the value that it replaces, so a request that arrives late changes nothing.
+
+use tenure_core::backend::{Answer, Grant, Hold, Request};
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
+use tenure_core::time::Time;
+
+use super::errors::{self, Recovery, RequestError};
+use super::names::Directory;
+use super::queue::{self, Goal, QueueEntry, QueuePosition, UpgradePlan};
+use super::record::KeyRecord;
+use super::requests::{self, DirectorySnapshot, Replaced};
+use super::store::{HeldEntry, Store};
+use super::wait::{WaitOutcome, Waiter};
+use super::wire::{self, KeyValue};
+
+/// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
+pub(super) async fn upgrade(
+    store: &Store,
+    hold: &Hold,
+    request: &Request,
+) -> Result<Answer, Error> {
+    store.refuse_without_runtime()?;
+    let entry = store.holds.get(hold.owner).ok_or_else(lost)?;
+    let upgrading = Upgrade {
+        directory: store.directory(&hold.name),
+        started: store.context.now(),
+        store,
+        request,
+        entry,
+    };
+    loop {
+        let (own, plan) = upgrading.look().await.map_err(errors::without_effect)?;
+        let record = KeyRecord::read(&own.value);
+        if record.mode() == Mode::Exclusive {
+            let token = record.token(own.create_revision);
+            return Ok(upgrading.granted(token.ok_or_else(errors::unexpected_reply)?));
+        }
+        if request.stop.is_raised() || plan.has_others && !request.wait {
+            return Ok(Answer::Busy);
+        }
+        if !plan.has_others
+            && let Some(answer) = upgrading.become_exclusive_alone(&own, &plan).await?
+        {
+            return Ok(answer);
+        }
+        if request.wait {
+            let waited = upgrading.wait_for_others(hold, &own).await;
+            return waited.map_err(upgrade_is_unknown);
+        }
+    }
+}
+
+/// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
+pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+    store.refuse_without_runtime()?;
+    let Some(entry) = store.holds.get(hold.owner) else {
+        return Ok(false);
+    };
+    let (key, connections) = (&entry.key, &store.connections);
+    loop {
+        let Some(own) = requests::read_key(connections, key, entry.created).await? else {
+            return Ok(false);
+        };
+        let record = KeyRecord::read(&own.value);
+        if record.is_reserved() {
+            return Ok(false);
+        }
+        // The value is replaced even if it says this mode already: then a late request to upgrade is refused.
+        let value = record.with_mode(mode, hold.token);
+        match replace_own(store, &entry, &value, own.mod_revision, Vec::new()).await? {
+            Replaced::At(_) => return Ok(true),
+            Replaced::Gone => return Ok(false),
+            // A late request has changed the value since it was read.
+            Replaced::Refused => {}
+        }
+    }
+}
+
+/// Gives our key a new value, if the key has its value since `modified` and all of `conditions` hold.
+async fn replace_own(
+    store: &Store,
+    entry: &HeldEntry,
+    record: &KeyRecord,
+    modified: i64,
+    mut conditions: Vec<wire::Compare>,
+) -> Result<Replaced, Error> {
+    let put = wire::Put {
+        key: entry.key.clone(),
+        value: record.to_bytes(),
+        lease: entry.lease.id,
+    };
+    conditions.push(wire::Compare::modified(&entry.key, modified));
+    match requests::replace(&store.connections, put, conditions).await {
+        Ok(replaced) => Ok(replaced),
+        Err(RequestError {
+            recovery: Recovery::NewLease,
+            ..
+        }) => {
+            store.leases.end(&entry.lease);
+            Ok(Replaced::Gone)
+        }
+        Err(err) => Err(err.error),
+    }
+}
+
+fn lost() -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        "the store has no key of this hold; the lock was lost",
+    )
+}
+
+/// An error after the request to upgrade was sent.
+fn upgrade_is_unknown(err: Error) -> Error {
+    match err.kind() {
+        ErrorKind::Indeterminate | ErrorKind::Lost => err,
+        _ => Error::new(
+            ErrorKind::Indeterminate,
+            "whether the hold was upgraded cannot be told",
+        )
+        .with_source(err),
+    }
+}
+
+/// One request to upgrade.
+struct Upgrade<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    entry: HeldEntry,
+    directory: Directory,
+    started: Time,
+}
+
+impl Upgrade<'_> {
+    /// Our key, and what the upgrade has to wait for.
+    async fn look(&self) -> Result<(KeyValue, UpgradePlan), Error> {
+        let read = requests::read_directory(&self.store.connections, &self.directory);
+        let snapshot = read.await?;
+        self.plan(&snapshot.keys, snapshot.revision)
+    }
+
+    fn plan(&self, keys: &[KeyValue], revision: i64) -> Result<(KeyValue, UpgradePlan), Error> {
+        let HeldEntry { key, created, .. } = &self.entry;
+        let is_own = |kv: &&KeyValue| kv.key == *key && kv.create_revision == *created;
+        let own = keys.iter().find(is_own).ok_or_else(lost)?;
+        let plan = queue::plan_upgrade(key, keys, revision).ok_or_else(lost)?;
+        Ok((own.clone(), plan))
+    }
+
+    fn granted(&self, token: u64) -> Answer {
+        let lease = &self.entry.lease;
+        let round_trip = self.store.context.now().since(self.started);
+        Answer::Granted(Grant::new(token, lease.sent(), round_trip, Some(lease.ttl)))
+    }
+
+    async fn replace_own(
+        &self,
+        record: &KeyRecord,
+        modified: i64,
+        conditions: Vec<wire::Compare>,
+    ) -> Result<Replaced, Error> {
+        replace_own(self.store, &self.entry, record, modified, conditions).await
+    }
+
+    /// No other key holds. Makes our hold exclusive, unless another key has begun to hold since the queue was read; in
+    /// that case `None`.
+    async fn become_exclusive_alone(
+        &self,
+        own: &KeyValue,
+        plan: &UpgradePlan,
+    ) -> Result<Option<Answer>, Error> {
+        // The first waiter is blocked by our key, and keeps out all that come later.
+        let nothing_granted = match &plan.first_waiter {
+            Some((key, created)) => wire::Compare::created(key, *created),
+            None => wire::Compare::all_created_before(
+                self.directory.start(),
+                &self.directory.end(),
+                plan.read_at + 1,
+            ),
+        };
+        let record = KeyRecord::read(&own.value).upgraded(plan.token);
+        let conditions = vec![nothing_granted];
+        match self
+            .replace_own(&record, own.mod_revision, conditions)
+            .await?
+        {
+            Replaced::At(_) => Ok(Some(self.granted(plan.token))),
+            Replaced::Refused => Ok(None),
+            Replaced::Gone => Err(lost()),
+        }
+    }
+
+    /// Keeps all others out, and makes our hold exclusive when all other holders have left.
+    async fn wait_for_others(&self, hold: &Hold, own: &KeyValue) -> Result<Answer, Error> {
+        let record = KeyRecord::read(&own.value);
+        let arriving = record.clone().upgrading(None);
+        let arrived = self.replace_own(&arriving, own.mod_revision, Vec::new());
+        let arrived = at(arrived.await?)?;
+        let read = requests::read_directory(&self.store.connections, &self.directory);
+        let mut snapshot = read.await?;
+        snapshot.keys.retain(|kv| kv.create_revision < arrived);
+        let (_, plan) = self.plan(&snapshot.keys, arrived)?;
+        let saying = record.clone().upgrading(Some(plan.last_holder));
+        let said = at(self.replace_own(&saying, arrived, Vec::new()).await?)?;
+        match self.wait(&snapshot, plan.last_holder).await? {
+            WaitOutcome::Held => {
+                let upgraded = record.upgraded(plan.token);
+                at(self.replace_own(&upgraded, said, Vec::new()).await?)?;
+                Ok(self.granted(plan.token))
+            }
+            WaitOutcome::EntryLost => Err(lost()),
+            WaitOutcome::Stopped => match downgrade(self.store, hold, Mode::Upgradable).await? {
+                true => Ok(Answer::Busy),
+                false => Err(lost()),
+            },
+        }
+    }
+
+    /// Waits for the end of all other keys that were created up to `last_holder`.
+    async fn wait(
+        &self,
+        snapshot: &DirectorySnapshot,
+        last_holder: i64,
+    ) -> Result<WaitOutcome, Error> {
+        let entry = QueueEntry {
+            directory: self.directory.clone(),
+            key: self.entry.key.clone(),
+            value: self.entry.value.clone(),
+            lease: self.entry.lease.id,
+            goal: Goal::EndOfOthers { last_holder },
+        };
+        let ahead = match queue::position(entry.goal, &entry.key, &snapshot.keys) {
+            QueuePosition::Held => return Ok(WaitOutcome::Held),
+            QueuePosition::Gone => return Ok(WaitOutcome::EntryLost),
+            QueuePosition::Behind(ahead) => ahead,
+        };
+        let waiter = Waiter {
+            store: self.store,
+            request: self.request,
+            entry: &entry,
+            lease: &self.entry.lease,
+            created: self.entry.created,
+            ahead,
+            revision: snapshot.revision,
+            subscription: None,
+        };
+        waiter.wait().await
+    }
+}
+
+/// The revision of the new value.
+fn at(replaced: Replaced) -> Result<i64, Error> {
+    match replaced {
+        Replaced::At(revision) => Ok(revision),
+        Replaced::Gone => Err(lost()),
+        Replaced::Refused => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "another request has changed the key of this hold; whether the hold was upgraded cannot be told",
+        )),
+    }
+}

@@ -1,0 +1,524 @@
+//! Holds beside others, and changes of their mode: compared with the reference table, and with lost requests and leases.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tenure::{Client, Error, ErrorKind, Guard, HoldInfo, Lock, Mode};
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::table::{LockRequest, Table, Verdict};
+use tenure_core::time::Time;
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::Fault;
+use tokio::task::JoinHandle;
+
+use crate::support::{
+    SHARED, TTL, assert_says, connect, direct, name, proxied, soon, start_acquire, until,
+};
+
+/// Longer than the test.
+const HOUR: Duration = Duration::from_secs(3_600);
+
+const OWNERS: usize = 4;
+
+/// What one owner does at the moment.
+enum State {
+    Idle,
+    Waiting(JoinHandle<Result<Guard, Error>>),
+    Holding(Arc<Guard>),
+    Upgrading(Arc<Guard>, JoinHandle<Result<(), Error>>),
+}
+
+/// Four clients of a server, and the table that says what they should see.
+struct Walk {
+    name: String,
+    clients: Vec<Client>,
+    states: Vec<State>,
+    table: Table,
+    last_token: u64,
+    random: StdRng,
+}
+
+fn id(who: usize) -> OwnerId {
+    OwnerId::from_bytes([who as u8; 16])
+}
+
+impl Walk {
+    fn lock(&self, who: usize, mode: Mode) -> Lock {
+        let lock = self.clients[who].lock(&self.name).ttl(HOUR);
+        let lock = lock.label(who.to_string());
+        match mode {
+            Mode::Shared => lock.shared(),
+            Mode::Upgradable => lock.upgradable(),
+            Mode::Permits { limit } => lock.permits(limit.get()),
+            _ => lock,
+        }
+    }
+
+    fn acquire(&mut self, who: usize) -> String {
+        let limit = std::num::NonZeroU32::new(2).unwrap();
+        let modes = [
+            Mode::Exclusive,
+            Mode::Shared,
+            Mode::Shared,
+            Mode::Upgradable,
+            Mode::Permits { limit },
+        ];
+        let mode = modes[self.random.random_range(0..modes.len())];
+        let request = LockRequest {
+            name: tenure::LockName::new(&self.name).unwrap(),
+            owner: id(who),
+            mode,
+            ttl: None,
+            wait: true,
+            barge: false,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            waiter_ttl: None,
+            propose: None,
+        };
+        self.table.acquire(&request, Time::ZERO);
+        self.states[who] = State::Waiting(start_acquire(self.lock(who, mode)));
+        format!("{who} acquires {mode}")
+    }
+
+    /// One step of one owner, in the table and in the store.
+    async fn step(&mut self) -> String {
+        let who = self.random.random_range(0..OWNERS);
+        let name = tenure::LockName::new(&self.name).unwrap();
+        let now = Time::ZERO;
+        match std::mem::replace(&mut self.states[who], State::Idle) {
+            State::Idle => self.acquire(who),
+            State::Waiting(waiting) => {
+                self.table.release(&name, id(who), false, now);
+                waiting.abort();
+                format!("{who} leaves the queue")
+            }
+            State::Upgrading(guard, upgrading) => {
+                let upgradable = Mode::Upgradable;
+                self.table.downgrade(&name, id(who), upgradable, now);
+                upgrading.abort();
+                self.states[who] = State::Holding(guard);
+                let given_up = || upgrading_key(&SHARED, &self.name).is_none();
+                until("the upgrade is given up", given_up).await;
+                format!("{who} gives up its upgrade")
+            }
+            State::Holding(guard) => match (self.random.random_range(0..4), guard.mode()) {
+                (0 | 1, Mode::Upgradable) => {
+                    let verdict = self.table.upgrade(&name, id(who), true, now);
+                    let upgrading = start_upgrade(&guard);
+                    if verdict == Verdict::Queued {
+                        until_upgrading(&SHARED, &self.name).await;
+                    }
+                    self.states[who] = State::Upgrading(guard, upgrading);
+                    format!("{who} upgrades")
+                }
+                (2, Mode::Upgradable | Mode::Exclusive) => {
+                    self.table.downgrade(&name, id(who), Mode::Shared, now);
+                    soon(guard.downgrade()).await.unwrap();
+                    self.states[who] = State::Holding(guard);
+                    format!("{who} downgrades")
+                }
+                _ => {
+                    self.table.release(&name, id(who), false, now);
+                    let guard = Arc::into_inner(guard).unwrap();
+                    soon(guard.release()).await.unwrap();
+                    format!("{who} releases")
+                }
+            },
+        }
+    }
+
+    /// Waits until the store shows what the table says. Returns what the store shows of the holds.
+    async fn until_as_in_the_table(&self, steps: &[String]) -> Vec<HoldInfo> {
+        let name = tenure::LockName::new(&self.name).unwrap();
+        let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
+        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
+        if let Some(view) = self.table.view(&name) {
+            holds.extend(view.holds.iter().map(|hold| (who(hold.owner), hold.mode)));
+            waiters.extend(view.waiters.iter().map(|(owner, _)| who(*owner)));
+        }
+        holds.sort_by(|a, b| a.0.cmp(&b.0));
+        for attempt in 0.. {
+            let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
+            let hold = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode);
+            let mut held: Vec<_> = status.holds.iter().map(hold).collect();
+            held.sort_by(|a, b| a.0.cmp(&b.0));
+            let queue = status.queue.unwrap_or_default();
+            let queue: Vec<_> = queue.iter().map(|holder| holder.label.clone()).collect();
+            if (&held, &queue) == (&holds, &waiters) {
+                return status.holds;
+            }
+            // Far above what the requests of one step take.
+            if attempt > 3_000 {
+                panic!(
+                    "shown: {held:?} {queue:?}\nwanted: {holds:?} {waiters:?}\nafter {steps:#?}"
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        unreachable!("attempts do not run out")
+    }
+
+    /// Compares the store with the table, and takes over what was granted. Each new token is greater than all before.
+    async fn agree(&mut self, steps: &[String]) {
+        let shown = self.until_as_in_the_table(steps).await;
+        let mut new_tokens = BTreeSet::new();
+        for hold in shown {
+            let who: usize = hold.holder.label.parse().unwrap();
+            let (guard, is_new) = match std::mem::replace(&mut self.states[who], State::Idle) {
+                State::Waiting(waiting) => (Arc::new(soon(waiting).await.unwrap().unwrap()), true),
+                State::Upgrading(guard, upgrading) if hold.mode == Mode::Exclusive => {
+                    soon(upgrading).await.unwrap().unwrap();
+                    (guard, true)
+                }
+                State::Holding(guard) => (guard, false),
+                state => {
+                    self.states[who] = state;
+                    continue;
+                }
+            };
+            let token = guard.token().get();
+            if is_new {
+                assert!(token > self.last_token, "{token}: {steps:#?}");
+                assert!(new_tokens.insert(token), "{token} twice: {steps:#?}");
+            }
+            self.states[who] = State::Holding(guard);
+        }
+        // An early token is written after the key holds.
+        let guards = self.states.iter().filter_map(|state| match state {
+            State::Holding(guard) => Some(guard.token()),
+            _ => None,
+        });
+        let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
+        let shown: BTreeSet<_> = status.holds.iter().filter_map(|hold| hold.token).collect();
+        for token in guards {
+            assert!(shown.contains(&token), "{token:?} is not shown: {steps:#?}");
+        }
+        self.last_token = new_tokens.last().copied().unwrap_or(self.last_token);
+    }
+}
+
+/// The create revision of the key whose holder waits to become exclusive, when the key says who holds beside it.
+fn upgrading_key(etcd: &Etcd, name: &str) -> Option<u64> {
+    let keys = etcd.keys(&format!("{name}/"));
+    let is_upgrading = |value: &str| {
+        let value: serde_json::Value = serde_json::from_str(value).unwrap();
+        value["mode"] == "upgrading" && value["last_holder"].is_u64()
+    };
+    let key = keys.iter().find(|key| is_upgrading(&key.value));
+    key.map(|key| key.created)
+}
+
+async fn until_upgrading(etcd: &Etcd, name: &str) {
+    let has_arrived = || upgrading_key(etcd, name).is_some();
+    until("the request to upgrade is there", has_arrived).await;
+}
+
+fn start_upgrade(guard: &Arc<Guard>) -> JoinHandle<Result<(), Error>> {
+    let guard = guard.clone();
+    tokio::spawn(async move { guard.upgrade().await })
+}
+
+fn keys(name: &str) -> usize {
+    SHARED.keys(&format!("{name}/")).len()
+}
+
+/// Random steps of four clients: after each, holders and queue are those of the reference table.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queue_does_what_the_table_says() {
+    needs!(etcd);
+    for seed in 0..12 {
+        let mut clients = Vec::new();
+        for _ in 0..OWNERS {
+            clients.push(direct().await);
+        }
+        let mut walk = Walk {
+            name: name("walk"),
+            clients,
+            states: (0..OWNERS).map(|_| State::Idle).collect(),
+            table: Table::new(),
+            last_token: 0,
+            random: StdRng::seed_from_u64(seed),
+        };
+        let mut steps = vec![format!("seed {seed}")];
+        for _ in 0..60 {
+            let step = walk.step().await;
+            steps.push(step);
+            walk.agree(&steps).await;
+        }
+        walk.states.clear();
+        for client in walk.clients {
+            client.close().await;
+        }
+        until("nothing is left", || keys(&walk.name) == 0).await;
+    }
+}
+
+/// A reader that could go with the holder waits behind a writer that came before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_does_not_overtake_a_writer_that_waits() {
+    needs!(etcd);
+    let name = name("overtaken");
+    let (first, second, third) = (direct().await, direct().await, direct().await);
+    let lock = |client: &Client| client.lock(&name).ttl(TTL);
+    let reader = soon(lock(&first).shared().acquire()).await.unwrap();
+    let writer = start_acquire(lock(&second));
+    until("the writer waits", || keys(&name) == 2).await;
+    let tried = soon(lock(&third).shared().try_acquire()).await.unwrap();
+    assert!(tried.is_none(), "a reader overtook the writer");
+    let late = start_acquire(lock(&third).shared());
+    until("the reader waits", || keys(&name) == 3).await;
+    soon(reader.release()).await.unwrap();
+    let writer = soon(writer).await.unwrap().unwrap();
+    assert!(!late.is_finished(), "a reader beside a writer");
+    let token = writer.token();
+    soon(writer.release()).await.unwrap();
+    let late = soon(late).await.unwrap().unwrap();
+    assert!(late.token() > token);
+    soon(late.release()).await.unwrap();
+}
+
+/// An upgradable holder with a reader, and another client that may wait.
+struct Scene {
+    name: String,
+    other: Client,
+    reader: Guard,
+    upgradable: Arc<Guard>,
+}
+
+impl Scene {
+    async fn new(client: &Client, tail: &str) -> Self {
+        let (other, name) = (direct().await, name(tail));
+        let upgradable = client.lock(&name).ttl(TTL).upgradable();
+        let upgradable = soon(upgradable.acquire()).await.unwrap();
+        let reader = other.lock(&name).ttl(TTL).shared();
+        Self {
+            reader: soon(reader.acquire()).await.unwrap(),
+            upgradable: Arc::new(upgradable),
+            other,
+            name,
+        }
+    }
+
+    fn reader(&self) -> Lock {
+        self.other.lock(&self.name).ttl(TTL).shared()
+    }
+}
+
+/// The request gets lost, its reply gets lost, or the request arrives when the hold is upgradable again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_of_unknown_fate_keeps_no_reader_out() {
+    needs!(etcd);
+    let (proxy, client) = proxied().await;
+    let late = Duration::from_secs(3);
+    for fault in [
+        Fault::CutBefore,
+        Fault::CutAfter,
+        Fault::NoReply,
+        Fault::Late(late),
+    ] {
+        // The request that says that the upgrade arrived, the one that says who held, and the one that ends it.
+        for nth in 0..3 {
+            let scene = Scene::new(&client, "unknown").await;
+            let upgradable = scene.upgradable.clone();
+            if nth == 0 {
+                proxy.plan("change", fault.clone());
+            }
+            let upgrading = start_upgrade(&upgradable);
+            if nth > 0 {
+                until_upgrading(&SHARED, &scene.name).await;
+                proxy.plan("change", fault.clone());
+            }
+            match nth {
+                2 => soon(scene.reader.release()).await.unwrap(),
+                // The fault then happens to the request that makes the hold upgradable again.
+                1 => upgrading.abort(),
+                _ => {}
+            }
+            match soon(upgrading).await {
+                Ok(outcome) => assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]),
+                Err(_) => assert_eq!(nth, 1, "the upgrade was aborted"),
+            }
+            assert_eq!(upgradable.mode(), Mode::Upgradable);
+            until("the fault happened", || proxy.is_done()).await;
+            // The connection of that client may be broken at this moment.
+            let reader = direct().await.lock(&scene.name).ttl(TTL).shared();
+            let reader = soon(reader.acquire()).await.unwrap();
+            proxy.resume();
+            // Late requests have arrived after this.
+            soon(reader.release()).await.unwrap();
+            assert!(upgrading_key(&SHARED, &scene.name).is_none());
+            let upgradable = Arc::into_inner(upgradable);
+            drop((upgradable, scene.upgradable));
+            until("nothing but the reader is left", || keys(&scene.name) <= 1).await;
+        }
+    }
+}
+
+/// A lease ends while an upgrade waits: that of a reader, of the upgradable holder, or of a reader that waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_and_the_end_of_leases() {
+    needs!(etcd);
+    for gone in ["reader", "upgradable", "waiter"] {
+        let (client, third) = (direct().await, direct().await);
+        let scene = Scene::new(&client, "leases").await;
+        let upgrading = start_upgrade(&scene.upgradable);
+        until_upgrading(&SHARED, &scene.name).await;
+        let waiting = third.lock(&scene.name).ttl(TTL).shared();
+        let waiting = start_acquire(waiting);
+        until("a reader waits", || keys(&scene.name) == 3).await;
+        let path = format!("{}/", scene.name);
+        let lease = |at: usize| SHARED.keys(&path)[at].lease;
+        match gone {
+            "reader" => {
+                SHARED.revoke(lease(1));
+                soon(upgrading).await.unwrap().unwrap();
+                assert!(
+                    !waiting.is_finished(),
+                    "a reader beside an exclusive holder"
+                );
+                soon(Arc::into_inner(scene.upgradable).unwrap().release())
+                    .await
+                    .unwrap();
+            }
+            "upgradable" => {
+                SHARED.revoke(lease(0));
+                let ended = soon(upgrading).await.unwrap();
+                assert_says(ended, ErrorKind::Lost, &["lost"]);
+                assert!(scene.reader.is_held());
+            }
+            _ => {
+                SHARED.revoke(lease(2));
+                until("the waiter queues again", || keys(&scene.name) == 3).await;
+                soon(scene.reader.release()).await.unwrap();
+                soon(upgrading).await.unwrap().unwrap();
+                soon(scene.upgradable.downgrade()).await.unwrap();
+            }
+        }
+        let reader = soon(waiting).await.unwrap().unwrap();
+        soon(reader.release()).await.unwrap();
+    }
+}
+
+/// `break` ends one of several holders, by the token that is shown; the broken one learns of it, the others go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_several_holders_is_broken() {
+    needs!(etcd);
+    let client = direct().await;
+    let scene = Scene::new(&client, "broken").await;
+    let more = soon(scene.reader().acquire()).await.unwrap();
+    let status = soon(client.list(&scene.name)).await.unwrap();
+    let tokens: Vec<_> = status[0].holds.iter().map(|hold| hold.token).collect();
+    let guards = [&*scene.upgradable, &scene.reader, &more];
+    assert_eq!(tokens, guards.map(|guard| Some(guard.token())));
+    let upgrading = start_upgrade(&scene.upgradable);
+    until_upgrading(&SHARED, &scene.name).await;
+    let broken = scene.reader.token().get();
+    assert!(soon(client.break_lock(&scene.name, broken)).await.unwrap());
+    assert!(!soon(client.break_lock(&scene.name, broken)).await.unwrap());
+    soon(scene.reader.lost()).await;
+    assert!(more.is_held() && !upgrading.is_finished());
+    let last = more.token();
+    soon(more.release()).await.unwrap();
+    soon(upgrading).await.unwrap().unwrap();
+    let token = scene.upgradable.token();
+    assert!(token > last);
+    // The former token names no hold any more.
+    let former = tokens[0].unwrap().get();
+    assert!(!soon(client.break_lock(&scene.name, former)).await.unwrap());
+    assert!(
+        soon(client.break_lock(&scene.name, token.get()))
+            .await
+            .unwrap()
+    );
+    soon(scene.upgradable.lost()).await;
+    until("nothing is left", || keys(&scene.name) == 0).await;
+}
+
+/// Writers queue before the upgrade, and their keys are older than the upgrade: their tokens are greater all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_token_of_an_upgrade_is_between_those_before_and_those_after() {
+    needs!(etcd);
+    let client = direct().await;
+    for round in 0..10 {
+        let scene = Scene::new(&client, "between").await;
+        let mut waiting = Vec::new();
+        let mut clients = Vec::new();
+        for _ in 0..round {
+            let client = direct().await;
+            let count = keys(&scene.name);
+            waiting.push(start_acquire(client.lock(&scene.name).ttl(TTL)));
+            until("it waits", || keys(&scene.name) > count).await;
+            clients.push(client);
+        }
+        let before = scene.reader.token().max(scene.upgradable.token());
+        let upgrading = start_upgrade(&scene.upgradable);
+        until_upgrading(&SHARED, &scene.name).await;
+        soon(scene.reader.release()).await.unwrap();
+        soon(upgrading).await.unwrap().unwrap();
+        let mut last = scene.upgradable.token();
+        assert!(last > before, "{last:?} after {before:?}");
+        soon(Arc::into_inner(scene.upgradable).unwrap().release())
+            .await
+            .unwrap();
+        for waiting in waiting {
+            let writer = soon(waiting).await.unwrap().unwrap();
+            assert!(writer.token() > last, "{:?} after {last:?}", writer.token());
+            last = writer.token();
+            soon(writer.release()).await.unwrap();
+        }
+    }
+}
+
+/// Readers, writers and upgrades of many clients at once: each token is granted once, and the order of grants is that of
+/// the tokens as far as the grants exclude each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_upgrades_counts_right() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let name = "crowd";
+    let counter = Arc::new(std::sync::Mutex::new((0_u64, Vec::new())));
+    let mut tasks = Vec::new();
+    for who in 0..6_u64 {
+        let (client, counter) = (connect(&etcd.url()).await, counter.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..15_u64 {
+                let lock = client.lock(name).ttl(HOUR);
+                let guard = match (who + round) % 3 {
+                    0 => lock.acquire().await.unwrap(),
+                    1 => lock.shared().acquire().await.unwrap(),
+                    _ => lock.upgradable().acquire().await.unwrap(),
+                };
+                counter.lock().unwrap().1.push(guard.token().get());
+                if guard.mode() == Mode::Upgradable {
+                    guard.upgrade().await.unwrap();
+                    counter.lock().unwrap().1.push(guard.token().get());
+                }
+                if guard.mode() == Mode::Exclusive {
+                    let (before, last) = {
+                        let mut counter = counter.lock().unwrap();
+                        counter.0 += 1;
+                        (counter.0, counter.1.iter().max().copied())
+                    };
+                    assert_eq!(last, Some(guard.token().get()), "a greater token before");
+                    tokio::task::yield_now().await;
+                    assert_eq!(counter.lock().unwrap().0, before, "two writers");
+                }
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(HOUR, task).await.unwrap().unwrap();
+    }
+    let mut tokens = std::mem::take(&mut counter.lock().unwrap().1);
+    let count = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), count, "a token was granted twice");
+    assert!(etcd.keys("crowd/").is_empty());
+}
