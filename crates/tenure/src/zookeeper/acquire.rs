@@ -2,27 +2,34 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Grant, Request};
+use zookeeper_client::Stat;
+
+use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::cache::CacheAnswer;
-use super::contact::Lease;
+use super::enqueue;
 use super::errors::{ClientError, RequestError};
-use super::names;
+use super::mode::{HoldState, MZXID, NodeRecord};
+use super::names::{self, Dialect};
+use super::queue::QueuePosition;
 use super::release;
 use super::renew;
-use super::requests::{self, MAX_ATTEMPTS, Node, NodeRecord};
+use super::requests;
+use super::semaphore;
 use super::session::Session;
-use super::settings::Dialect;
-use super::store::{HeldEntry, Store};
-use super::wait::{self, QueueEntry, QueuePosition, WaitOutcome};
+use super::store::Store;
+use super::wait::{self, QueueEntry, WaitOutcome};
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     check_mode(store.settings.dialect, request.mode)?;
-    let dir = store.directory(&request.name)?;
+    let mut dir = store.directory(&request.name)?;
+    if store.settings.dialect == Dialect::Semaphore {
+        dir = names::semaphore_locks(&dir);
+    }
     let mut retry_until = store.clock.now().after(request.ttl);
     let mut retries = RetryBudget::without_limit();
     loop {
@@ -61,15 +68,24 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     }
 }
 
-/// In the dialect of ZooKeeper's own recipes there is no room for a mode.
+/// The modes that other programs with the same node names know.
 fn check_mode(dialect: Dialect, mode: Mode) -> Result<(), Error> {
-    if dialect == Dialect::SessionPrefix && mode != Mode::Exclusive {
-        return Err(Error::new(
-            ErrorKind::Unsupported,
-            "dialect=session-prefix has exclusive locks only; leave that option out",
-        ));
-    }
-    Ok(())
+    let what = match (dialect, mode) {
+        (Dialect::Curator, _)
+        | (Dialect::ReadWrite, Mode::Exclusive | Mode::Shared)
+        | (Dialect::Semaphore, Mode::Permits { .. })
+        | (Dialect::SessionPrefix, Mode::Exclusive) => return Ok(()),
+        (Dialect::ReadWrite, _) => {
+            "dialect=curator-readwrite has exclusive and shared locks only; leave that option out"
+        }
+        (Dialect::Semaphore, _) => {
+            "dialect=curator-semaphore has permits only; permits(1) exclude each other"
+        }
+        (Dialect::SessionPrefix, _) => {
+            "dialect=session-prefix has exclusive locks only; leave that option out"
+        }
+    };
+    Err(Error::new(ErrorKind::Unsupported, what))
 }
 
 /// One attempt. `retry_until` is moved on when the servers have shown that they are there.
@@ -81,42 +97,47 @@ async fn acquire_in(
     retry_until: &mut Time,
 ) -> Result<Answer, Error> {
     check_lease(session, request).inspect_err(|_| session.vacate(dir))?;
-    let entry = enqueue(store, request, session, dir).await?;
+    let entry = enqueue::enqueue(store, request, session, dir).await?;
     let known = session.cache.look_up(dir, entry.node.number);
     if known == CacheAnswer::IsNext && request.mode == Mode::Exclusive {
-        return Ok(granted(store, request, &entry, entry.lease));
+        return Ok(renew::granted(store, request, &entry, entry.lease));
     }
     let position = match first_position(&entry, known).await {
         Err(err) if request.wait && err.is_ambiguous() => {
-            *retry_until = wait::retry_until(request, &entry);
+            *retry_until = wait::retry_until(request, &entry.session);
             wait::read_queue_with_retry(request, &entry, false, *retry_until).await
         }
         position => position,
     };
     let outcome = match position {
         // With less than half of it left, a lease is begun anew, where there is time for that.
-        Ok(QueuePosition::Held)
+        Ok(QueuePosition::Held { last_token })
             if !request.wait || wait::is_enough(request, &entry, entry.lease) =>
         {
-            Ok(WaitOutcome::Granted(entry.lease))
+            let lease = entry.lease;
+            Ok(WaitOutcome::Granted { lease, last_token })
         }
         Ok(_) if !request.wait => Ok(WaitOutcome::Stopped),
         Ok(position) => wait::wait(request, &entry, position, retry_until).await,
         Err(err) => Err(err),
     };
     match outcome {
-        Ok(WaitOutcome::Granted(lease)) => Ok(granted(store, request, &entry, lease)),
+        Ok(WaitOutcome::Granted { .. }) if store.settings.dialect == Dialect::Semaphore => {
+            // In a box, as below, since every request would have to have room for a future that is rare.
+            Box::pin(semaphore::take_permit(store, request, entry, *retry_until)).await
+        }
+        Ok(WaitOutcome::Granted { lease, last_token }) if last_token <= entry.node.token => {
+            Ok(renew::granted(store, request, &entry, lease))
+        }
+        Ok(WaitOutcome::Granted { .. }) => {
+            Box::pin(grant_with_new_token(store, request, entry, *retry_until)).await
+        }
         Ok(WaitOutcome::Stopped) => {
             let left = release::leave_queue(store, request).await;
             left.map(|()| Answer::Busy)
         }
-        Ok(WaitOutcome::NodeGone) => {
-            // Nothing is left: another program deleted the node, or the node went with its session.
-            let _ = release::leave_queue(store, request).await;
-            let what = "our node in the queue was deleted; retry";
-            Err(Error::new(ErrorKind::Unreachable, what))
-        }
-        Err(err) => Err(give_up(store, request, session.explain(err)).await),
+        Ok(WaitOutcome::NodeGone) => Err(node_gone(store, request).await),
+        Err(err) => Err(release::give_up(store, request, session.explain(err)).await),
     }
 }
 
@@ -134,131 +155,29 @@ fn check_lease(session: &Session, request: &Request) -> Result<(), Error> {
     ))
 }
 
-/// Makes a node for the request, and remembers it before it is made, so that whatever comes of the request can be
-/// deleted.
-async fn enqueue(
-    store: &Store,
-    request: &Request,
-    session: &Arc<Session>,
-    dir: &Arc<str>,
-) -> Result<QueueEntry, Error> {
-    let (stem, prefix) = match store.settings.dialect {
-        Dialect::Curator => (
-            names::node(request.owner, request.mode),
-            names::own_prefix(request.owner),
-        ),
-        Dialect::SessionPrefix => {
-            let prefix = names::session_prefix(session.id());
-            (prefix.clone(), prefix)
-        }
-    };
-    let held = HeldEntry {
-        session: session.clone(),
-        dir: dir.clone(),
-        prefix: prefix.into(),
-        path: None,
-        number: 0,
-        mode: request.mode,
-        until: None,
-        is_ambiguous: false,
-    };
-    store.holds.insert(request.owner, held.clone());
-    let created = create_node(request, &held, &stem).await;
-    match &created {
-        Ok(entry) => {
-            store.holds.update(request.owner, |held| {
-                held.path = Some(entry.node.path.clone());
-                held.number = entry.node.number;
-            });
-        }
-        Err(err) if err.kind() == ErrorKind::Indeterminate => {}
-        Err(_) => release::remove(store, request.owner),
-    }
-    created
-}
-
-/// Makes the node, and the directory for it. After a request of unknown outcome the node is looked for by its prefix.
-async fn create_node(request: &Request, held: &HeldEntry, stem: &str) -> Result<QueueEntry, Error> {
-    let (session, dir) = (&held.session, &held.dir);
-    let record = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
-    let data = serde_json::to_vec(&record).expect("strings and numbers can be written");
-    let mut attempts = 0;
-    loop {
-        let lease = session.begin_lease();
-        let entry = |node: Node| QueueEntry {
-            session: session.clone(),
-            dir: dir.clone(),
-            node,
-            lease,
-        };
-        let err = match requests::create_node(session, dir, stem, &data, lease).await {
-            Ok(node) => return Ok(entry(node)),
-            Err(err) => err,
-        };
-        let is_ambiguous = err.is_ambiguous();
-        if attempts == MAX_ATTEMPTS || !(is_ambiguous || err.is(&ClientError::NoNode)) {
-            return Err(session.explain(err));
-        }
-        if is_ambiguous {
-            match requests::find_node(session, dir, &held.prefix).await {
-                Ok(Some(node)) => return Ok(entry(node)),
-                Ok(None) if request.stop.is_raised() || err == RequestError::Timeout => {
-                    return Err(not_applied(session.explain(err)));
-                }
-                Ok(None) => {}
-                Err(_) => return Err(session.explain(err)),
-            }
-        } else {
-            unless_stopped(request)?;
-            requests::create_directory(session, dir).await?;
-        }
-        unless_stopped(request)?;
-        attempts += 1;
-    }
-}
-
-/// The error of a creation whose node is not there, and will not be made any more.
-fn not_applied(err: Error) -> Error {
-    match err.kind() {
-        ErrorKind::Indeterminate => Error::new(
-            ErrorKind::Unreachable,
-            "no answer in time; nothing was applied",
-        ),
-        _ => err,
-    }
-}
-
-/// An error when the request was stopped and its node is not made yet.
-fn unless_stopped(request: &Request) -> Result<(), Error> {
-    match request.stop.is_raised() {
-        true => Err(Error::new(
-            ErrorKind::Unreachable,
-            "the request was stopped",
-        )),
-        false => Ok(()),
-    }
-}
-
 /// The position of a node that was just made.
 async fn first_position(
     entry: &QueueEntry,
     known: CacheAnswer,
 ) -> Result<QueuePosition, RequestError> {
-    let is_watched = known != CacheAnswer::Unknown;
-    // More contenders may come at any time, behind us.
-    if !is_watched && count_and_watch(entry).await? == Some(1) {
-        return Ok(QueuePosition::Held);
+    if known == CacheAnswer::Unknown
+        && let Some(directory) = stat_and_watch(entry).await?
+        // More contenders may come at any time, behind us.
+        && directory.num_children == 1
+    {
+        let last_token = directory.mzxid.unsigned_abs();
+        return Ok(QueuePosition::Held { last_token });
     }
     wait::read_queue(entry).await
 }
 
-/// How many nodes the directory has; `None`: we may not know. Sets a watch on the directory, which tells us next time
+/// The state of the directory; `None`: we may not know. Sets a watch on the directory, which tells us next time
 /// that the directory is the same one (see [`cache`](super::cache)).
-async fn count_and_watch(entry: &QueueEntry) -> Result<Option<i32>, RequestError> {
+async fn stat_and_watch(entry: &QueueEntry) -> Result<Option<Stat>, RequestError> {
     match requests::watch_directory(&entry.session, &entry.dir).await {
-        Ok(Some((children, watcher))) => {
+        Ok(Some((stat, watcher))) => {
             entry.session.cache.insert(&entry.dir, watcher);
-            Ok(Some(children))
+            Ok(Some(stat))
         }
         Ok(None) => Ok(None),
         // The directory is not ours to read. The list will say whether we may list it.
@@ -267,23 +186,44 @@ async fn count_and_watch(entry: &QueueEntry) -> Result<Option<i32>, RequestError
     }
 }
 
-fn granted(store: &Arc<Store>, request: &Request, entry: &QueueEntry, lease: Lease) -> Answer {
-    let ttl = Some(renew::record_grant(store, request, lease));
-    let Node {
-        token, round_trip, ..
-    } = entry.node;
-    Answer::Granted(Grant::new(token, lease.sent, round_trip, ttl))
+/// The error of a wait whose node was deleted.
+async fn node_gone(store: &Store, request: &Request) -> Error {
+    // Nothing is left: another program deleted the node, or the node went with its session.
+    let _ = release::leave_queue(store, request).await;
+    let what = "our node in the queue was deleted; retry";
+    Error::new(ErrorKind::Unreachable, what)
 }
 
-/// Deletes our node, and returns the error for the user.
-async fn give_up(store: &Store, request: &Request, err: Error) -> Error {
-    if let Err(err) = release::leave_queue(store, request).await {
-        return err;
+/// Grants what the node has, under a token that is new: since the node was made, a hold was upgraded.
+async fn grant_with_new_token(
+    store: &Arc<Store>,
+    request: &Request,
+    mut entry: QueueEntry,
+    retry_until: Time,
+) -> Result<Answer, Error> {
+    let (session, clock) = (entry.session.clone(), &store.clock);
+    let mut record = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
+    record.hold = Some(HoldState {
+        mode: None,
+        last: None,
+        token: Some(MZXID),
+    });
+    let mut retries = RetryBudget::until(retry_until);
+    loop {
+        let (dir, path) = (&entry.dir, &entry.node.path);
+        let written = requests::grant_token(&session, dir, path, &record, None).await;
+        let err = match written {
+            Ok(Some((token, lease))) => {
+                entry.node.token = token;
+                return Ok(renew::granted(store, request, &entry, lease));
+            }
+            Ok(None) => unreachable!("BUG: any version will do"),
+            Err(err) if err.is(&ClientError::NoNode) => return Err(node_gone(store, request).await),
+            Err(err) => err,
+        };
+        if !err.is_ambiguous() || request.stop.is_raised() || retries.is_spent(clock) {
+            return Err(release::give_up(store, request, session.explain(err)).await);
+        }
+        let _ = request.unless_stopped(retries.pause(clock)).await;
     }
-    // Our own node is gone, so the outcome is known.
-    let kind = match err.kind() {
-        ErrorKind::Indeterminate => ErrorKind::Unreachable,
-        kind => kind,
-    };
-    Error::new(kind, "the queue could not be read").with_source(err)
 }

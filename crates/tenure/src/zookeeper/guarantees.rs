@@ -2,13 +2,15 @@
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
+pub use super::names::Dialect;
+
 /// The settings and the servers that the promises depend on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
     /// Whether there is one server and no ensemble.
     pub is_single: bool,
-    /// Whether nodes are named as in ZooKeeper's own recipes (`dialect=session-prefix`).
-    pub is_session_prefix: bool,
+    /// How nodes are named (`dialect`).
+    pub dialect: Dialect,
 }
 
 /// The promises of a configuration.
@@ -39,22 +41,24 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::claims(Fault::StoreClockBack, "sessions end by the server's monotonic clock",
         ),
     ]);
-    let setting = match (of.is_single, of.is_session_prefix) {
-        (false, false) => "",
-        (true, false) => "one server",
-        (false, true) => "dialect=session-prefix",
-        (true, true) => "one server, dialect=session-prefix",
+    let dialect = match of.dialect {
+        Dialect::Curator => None,
+        Dialect::ReadWrite => Some("dialect=curator-readwrite"),
+        Dialect::Semaphore => Some("dialect=curator-semaphore"),
+        Dialect::SessionPrefix => Some("dialect=session-prefix"),
     };
+    let settings = [of.is_single.then_some("one server"), dialect];
+    let settings: Vec<_> = settings.into_iter().flatten().collect();
     let mut guarantees = Guarantees::new("zookeeper", Order::Fair, faults);
-    guarantees.setting = setting.into();
-    guarantees.shared = !of.is_session_prefix;
-    guarantees.permits = !of.is_session_prefix;
-    guarantees.why_not =
-        "a node of ZooKeeper goes with its session and cannot stay for a while longer";
+    guarantees.setting = settings.join(", ");
+    guarantees.shared = matches!(of.dialect, Dialect::Curator | Dialect::ReadWrite);
+    guarantees.upgradable = of.dialect == Dialect::Curator;
+    guarantees.permits = matches!(of.dialect, Dialect::Curator | Dialect::Semaphore);
+    guarantees.why_not = "a reservation would be a node that outlives its session, and other programs would wait for it for ever or ignore it";
     guarantees.liveness = "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl";
     guarantees.clock = "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl";
-    guarantees.token = "the czxid of the lock's own node; can go backward only if an ensemble is wiped or restored from an old copy";
+    guarantees.token = "the czxid of the lock's own node, or the number of a later transaction where a hold was upgraded meanwhile; can go backward only if an ensemble is wiped or restored from an old copy";
     guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
     guarantees.fit = "services that have ZooKeeper, and work that must not run twice";
     guarantees

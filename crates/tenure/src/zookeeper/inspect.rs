@@ -1,5 +1,6 @@
 //! Who holds and who waits, and what is wrong with the store: for operators. Nothing here decides about a lock.
 
+use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zookeeper_client::{SessionState, Stat};
@@ -7,15 +8,17 @@ use zookeeper_client::{SessionState, Stat};
 use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Holder, Status};
-use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::name::{Escaped, LockName};
+use tenure_core::options::Mode;
 use tenure_core::url::Host;
 
 use crate::tls;
 
 use super::errors::{ClientError, RequestError};
-use super::names::{self, Child, Names};
-use super::requests::{self, NodeRecord};
+use super::mode::{self, NodeRecord};
+use super::names::{self, Child, Dialect, Names};
+use super::queue::Queue;
+use super::requests;
 use super::server_info::{self, ServerReply};
 use super::session::Session;
 use super::settings::{Access, Settings};
@@ -42,41 +45,58 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 }
 
 async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Status, RequestError> {
-    let queue = read_entries(session, dir).await?;
-    let holders = count_holders(&queue);
     let mut status = Status::free(name);
-    let mut waiting = Vec::new();
-    for (at, entry) in queue.into_iter().enumerate() {
-        let Entry {
-            child,
-            stat,
-            record,
-        } = entry;
-        let lease = record
-            .as_ref()
-            .map(|record| Duration::from_millis(record.ttl));
-        let mut holder = record.map_or_else(foreign_holder, |record| record.holder.into());
-        let made = Duration::from_millis(stat.ctime.unsigned_abs());
-        holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
-        if at < holders {
-            let token = Some(requests::token(&stat));
-            // The whole lease: the servers do not tell when they last heard of a session.
-            let info = HoldInfo::new(holder, child.mode, token, lease);
-            status.holds.push(info);
-        } else {
-            waiting.push(holder);
-        }
+    let queue;
+    if session.settings().dialect == Dialect::Semaphore {
+        let permits = read_permits(session, dir).await?;
+        let limit = Mode::Permits {
+            limit: count_permits(&permits),
+        };
+        let holds = permits.into_iter().map(|entry| hold_info(entry, limit));
+        status.holds.extend(holds);
+        (_, queue) = read_entries(session, &names::semaphore_locks(dir)).await?;
+    } else {
+        let (modes, mut entries) = read_entries(session, dir).await?;
+        queue = entries.split_off(modes.count_holders());
+        let holds = entries.into_iter().zip(modes.contenders);
+        let holds = holds.map(|(entry, contender)| hold_info(entry, contender.mode));
+        status.holds.extend(holds);
     }
-    status.queue = Some(waiting);
+    status.queue = Some(queue.into_iter().map(|entry| holder(&entry)).collect());
     Ok(status)
 }
 
-/// How many contenders hold. Strictly first come, first served: the holders are in front of all waiters.
-fn count_holders(queue: &[Entry]) -> usize {
-    let contenders = queue.iter().map(|entry| entry.child.contender());
-    let contenders: Vec<_> = contenders.collect();
-    let holds = |at: &usize| decide(&contenders, *at) == Turn::Held;
-    (0..queue.len()).take_while(holds).count()
+fn holder(entry: &Entry) -> Holder {
+    let record = entry.record.clone();
+    let mut holder = record.map_or_else(foreign_holder, |record| record.holder.into());
+    let made = Duration::from_millis(entry.stat.ctime.unsigned_abs());
+    holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
+    holder
+}
+
+fn hold_info(entry: Entry, mode: Mode) -> HoldInfo {
+    let record = entry.record.as_ref();
+    let token = mode::token(&entry.stat, record);
+    // The whole lease: the servers do not tell when they last heard of a session.
+    let lease = record.map(|record| Duration::from_millis(record.ttl));
+    HoldInfo::new(holder(&entry), mode, Some(token), lease)
+}
+
+/// The nodes that have a permit of a semaphore, and not the one that waits among them.
+async fn read_permits(session: &Session, dir: &str) -> Result<Vec<Entry>, RequestError> {
+    let (_, mut entries) = read_entries(session, &names::semaphore_leases(dir)).await?;
+    let limit = usize::try_from(count_permits(&entries).get()).unwrap_or(usize::MAX);
+    entries.truncate(limit);
+    Ok(entries)
+}
+
+/// How many permits there are, as far as nodes of ours say it: the nodes of other programs do not.
+fn count_permits(entries: &[Entry]) -> NonZeroU32 {
+    let limits = entries
+        .iter()
+        .filter_map(|entry| entry.record.as_ref()?.limit);
+    let count = u32::try_from(entries.len()).ok().and_then(NonZeroU32::new);
+    limits.max().or(count).unwrap_or(NonZeroU32::MIN)
 }
 
 fn foreign_holder() -> Holder {
@@ -86,9 +106,9 @@ fn foreign_holder() -> Holder {
 }
 
 /// All holders and waiters, in order.
-async fn read_entries(session: &Session, dir: &str) -> Result<Vec<Entry>, RequestError> {
+async fn read_entries(session: &Session, dir: &str) -> Result<(Queue, Vec<Entry>), RequestError> {
     let Some(children) = requests::list_children(session, dir).await? else {
-        return Ok(Vec::new());
+        return Ok((Queue::new(Vec::new(), 0), Vec::new()));
     };
     let order = requests::in_order(session, dir, &children).await?;
     let paths: Vec<_> = order
@@ -103,7 +123,13 @@ async fn read_entries(session: &Session, dir: &str) -> Result<Vec<Entry>, Reques
             record,
         })
     };
-    Ok(order.into_iter().zip(nodes).filter_map(entry).collect())
+    let entries: Vec<_> = order.into_iter().zip(nodes).filter_map(entry).collect();
+    let children = entries.iter().map(|entry| entry.child.clone()).collect();
+    let mut queue = Queue::new(children, 0);
+    for (at, entry) in entries.iter().enumerate() {
+        queue.learn(at, entry.record.as_ref());
+    }
+    Ok((queue, entries))
 }
 
 /// Reads every name.
@@ -162,8 +188,14 @@ async fn raw_names(session: &Session) -> Result<Vec<LockName>, RequestError> {
         };
         for child in children(session, &whole).await? {
             let is_reserved = root.is_empty() && depth == 0 && child == names::RESERVED;
-            if Child::parse(&child).is_some() {
-                found.extend(LockName::new(path.trim_start_matches('/')).ok());
+            let dialect = session.settings().dialect;
+            if Child::parse(&child, dialect).is_some() {
+                let name = match dialect {
+                    Dialect::Semaphore => path.strip_suffix(names::SEMAPHORE_LEASES),
+                    _ => Some(path.as_str()),
+                };
+                let name = name.and_then(|name| LockName::new(name.trim_start_matches('/')).ok());
+                found.extend(name);
             } else if depth < MAX_DEPTH && !is_reserved {
                 left.push((format!("{path}/{child}"), depth + 1));
             }
@@ -177,9 +209,19 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let session = store.sessions.any().await?;
     let broken = async {
         requests::sync(&session, &dir).await?;
-        let queue = read_entries(&session, &dir).await?;
-        let mut holders = queue[..count_holders(&queue)].iter();
-        match holders.find(|entry| requests::token(&entry.stat) == token) {
+        let (dir, holders) = match session.settings().dialect {
+            Dialect::Semaphore => {
+                let permits = read_permits(&session, &dir).await?;
+                (names::semaphore_leases(&dir), permits)
+            }
+            _ => {
+                let (modes, mut entries) = read_entries(&session, &dir).await?;
+                entries.truncate(modes.count_holders());
+                (dir, entries)
+            }
+        };
+        let has_token = |entry: &&Entry| mode::token(&entry.stat, entry.record.as_ref()) == token;
+        match holders.iter().find(has_token) {
             Some(entry) => {
                 let path = format!("{dir}/{}", entry.child.name);
                 requests::delete_node(&session, &path).await

@@ -8,28 +8,33 @@
 //!
 //! # Reading order
 //! `names` (paths and node names) · `settings` · `session` (the sessions of a client) · `contact` (until when a session
-//! lasts for certain) · `store` (the parts of a client) · `acquire`, `wait`, `renew`, `release` (the operations) ·
-//! `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) · `diagnose`,
-//! `server_info` and `handshake` (why there is no session) · `write` (writes that need the hold) · `inspect` (for
-//! operators).
+//! lasts for certain) · `store` (the parts of a client) · `acquire`, `enqueue`, `queue`, `wait`, `semaphore`, `upgrade`,
+//! `renew`, `release` (the operations) · `mode` (what the data of a node say about its hold) · `requests` (one function for
+//! each request) · `cache` (one round trip) · `errors` (what errors mean) · `diagnose`, `server_info` and `handshake` (why
+//! there is no session) · `write` (writes that need the hold) · `inspect` (for operators).
 
 mod acquire;
 mod cache;
 mod contact;
 mod diagnose;
+mod enqueue;
 mod errors;
 mod guarantees;
 #[cfg(feature = "zookeeper-tls")]
 mod handshake;
 mod inspect;
+mod mode;
 mod names;
+mod queue;
 mod release;
 mod renew;
 mod requests;
+mod semaphore;
 mod server_info;
 mod session;
 mod settings;
 mod store;
+mod upgrade;
 mod wait;
 mod write;
 
@@ -43,11 +48,12 @@ use tenure_core::fence::{Condition, ZooKeeperCheck};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 
 use crate::capabilities::stores_with;
 
-pub use self::guarantees::{Configuration, guarantees};
+pub use self::guarantees::{Configuration, Dialect, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 use self::store::HeldEntry;
@@ -68,6 +74,14 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        upgrade::upgrade(&self, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {

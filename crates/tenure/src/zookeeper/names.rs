@@ -2,6 +2,7 @@
 //! `docs/stores/zookeeper.md` is the published form of this file.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
@@ -16,6 +17,20 @@ pub(super) enum Names {
     Encoded,
     /// The name is the path, as other programs write it.
     Raw,
+}
+
+/// How the nodes of contenders are named: the option `dialect`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// As in Curator's `InterProcessMutex`, in go-zk and in zookeeper-client.
+    #[default]
+    Curator,
+    /// As in Curator's `InterProcessReadWriteLock`.
+    ReadWrite,
+    /// As in Curator's `InterProcessSemaphoreV2`.
+    Semaphore,
+    /// As in the recipes that come with ZooKeeper.
+    SessionPrefix,
 }
 
 /// The node at the root that belongs to the server.
@@ -135,10 +150,42 @@ pub(super) fn node(owner: OwnerId, mode: Mode) -> String {
     match mode {
         Mode::Exclusive => format!("{prefix}lock-"),
         Mode::Permits { limit } => format!("{prefix}permits-{limit}-lock-"),
+        Mode::Upgradable => format!("{prefix}upgradable-lock-"),
         // Shared. The driver refuses a mode that our guarantees do not name.
         _ => format!("{prefix}shared-lock-"),
     }
 }
+
+/// The same for Curator's `InterProcessReadWriteLock`.
+pub(super) fn read_write_node(owner: OwnerId, mode: Mode) -> String {
+    let kind = match mode {
+        Mode::Shared => READ,
+        // The driver refuses a mode that our guarantees do not name.
+        _ => WRITE,
+    };
+    own_prefix(owner) + kind
+}
+
+/// The mutex that contenders for a permit hold while they wait, in the layout of Curator's `InterProcessSemaphoreV2`.
+pub(super) fn semaphore_locks(dir: &str) -> Arc<str> {
+    format!("{dir}/locks").into()
+}
+
+/// The directory with a node for each permit, in the same layout.
+pub(super) fn semaphore_leases(dir: &str) -> Arc<str> {
+    format!("{dir}{SEMAPHORE_LEASES}").into()
+}
+
+pub(super) const SEMAPHORE_LEASES: &str = "/leases";
+
+/// The name of a permit's node there, without its number.
+pub(super) fn semaphore_lease(owner: OwnerId) -> String {
+    own_prefix(owner) + "lease-"
+}
+
+/// What precedes the number of a reader and of a writer in Curator's `InterProcessReadWriteLock`.
+const READ: &str = "__READ__";
+const WRITE: &str = "__WRIT__";
 
 /// The name of a sequential node, as the server puts it together: the number is Java's `%010d`, in which a minus takes
 /// one of the ten places.
@@ -162,11 +209,17 @@ pub(super) struct Child {
 
 impl Child {
     /// `None`: the child is no contender, because its name does not end in a number.
-    pub(super) fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str, dialect: Dialect) -> Option<Self> {
         let (stem, number) = split_number(name)?;
+        let mode = match dialect {
+            Dialect::Curator | Dialect::SessionPrefix => mode(stem),
+            Dialect::Semaphore => Mode::Exclusive,
+            Dialect::ReadWrite if stem.ends_with(READ) => Mode::Shared,
+            Dialect::ReadWrite => Mode::Exclusive,
+        };
         Some(Self {
             name: name.to_owned(),
-            mode: mode(stem),
+            mode,
             number,
         })
     }
@@ -203,8 +256,10 @@ fn mode(stem: &str) -> Mode {
     let ours = || {
         let rest = stem.strip_prefix("_c_")?.get(36..)?.strip_prefix('-')?;
         let kind = rest.strip_suffix("-lock-")?;
-        if kind == "shared" {
-            return Some(Mode::Shared);
+        match kind {
+            "shared" => return Some(Mode::Shared),
+            "upgradable" => return Some(Mode::Upgradable),
+            _ => {}
         }
         let limit = kind.strip_prefix("permits-")?.parse::<NonZeroU32>().ok()?;
         Some(Mode::Permits { limit })
@@ -216,10 +271,10 @@ fn mode(stem: &str) -> Mode {
 ///
 /// Numbers wrap around, so numbers are compared by their distance from each other: all contenders
 /// that are there at the same time lie within half of the circle.
-pub(super) fn contenders(children: &[String]) -> Vec<Child> {
+pub(super) fn contenders(children: &[String], dialect: Dialect) -> Vec<Child> {
     let mut all: Vec<_> = children
         .iter()
-        .filter_map(|name| Child::parse(name))
+        .filter_map(|name| Child::parse(name, dialect))
         .collect();
     if let Some(base) = all.first().map(|first| first.number) {
         all.sort_by_key(|child| child.number.wrapping_sub(base));
@@ -240,7 +295,7 @@ pub(crate) fn fuzz(text: &str) {
             assert_eq!(encode(name.as_str(), is_at_root), text);
         }
     }
-    if let Some(child) = Child::parse(text) {
+    if let Some(child) = Child::parse(text, Dialect::Curator) {
         assert_eq!(child.name, text);
     }
 }
@@ -298,7 +353,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_the_server_writes_them() {
-        let number = |name: &str| Child::parse(name).map(|child| child.number);
+        let number = |name: &str| Child::parse(name, Dialect::Curator).map(|child| child.number);
         let uuid = "_c_01234567-89ab-cdef-0123-456789abcdef";
         for (name, expected) in [
             (format!("{uuid}-lock-0000000007"), Some(7)),
@@ -340,9 +395,9 @@ mod tests {
         let three = Mode::Permits {
             limit: NonZeroU32::new(3).unwrap(),
         };
-        for mode in [Mode::Exclusive, Mode::Shared, three] {
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Upgradable, three] {
             let name = format!("{}0000000012", node(owner, mode));
-            let child = Child::parse(&name).unwrap();
+            let child = Child::parse(&name, Dialect::Curator).unwrap();
             assert_eq!((child.mode, child.number), (mode, 12), "{name}");
             assert!(name.starts_with(&own_prefix(owner)));
         }
@@ -355,8 +410,34 @@ mod tests {
             "_c_x-__READ__0000000001",
             "x-1-0000000001",
         ] {
-            assert_eq!(Child::parse(foreign).unwrap().mode, Mode::Exclusive);
+            assert_eq!(
+                Child::parse(foreign, Dialect::Curator).unwrap().mode,
+                Mode::Exclusive
+            );
         }
+    }
+
+    #[test]
+    fn readers_and_writers_are_those_of_curator() {
+        let owner = OwnerId::from_bytes(*b"0123456789abcdef");
+        for (mode, stem) in [
+            (
+                Mode::Exclusive,
+                "_c_30313233-3435-3637-3839-616263646566-__WRIT__",
+            ),
+            (
+                Mode::Shared,
+                "_c_30313233-3435-3637-3839-616263646566-__READ__",
+            ),
+        ] {
+            assert_eq!(read_write_node(owner, mode), stem);
+            for (digits, number) in [("0000000007", 7), ("-000000007", -7)] {
+                let child = Child::parse(&format!("{stem}{digits}"), Dialect::ReadWrite).unwrap();
+                assert_eq!((child.mode, child.number), (mode, number), "{stem}");
+            }
+        }
+        let mutex = Child::parse("_c_x-lock-0000000001", Dialect::ReadWrite);
+        assert_eq!(mutex.unwrap().mode, Mode::Exclusive);
     }
 
     #[test]
@@ -370,7 +451,7 @@ mod tests {
         ];
         let numbers = |names: &[&str]| -> Vec<_> {
             let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-            let sorted = contenders(&names);
+            let sorted = contenders(&names, Dialect::Curator);
             sorted.iter().map(|child| child.number).collect()
         };
         let near = [names[1], names[2], names[3], names[4]];

@@ -11,10 +11,9 @@ use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors::RequestError;
-use super::names;
+use super::names::{self, Dialect};
 use super::requests;
 use super::session::Session;
-use super::settings::Dialect;
 use super::store::{HeldEntry, Store};
 
 /// How long closing may take: the servers may be gone, and sessions end by themselves.
@@ -68,19 +67,31 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
     Ok(HeldEntry {
         session: store.sessions.any().await?,
-        dir: store.directory(&hold.name)?,
+        dir: match store.settings.dialect {
+            Dialect::Semaphore => names::semaphore_leases(&store.directory(&hold.name)?),
+            _ => store.directory(&hold.name)?,
+        },
         prefix: names::own_prefix(hold.owner).into(),
         path: None,
         number: 0,
         mode: hold.mode,
         until: None,
         is_ambiguous: false,
+        gate: None,
     })
 }
 
-/// Deletes the node of an acquisition, which is looked for by its prefix if its path is not known. `false`: there is no
-/// such node.
+/// Deletes the nodes of an acquisition. `false`: the node that holds, or waits, is not there.
 pub(super) async fn delete(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
+    let is_deleted = delete_own(session, held).await?;
+    if let Some(gate) = &held.gate {
+        requests::delete_node(session, gate).await?;
+    }
+    Ok(is_deleted)
+}
+
+/// Deletes a node, which is looked for by its prefix if its path is not known.
+async fn delete_own(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
     let path = match &held.path {
         Some(path) => path.clone(),
         None => match requests::find_name(session, &held.dir, &held.prefix).await? {
@@ -124,6 +135,19 @@ pub(super) async fn leave_queue_with_retry(
         }
         retries.pause(&store.clock).await;
     }
+}
+
+/// Deletes our node, and returns the error for the user.
+pub(super) async fn give_up(store: &Store, request: &Request, err: Error) -> Error {
+    if let Err(err) = leave_queue(store, request).await {
+        return err;
+    }
+    // Our own node is gone, so the outcome is known.
+    let kind = match err.kind() {
+        ErrorKind::Indeterminate => ErrorKind::Unreachable,
+        kind => kind,
+    };
+    Error::new(kind, "the queue could not be read").with_source(err)
 }
 
 /// Ends all sessions, and all nodes with them.

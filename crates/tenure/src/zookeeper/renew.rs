@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Hold, Renewal, Request};
+use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
@@ -14,9 +14,10 @@ use tenure_core::time::Time;
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
 use super::release;
-use super::requests;
+use super::requests::{self, Node};
 use super::session::{Session, SessionListener};
 use super::store::{HeldEntry, Store};
+use super::wait::QueueEntry;
 
 /// Bytes of paths in one request; a server accepts 1 MiB (`jute.maxbuffer`).
 const MAX_BATCH_BYTES: usize = 256 * 1024;
@@ -30,8 +31,22 @@ type NumberedPath = (usize, Arc<str>);
 /// What is known about one node after a renewal.
 type Checked = (usize, Result<Lease, Renewal>);
 
+/// The grant of what a node holds.
+pub(super) fn granted(
+    store: &Arc<Store>,
+    request: &Request,
+    entry: &QueueEntry,
+    lease: Lease,
+) -> Answer {
+    let ttl = Some(record_grant(store, request, lease));
+    let Node {
+        token, round_trip, ..
+    } = entry.node;
+    Answer::Granted(Grant::new(token, lease.sent, round_trip, ttl))
+}
+
 /// The node holds from now on: the end of its lease and of its session are noticed. Returns the length of the lease.
-pub(super) fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
     let ttl = lease.length().min(request.ttl);
     let until = lease.sent.after(ttl);
     store
@@ -198,7 +213,7 @@ fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
 async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
     let mut retries = RetryBudget::without_limit();
     while !held.session.ended.is_raised() && release::delete(&held.session, &held).await.is_err() {
-        // Its owner has released the hold meanwhile.
+        // The owner has released the hold meanwhile.
         if !store.holds.contains(owner) {
             return;
         }

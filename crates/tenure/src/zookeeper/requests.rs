@@ -3,38 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-use zookeeper_client::{CreateMode, MultiWriteError, MultiWriter, OneshotWatcher, Stat};
+use zookeeper_client::{
+    CreateMode, MultiWriteError, MultiWriteResult, MultiWriter, OneshotWatcher, Stat,
+};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::holder::Holder;
-use tenure_core::support::HolderRecord;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
+use super::mode::{self, NodeRecord};
 use super::names::{self, Child};
 use super::session::Session;
 
 /// How often a directory is made again that others remove meanwhile.
 pub(super) const MAX_ATTEMPTS: u32 = 8;
 
-/// What a node says about its owner.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct NodeRecord {
-    #[serde(flatten)]
-    pub(super) holder: HolderRecord,
-    /// In ms.
-    pub(super) ttl: u64,
-}
-
-impl NodeRecord {
-    pub(super) fn new(holder: &Holder, ttl: Duration) -> Self {
-        Self {
-            holder: holder.into(),
-            ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
-        }
-    }
+/// A node that another one waits for.
+pub(super) struct Blocker {
+    pub(super) path: String,
+    /// The version of the data that were read; `None`: the data do not matter.
+    pub(super) version: Option<i32>,
 }
 
 /// The node of a contender, as the server has made it.
@@ -54,15 +42,10 @@ impl Node {
             path: format!("{dir}/{name}").into(),
             name,
             number,
-            token: token(stat),
+            token: mode::token(stat, None),
             round_trip,
         }
     }
-}
-
-/// The fencing token of the node with that state.
-pub(super) fn token(stat: &Stat) -> u64 {
-    stat.czxid.unsigned_abs()
 }
 
 /// Makes the node of a contender, whose name is `stem` and the number that the server puts behind the stem.
@@ -148,7 +131,7 @@ pub(super) async fn find_node(
     let sent = session.clock().now();
     let stat = stat(session, &format!("{dir}/{name}")).await?;
     let stat = stat.filter(|stat| stat.ephemeral_owner == session.id());
-    let number = Child::parse(&name).map(|child| child.number);
+    let number = Child::parse(&name, session.settings().dialect).map(|child| child.number);
     let round_trip = session.clock().now().since(sent);
     let found = stat.zip(number);
     Ok(found.map(|(stat, number)| Node::new(dir, name, number, &stat, round_trip)))
@@ -183,6 +166,64 @@ pub(super) async fn check_nodes(session: &Session, paths: &[&str]) -> Result<Lea
     Ok(lease)
 }
 
+/// Writes what a node says about its hold. `false`: the data have another version.
+pub(super) async fn set_record(
+    session: &Session,
+    path: &str,
+    record: &NodeRecord,
+    version: i32,
+) -> Result<bool, RequestError> {
+    let data = record.to_bytes();
+    let request = session.client.set_data(path, &data, Some(version));
+    match session.reply_to(request).await {
+        Ok(_) => Ok(true),
+        Err(err) if err.is(&ClientError::BadVersion) => Ok(false),
+        Err(err) => Err(err),
+    }
+}
+
+/// Writes what a node says about its hold, which gets the number of this transaction as its token (see `MZXID`). The same
+/// transaction writes the directory, so that contenders with older nodes know that they need greater tokens. `None`: the
+/// data of the node have another version. `version`: `None` for any.
+pub(super) async fn grant_token(
+    session: &Session,
+    dir: &str,
+    path: &str,
+    record: &NodeRecord,
+    version: Option<i32>,
+) -> Result<Option<(u64, Lease)>, RequestError> {
+    let data = record.to_bytes();
+    // Ends, because each repetition means that another contender has its token.
+    loop {
+        // Other programs may have written something there, and it stays.
+        let (kept, stat) = session.reply_to(session.client.get_data(dir)).await?;
+        let lease = session.begin_lease();
+        let mut writer = session.client.new_multi_writer();
+        let added = writer
+            .add_set_data(path, &data, version)
+            .and_then(|()| writer.add_set_data(dir, &kept, Some(stat.version)));
+        added.map_err(RequestError::Client)?;
+        let commit = writer.commit();
+        let written = match session.reply_to(async { Ok(commit.await) }).await? {
+            Ok(written) => written,
+            Err(MultiWriteError::OperationFailed {
+                index,
+                source: ClientError::BadVersion,
+            }) => match index {
+                0 => return Ok(None),
+                _ => continue,
+            },
+            Err(err) => return Err(RequestError::Client(err.into())),
+        };
+        session.confirm(lease);
+        if let Some(MultiWriteResult::SetData { stat }) = written.first() {
+            return Ok(Some((stat.mzxid.unsigned_abs(), lease)));
+        }
+        let what = "a transaction without results".into();
+        return Err(RequestError::Client(ClientError::UnexpectedError(what)));
+    }
+}
+
 /// A transaction that is applied only if all of these nodes are there. Any version of them will do: what others may
 /// write into a node of ours (`__REVOKE__`) ends no hold.
 pub(super) fn checks<'a>(
@@ -212,6 +253,15 @@ pub(super) async fn list_children(
     some_if_there(children)
 }
 
+/// The names of the children of a node, and the state of the node; `None`: there is no such node.
+pub(super) async fn list_directory(
+    session: &Session,
+    path: &str,
+) -> Result<Option<(Vec<String>, Stat)>, RequestError> {
+    let children = session.reply_to(session.client.get_children(path)).await;
+    some_if_there(children)
+}
+
 /// The state of a node; `None`: there is no such node.
 pub(super) async fn stat(session: &Session, path: &str) -> Result<Option<Stat>, RequestError> {
     session.reply_to(session.client.check_stat(path)).await
@@ -230,40 +280,52 @@ pub(super) async fn which_are_gone(session: &Session, paths: &[&str]) -> Vec<boo
     are_gone
 }
 
-/// Sets a watch on a directory. The number of its children; `None`: there is no such directory.
+/// Sets a watch on a directory, and returns its state; `None`: there is no such directory.
 pub(super) async fn watch_directory(
     session: &Session,
     dir: &str,
-) -> Result<Option<(i32, OneshotWatcher)>, RequestError> {
+) -> Result<Option<(Stat, OneshotWatcher)>, RequestError> {
     let reply = session.reply_to(session.client.get_and_watch_data(dir));
-    Ok(some_if_there(reply.await)?.map(|(_, stat, watcher)| (stat.num_children, watcher)))
+    Ok(some_if_there(reply.await)?.map(|(_, stat, watcher)| (stat, watcher)))
 }
 
-/// Sets a watch on each of these nodes, all at once; `None`: one of the nodes is gone.
+/// Sets a watch on the list of a node's children, and returns their names; `None`: there is no such node.
+pub(super) async fn watch_children(
+    session: &Session,
+    path: &str,
+) -> Result<Option<(Vec<String>, OneshotWatcher)>, RequestError> {
+    let children = session.client.list_and_watch_children(path);
+    some_if_there(session.reply_to(children).await)
+}
+
+/// Sets a watch on each of these nodes, all at once; `None`: one of the nodes is gone, or its data have changed.
 pub(super) async fn watch_nodes(
     session: &Session,
-    paths: &[String],
+    nodes: &[Blocker],
 ) -> Result<Option<Vec<OneshotWatcher>>, RequestError> {
     let client = &session.client;
-    let requests: Vec<_> = paths
+    let requests: Vec<_> = nodes
         .iter()
-        .map(|path| client.get_and_watch_data(path))
+        .map(|node| client.get_and_watch_data(&node.path))
         .collect();
     let mut watchers = Vec::with_capacity(requests.len());
-    for (path, request) in paths.iter().zip(requests) {
-        let watcher = match session.reply_to(request).await {
-            Ok((_, _, watcher)) => watcher,
+    for (node, request) in nodes.iter().zip(requests) {
+        let (stat, watcher) = match session.reply_to(request).await {
+            Ok((_, stat, watcher)) => (stat, watcher),
             Err(err) if err.is(&ClientError::NoNode) => return Ok(None),
             // The node of another user, whose data we may not read; whether the node is there we may know.
             Err(err) if err.is(&ClientError::NoAuth) => {
-                let request = client.check_and_watch_stat(path);
+                let request = client.check_and_watch_stat(&node.path);
                 match session.reply_to(request).await? {
-                    (Some(_), watcher) => watcher,
+                    (Some(stat), watcher) => (stat, watcher),
                     (None, _) => return Ok(None),
                 }
             }
             Err(err) => return Err(err),
         };
+        if node.version.is_some_and(|version| version != stat.version) {
+            return Ok(None);
+        }
         watchers.push(watcher);
     }
     Ok(Some(watchers))
@@ -276,7 +338,7 @@ pub(super) async fn in_order(
     dir: &str,
     children: &[String],
 ) -> Result<Vec<Child>, RequestError> {
-    let queue = names::contenders(children);
+    let queue = names::contenders(children, session.settings().dialect);
     if !queue.windows(2).any(|two| two[0].number == two[1].number) {
         return Ok(queue);
     }
@@ -294,6 +356,15 @@ pub(super) async fn in_order(
     }
     dated.sort_by_key(|(distance, made, _)| (*distance, *made));
     Ok(dated.into_iter().map(|(_, _, child)| child).collect())
+}
+
+/// What a node says about its hold, and its state; `None`: there is no such node.
+pub(super) async fn read_record(
+    session: &Session,
+    path: &str,
+) -> Result<Option<(Stat, Option<NodeRecord>)>, RequestError> {
+    let mut nodes = read_nodes(session, &[path.to_owned()]).await?;
+    Ok(nodes.pop().flatten())
 }
 
 /// Several nodes, all asked for at once: the state of each, and what is written there about the owner (`None`: by

@@ -21,7 +21,8 @@ use super::cache::DirectoryCache;
 use super::contact::{Contact, Lease};
 use super::diagnose;
 use super::errors::{ClientError, RequestError};
-use super::settings::{Dialect, MAX_CONNECTION_TIMEOUT, Settings};
+use super::names::Dialect;
+use super::settings::{MAX_CONNECTION_TIMEOUT, Settings};
 
 /// The longest timeout that can be asked for: the protocol has a signed number of 32 bits for the milliseconds.
 const MAX_SESSION_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);

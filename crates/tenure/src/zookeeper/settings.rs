@@ -14,7 +14,7 @@ use tenure_core::options::Options;
 use crate::tls;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
-use super::names::{self, Names};
+use super::names::{self, Dialect, Names};
 
 /// The names of the options.
 const OPTION_NAMES: &[&str] = &[
@@ -40,15 +40,6 @@ pub(super) struct Settings {
     pub(super) names: Names,
     pub(super) dialect: Dialect,
     pub(super) acl: Access,
-}
-
-/// How the nodes of contenders are named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialect {
-    /// As in Curator, go-zk and zookeeper-client.
-    Curator,
-    /// As in the recipes that come with ZooKeeper.
-    SessionPrefix,
 }
 
 /// The access list (ACL) of the nodes that we make.
@@ -83,6 +74,8 @@ impl Settings {
         let names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
         let dialects = [
             ("curator", Dialect::Curator),
+            ("curator-readwrite", Dialect::ReadWrite),
+            ("curator-semaphore", Dialect::Semaphore),
             ("session-prefix", Dialect::SessionPrefix),
         ];
         let dialect = url.take_word("dialect", &dialects)?;
@@ -262,7 +255,10 @@ mod tests {
             ("zookeeper://h?acl=creator", "needs a creator"),
             ("zookeeper://h?acl=none", "open or creator"),
             ("zookeeper://h?names=x", "encoded or raw"),
-            ("zookeeper://h?dialect=kazoo", "curator or session-prefix"),
+            (
+                "zookeeper://h?dialect=kazoo",
+                "curator or curator-readwrite or curator-semaphore or session-prefix",
+            ),
             ("zookeeper://h?ttl=10ms", "between 100ms and"),
             ("zookeeper://h?timeout=2h", "between 10ms and"),
             ("zookeeper://h?ca=x", "are for TLS"),

@@ -1,6 +1,7 @@
 //! The parts of one client, and how a client connects.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
 use tenure_core::backend::LossNotifier;
@@ -17,7 +18,7 @@ use super::guarantees::{Configuration, guarantees};
 use super::names;
 use super::requests;
 use super::session::{Session, Sessions};
-use super::settings::{Dialect, Settings};
+use super::settings::Settings;
 
 /// Locks in ZooKeeper, and in other servers that speak its protocol.
 pub struct Store {
@@ -49,9 +50,19 @@ pub(super) struct HeldEntry {
     pub(super) until: Option<Time>,
     /// The node may be deleted already: a delete of it got no reply.
     pub(super) is_ambiguous: bool,
+    /// The path of the node in the mutex of a semaphore, while that node may be there.
+    pub(super) gate: Option<Arc<str>>,
 }
 
 impl HeldEntry {
+    /// How many permits there are, for a node among the permits of a semaphore.
+    pub(super) fn limit(&self) -> Option<NonZeroU32> {
+        match (&self.gate, self.mode) {
+            (Some(_), Mode::Permits { limit }) => Some(limit),
+            _ => None,
+        }
+    }
+
     /// Session and path of the node, once its path is known.
     pub(super) fn node(self) -> Option<(Arc<Session>, Arc<str>)> {
         Some((self.session, self.path?))
@@ -92,7 +103,7 @@ impl Store {
         check_root(&session).await?;
         let configuration = Configuration {
             is_single: voters.is_some_and(|voters| voters < 2),
-            is_session_prefix: settings.dialect == Dialect::SessionPrefix,
+            dialect: settings.dialect,
         };
         Ok(Arc::new(Self {
             settings,

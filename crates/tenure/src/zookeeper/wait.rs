@@ -9,13 +9,12 @@ use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
 use tenure_core::backend::Request;
 use tenure_core::logic::pace;
-use tenure_core::logic::queue::{Turn, decide};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
-use super::names::Child;
+use super::queue::{Queue, QueuePosition};
 use super::requests::{self, Node};
 use super::session::Session;
 
@@ -35,18 +34,13 @@ pub(super) struct QueueEntry {
     pub(super) lease: Lease,
 }
 
-/// What the list of contenders says about our node.
-pub(super) enum QueuePosition {
-    Held,
-    /// These nodes are in front of ours and have to go.
-    Behind(Vec<String>),
-    /// Our node is not in the list.
-    Gone,
-}
-
 /// How a wait ends.
 pub(super) enum WaitOutcome {
-    Granted(Lease),
+    Granted {
+        lease: Lease,
+        /// No token that was granted before is greater.
+        last_token: u64,
+    },
     /// The caller gave up.
     Stopped,
     /// Our node is gone.
@@ -54,7 +48,7 @@ pub(super) enum WaitOutcome {
 }
 
 /// What a waiter waits for.
-enum WakeUp {
+pub(super) enum WakeUp {
     /// The caller gave up.
     Stopped,
     /// A node in front of ours may be gone.
@@ -72,16 +66,18 @@ pub(super) async fn wait(
 ) -> Result<WaitOutcome, RequestError> {
     loop {
         let ahead = match position {
-            QueuePosition::Held => match confirm_turn(request, entry).await? {
-                Some(lease) => return Ok(WaitOutcome::Granted(lease)),
+            QueuePosition::Held { last_token } => match confirm_turn(request, entry).await? {
+                Some(lease) => return Ok(WaitOutcome::Granted { lease, last_token }),
                 None => Vec::new(),
             },
             QueuePosition::Behind(ahead) => ahead,
             QueuePosition::Gone => return Ok(WaitOutcome::NodeGone),
         };
-        *retry_limit = retry_until(request, entry);
+        *retry_limit = retry_until(request, &entry.session);
         let wake_up = match requests::watch_nodes(&entry.session, &ahead).await? {
-            Some(watchers) if !watchers.is_empty() => next_wake_up(request, entry, watchers).await,
+            Some(watchers) if !watchers.is_empty() => {
+                next_wake_up(request, &entry.session, watchers).await
+            }
             _ => WakeUp::QueueChanged,
         };
         let confirms = match wake_up {
@@ -94,13 +90,13 @@ pub(super) async fn wait(
 }
 
 /// Until when a waiter asks servers that do not answer again.
-pub(super) fn retry_until(request: &Request, entry: &QueueEntry) -> Time {
+pub(super) fn retry_until(request: &Request, session: &Session) -> Time {
     let timeout = RETRY_TIMEOUT.max(request.ttl * 3);
-    entry.session.clock().now().after(timeout)
+    session.clock().now().after(timeout)
 }
 
 /// The lease that comes with our turn; `None`: it is not our turn any more.
-async fn confirm_turn(
+pub(super) async fn confirm_turn(
     request: &Request,
     entry: &QueueEntry,
 ) -> Result<Option<Lease>, RequestError> {
@@ -137,9 +133,9 @@ pub(super) fn is_enough(request: &Request, entry: &QueueEntry, lease: Lease) -> 
     lease.length() >= request.min_lease && remaining(request, entry, lease) >= whole / 2
 }
 
-async fn next_wake_up(
+pub(super) async fn next_wake_up(
     request: &Request,
-    entry: &QueueEntry,
+    session: &Session,
     watchers: Vec<OneshotWatcher>,
 ) -> WakeUp {
     let mut changes: Vec<_> = watchers.into_iter().map(changed).collect();
@@ -150,7 +146,7 @@ async fn next_wake_up(
             false => Poll::Pending,
         }
     });
-    let (session, clock) = (&entry.session, entry.session.clock());
+    let clock = session.clock();
     let pause = (request.ttl.min(session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
     // Not all waiters at the same moment.
     let pause = pause - pace::fraction(pause / 4, clock.random());
@@ -170,23 +166,10 @@ fn changed(watcher: OneshotWatcher) -> Pin<Box<dyn Future<Output = WatchedEvent>
 /// Our position in the queue.
 pub(super) async fn read_queue(entry: &QueueEntry) -> Result<QueuePosition, RequestError> {
     let (session, dir) = (&entry.session, &*entry.dir);
-    let Some(children) = requests::list_children(session, dir).await? else {
-        return Ok(QueuePosition::Gone);
-    };
-    let queue = requests::in_order(session, dir, &children).await?;
-    let Some(me) = queue.iter().position(|child| child.name == entry.node.name) else {
-        return Ok(QueuePosition::Gone);
-    };
-    let contenders: Vec<_> = queue.iter().map(Child::contender).collect();
-    let ahead = match decide(&contenders, me) {
-        Turn::Held => return Ok(QueuePosition::Held),
-        Turn::WatchOne(at) => at..at + 1,
-        Turn::WatchAll(range) => range,
-    };
-    let path = |child: &Child| format!("{dir}/{}", child.name);
-    Ok(QueuePosition::Behind(
-        queue[ahead].iter().map(path).collect(),
-    ))
+    Ok(match Queue::read(session, dir, &entry.node.name).await? {
+        Some((queue, me)) => queue.position(dir, me),
+        None => QueuePosition::Gone,
+    })
 }
 
 /// Reads the queue until there is an answer, or the caller gives up. `confirms`: first confirms that our node is still

@@ -11,11 +11,13 @@ mod support;
 mod cache;
 mod failovers;
 mod leaks;
+mod modes;
 mod partitions;
 mod queue;
 mod refusals;
+mod semaphore;
 mod sessions;
 mod steps;
 mod stops;
-
+mod walk;
 mod writes;

@@ -47,3 +47,13 @@ pub(crate) fn nodes(server: &Zookeeper, name: &str) -> Vec<String> {
     nodes.sort_by_key(|node| node[node.len() - 10..].to_owned());
     nodes
 }
+
+/// The data of these nodes.
+pub(crate) fn states(server: &Zookeeper, name: &str) -> Vec<String> {
+    let mut wire = server.session();
+    let mut data = |node: &String| {
+        let node = wire.get(&format!("{ROOT}/{name}/{node}"))?;
+        Some(String::from_utf8_lossy(&node.data).into_owned())
+    };
+    nodes(server, name).iter().filter_map(&mut data).collect()
+}

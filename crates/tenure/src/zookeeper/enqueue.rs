@@ -1,0 +1,138 @@
+//! The node of a request: made once, whatever happens to the reply.
+
+use std::sync::Arc;
+
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::options::Mode;
+
+use super::errors::{ClientError, RequestError};
+use super::mode::NodeRecord;
+use super::names::{self, Dialect};
+use super::release;
+use super::requests::{self, MAX_ATTEMPTS, Node};
+use super::session::Session;
+use super::store::{HeldEntry, Store};
+use super::wait::QueueEntry;
+
+/// Makes a node for the request, and remembers it before it is made, so that whatever comes of the request can be
+/// deleted.
+pub(super) async fn enqueue(
+    store: &Store,
+    request: &Request,
+    session: &Arc<Session>,
+    dir: &Arc<str>,
+) -> Result<QueueEntry, Error> {
+    let (stem, prefix) = match store.settings.dialect {
+        Dialect::Curator => (
+            names::node(request.owner, request.mode),
+            names::own_prefix(request.owner),
+        ),
+        // The node is one of the gate, a mutex.
+        Dialect::Semaphore => (
+            names::node(request.owner, Mode::Exclusive),
+            names::own_prefix(request.owner),
+        ),
+        Dialect::ReadWrite => (
+            names::read_write_node(request.owner, request.mode),
+            names::own_prefix(request.owner),
+        ),
+        Dialect::SessionPrefix => {
+            let prefix = names::session_prefix(session.id());
+            (prefix.clone(), prefix)
+        }
+    };
+    let held = HeldEntry {
+        session: session.clone(),
+        dir: dir.clone(),
+        prefix: prefix.into(),
+        path: None,
+        number: 0,
+        mode: request.mode,
+        until: None,
+        is_ambiguous: false,
+        gate: None,
+    };
+    store.holds.insert(request.owner, held.clone());
+    let created = create_node(request, &held, &stem).await;
+    match &created {
+        Ok(entry) => {
+            store.holds.update(request.owner, |held| {
+                held.path = Some(entry.node.path.clone());
+                held.number = entry.node.number;
+            });
+        }
+        Err(err) if err.kind() == ErrorKind::Indeterminate => {}
+        Err(_) => release::remove(store, request.owner),
+    }
+    created
+}
+
+/// Makes the node, and the directory for it. After a request of unknown outcome the node is looked for by its prefix.
+pub(super) async fn create_node(
+    request: &Request,
+    held: &HeldEntry,
+    stem: &str,
+) -> Result<QueueEntry, Error> {
+    let (session, dir) = (&held.session, &held.dir);
+    let mut record = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
+    if let Some(limit) = held.limit() {
+        record.limit = Some(limit);
+    }
+    let data = record.to_bytes();
+    let mut attempts = 0;
+    loop {
+        let lease = session.begin_lease();
+        let entry = |node: Node| QueueEntry {
+            session: session.clone(),
+            dir: dir.clone(),
+            node,
+            lease,
+        };
+        let err = match requests::create_node(session, dir, stem, &data, lease).await {
+            Ok(node) => return Ok(entry(node)),
+            Err(err) => err,
+        };
+        let is_ambiguous = err.is_ambiguous();
+        if attempts == MAX_ATTEMPTS || !(is_ambiguous || err.is(&ClientError::NoNode)) {
+            return Err(session.explain(err));
+        }
+        if is_ambiguous {
+            match requests::find_node(session, dir, &held.prefix).await {
+                Ok(Some(node)) => return Ok(entry(node)),
+                Ok(None) if request.stop.is_raised() || err == RequestError::Timeout => {
+                    return Err(not_applied(session.explain(err)));
+                }
+                Ok(None) => {}
+                Err(_) => return Err(session.explain(err)),
+            }
+        } else {
+            unless_stopped(request)?;
+            requests::create_directory(session, dir).await?;
+        }
+        unless_stopped(request)?;
+        attempts += 1;
+    }
+}
+
+/// The error of a creation whose node is not there, and will not be made any more.
+fn not_applied(err: Error) -> Error {
+    match err.kind() {
+        ErrorKind::Indeterminate => Error::new(
+            ErrorKind::Unreachable,
+            "no answer in time; nothing was applied",
+        ),
+        _ => err,
+    }
+}
+
+/// An error when the request was stopped and its node is not made yet.
+fn unless_stopped(request: &Request) -> Result<(), Error> {
+    match request.stop.is_raised() {
+        true => Err(Error::new(
+            ErrorKind::Unreachable,
+            "the request was stopped",
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,363 @@
+//! Holds beside each other and changes of their modes: foreign nodes, crashes, lost requests, and the data that other
+//! programs write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Client, ErrorKind, Mode};
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
+
+use crate::support::{
+    ROOT, SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, states, take_and_release,
+    unique, until,
+};
+
+/// Longer than a test.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A program that knows Curator's nodes excludes all our modes. By its rule, which counts the contenders in front of its
+/// own node, it is excluded by them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_foreign_holder_excludes_readers_and_permits() {
+    needs!(zookeeper);
+    let (client, name) = (client_of(&SHARED).await, unique("theirs"));
+    let dir = format!("{ROOT}/{name}");
+    take_and_release(&client, &name, TTL).await;
+    let mut wire = SHARED.session();
+    let foreign = format!("{dir}/_c_01234567-89ab-cdef-0123-456789abcdef-lock-");
+    for lock in [
+        client.lock(&name).shared(),
+        client.lock(&name).upgradable(),
+        client.lock(&name).permits(3),
+    ] {
+        let theirs = wire.create(&foreign, b"127.0.0.1", 3).unwrap();
+        assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+        let mine = start_acquire(lock.ttl(LONG));
+        until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+        wire.delete(&theirs);
+        let guard = soon(mine).await.unwrap().unwrap();
+        let waits = wire.create(&foreign, b"127.0.0.1", 3).unwrap();
+        if guard.mode() == Mode::Upgradable {
+            // Their node is behind, so an upgrade need not wait for it, and it stays behind.
+            soon(guard.upgrade()).await.unwrap();
+            let all = nodes(&SHARED, &name);
+            assert!(waits.ends_with(&all[1]) && all.len() == 2, "{all:?}");
+        }
+        soon(guard.release()).await.unwrap();
+        let all = nodes(&SHARED, &name);
+        assert!(waits.ends_with(&all[0]), "nothing in front: {all:?}");
+        wire.delete(&waits);
+    }
+}
+
+/// A reader that could go with the holder waits behind a writer that came before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_does_not_overtake_a_writer_that_waits() {
+    needs!(zookeeper);
+    let name = unique("overtaken");
+    let [first, second, third] = [
+        client_of(&SHARED).await,
+        client_of(&SHARED).await,
+        client_of(&SHARED).await,
+    ];
+    let lock = |client: &Client| client.lock(&name).ttl(LONG);
+    let reader = soon(lock(&first).shared().acquire()).await.unwrap();
+    let writer = start_acquire(lock(&second));
+    until("the writer waits", || nodes(&SHARED, &name).len() == 2).await;
+    let tried = soon(lock(&third).shared().try_acquire()).await.unwrap();
+    assert!(tried.is_none(), "a reader overtook the writer");
+    let late = start_acquire(lock(&third).shared());
+    until("the reader waits", || nodes(&SHARED, &name).len() == 3).await;
+    soon(reader.release()).await.unwrap();
+    let writer = soon(writer).await.unwrap().unwrap();
+    assert!(!late.is_finished(), "a reader beside a writer");
+    let token = writer.token();
+    soon(writer.release()).await.unwrap();
+    let late = soon(late).await.unwrap().unwrap();
+    assert!(late.token() > token);
+    soon(late.release()).await.unwrap();
+}
+
+/// The lowest numbers first: a waiter that came before the upgrade, one that comes after it, and readers among them.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_grow_over_an_upgrade_for_all_that_waited() {
+    needs!(zookeeper);
+    let name = unique("tokens");
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        clients.push(client_of(&SHARED).await);
+    }
+    let lock = |client: usize| clients[client].lock(&name).ttl(LONG);
+    let upgradable = soon(lock(0).upgradable().acquire()).await.unwrap();
+    let mut waiting = Vec::new();
+    for client in 1..4 {
+        waiting.push(start_acquire(lock(client)));
+        let count = client + 1;
+        until("it waits", || nodes(&SHARED, &name).len() == count).await;
+    }
+    soon(upgradable.upgrade()).await.unwrap();
+    let mut last = upgradable.token().get();
+    for client in 4..6 {
+        waiting.push(start_acquire(lock(client)));
+        let count = client + 1;
+        until("it waits", || nodes(&SHARED, &name).len() == count).await;
+    }
+    soon(upgradable.release()).await.unwrap();
+    for waiting in waiting {
+        let guard = soon(waiting).await.unwrap().unwrap();
+        let token = guard.token().get();
+        assert!(token > last, "{token} follows {last}");
+        let status = soon(clients[0].inspect(&name)).await.unwrap();
+        assert_eq!(status.holds[0].token.unwrap().get(), token);
+        last = token;
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// Twenty readers that waited for an upgraded holder come in at the same moment, each with a token of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_readers_come_in_after_an_upgrade() {
+    needs!(zookeeper);
+    let (client, name) = (client_of(&SHARED).await, unique("crowd"));
+    let lock = client.lock(&name).ttl(LONG).upgradable();
+    let upgradable = soon(lock.acquire()).await.unwrap();
+    let writer = client_of(&SHARED).await;
+    // The writer keeps the readers behind it, so that all readers are there before the upgrade.
+    let writing = start_acquire(writer.lock(&name).ttl(LONG));
+    until("a writer waits", || nodes(&SHARED, &name).len() == 2).await;
+    let (mut clients, mut waiting) = (Vec::new(), Vec::new());
+    for count in 3..23 {
+        let client = client_of(&SHARED).await;
+        waiting.push(start_acquire(client.lock(&name).shared().ttl(LONG)));
+        clients.push(client);
+        until("it waits", || nodes(&SHARED, &name).len() == count).await;
+    }
+    soon(upgradable.upgrade()).await.unwrap();
+    let token = upgradable.token();
+    writing.abort();
+    soon(upgradable.release()).await.unwrap();
+    let mut tokens = Vec::new();
+    let mut guards = Vec::new();
+    for waiting in waiting {
+        let guard = soon(waiting).await.unwrap().unwrap();
+        tokens.push(guard.token());
+        guards.push(guard);
+    }
+    tokens.sort();
+    tokens.dedup();
+    assert!(
+        tokens.len() == 20 && tokens[0] > token,
+        "{tokens:?}, {token:?}"
+    );
+    for guard in guards {
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// The session of an exclusive holder that was upgraded ends, and one of a holder that waits for its upgrade: the next
+/// ones come in, with greater tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_upgrades_crashes() {
+    needs!(zookeeper);
+    for waits in [false, true] {
+        let proxy = Proxy::zookeeper(SHARED.port());
+        let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+        let name = unique("crash");
+        let short = Duration::from_secs(1);
+        let lock = client.lock(&name).ttl(short).upgradable();
+        let upgradable = Arc::new(soon(lock.acquire()).await.unwrap());
+        let reader = match waits {
+            true => Some(soon(other.lock(&name).shared().ttl(LONG).acquire()).await),
+            false => None,
+        };
+        let upgrading = {
+            let guard = upgradable.clone();
+            tokio::spawn(async move { guard.upgrade().await })
+        };
+        let mode = if waits { "\"last\":" } else { "exclusive" };
+        until("it is written", || {
+            states(&SHARED, &name).iter().any(|it| it.contains(mode))
+        })
+        .await;
+        let third = client_of(&SHARED).await;
+        let waiting = start_acquire(third.lock(&name).shared().ttl(LONG));
+        let count = 2 + usize::from(waits);
+        until("it waits", || nodes(&SHARED, &name).len() == count).await;
+        assert!(!waiting.is_finished());
+        if !waits {
+            soon(upgrading).await.unwrap().unwrap();
+        }
+        let last = upgradable.token().get();
+        proxy.hold_both(true);
+        proxy.cut();
+        let guard = soon(waiting).await.unwrap().unwrap();
+        assert!(guard.token().get() > last);
+        assert!(!upgradable.is_held(), "two hold");
+        soon(guard.release()).await.unwrap();
+        if let Some(reader) = reader {
+            soon(reader.unwrap().release()).await.unwrap();
+        }
+        proxy.resume();
+    }
+}
+
+/// One of three holders is broken by its token, and only that one; also by the token of an upgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_several_holders_is_broken() {
+    needs!(zookeeper);
+    let (client, name) = (client_of(&SHARED).await, unique("break"));
+    let lock = || client.lock(&name).ttl(LONG);
+    let reader = soon(lock().shared().acquire()).await.unwrap();
+    let permit = soon(lock().permits(2).acquire()).await.unwrap();
+    let upgradable = soon(lock().upgradable().acquire()).await.unwrap();
+    let status = soon(client.inspect(&name)).await.unwrap();
+    assert_eq!(status.holds.len(), 3);
+    assert_eq!(soon(client.list(&name)).await.unwrap()[0].holds.len(), 3);
+    let before = upgradable.token();
+    for guard in [&reader, &permit] {
+        let broken = client.break_lock(&name, guard.token());
+        assert!(soon(broken).await.unwrap());
+    }
+    soon(upgradable.upgrade()).await.unwrap();
+    assert_eq!(nodes(&SHARED, &name).len(), 1);
+    assert!(!soon(client.break_lock(&name, before)).await.unwrap());
+    let token = upgradable.token();
+    soon(upgradable.downgrade()).await.unwrap();
+    assert!(soon(client.break_lock(&name, token)).await.unwrap());
+    assert!(nodes(&SHARED, &name).is_empty());
+}
+
+/// Each request of an upgrade and of a downgrade is lost, or its reply is: no other contender comes in beside an
+/// exclusive hold, and the hold can be upgraded, downgraded and released afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_mode_survives_what_happens_to_its_requests() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    for step in ["watch", "change", "list", "renew"] {
+        for fault in [
+            Fault::CutBefore,
+            Fault::CutAfter,
+            Fault::Answer("throttled"),
+            Fault::Late(Duration::from_millis(100)),
+        ] {
+            let (name, what) = (unique("mode"), format!("{step}, {fault:?}"));
+            let lock = client.lock(&name).ttl(LONG).upgradable();
+            let guard = soon(lock.acquire()).await.unwrap();
+            proxy.plan(step, fault.clone());
+            let upgraded = soon(guard.upgrade()).await;
+            assert!(proxy.is_done(), "{what} has not happened");
+            assert_eq!(upgraded.is_ok(), guard.mode() == Mode::Exclusive, "{what}");
+            let shared = other.lock(&name).shared().ttl(LONG);
+            if guard.mode() == Mode::Exclusive {
+                let beside = soon(shared.try_acquire()).await.unwrap();
+                assert!(beside.is_none(), "{what}: a reader beside a writer");
+            } else {
+                let beside = soon(shared.acquire()).await.unwrap();
+                soon(beside.release()).await.unwrap();
+                soon(guard.upgrade()).await.unwrap();
+            }
+            if matches!(step, "watch" | "change") {
+                proxy.plan(step, fault.clone());
+                let _ = soon(guard.downgrade()).await;
+                assert!(proxy.is_done(), "{what} has not happened");
+                let beside = soon(shared.acquire()).await.unwrap();
+                assert!(guard.is_held(), "{what}");
+                soon(beside.release()).await.unwrap();
+            }
+            soon(guard.release()).await.unwrap();
+            until("nothing is left", || nodes(&SHARED, &name).is_empty()).await;
+        }
+    }
+}
+
+/// The connection breaks while an upgrade waits, and again: the wait goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_waits_outlives_its_connections() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
+    let name = unique("broken");
+    let reader = soon(other.lock(&name).shared().ttl(LONG).acquire()).await;
+    let lock = client.lock(&name).upgradable().ttl(LONG);
+    let guard = Arc::new(soon(lock.acquire()).await.unwrap());
+    let upgrading = {
+        let guard = guard.clone();
+        tokio::spawn(async move { guard.upgrade().await })
+    };
+    let is_said = || {
+        let states = states(&SHARED, &name);
+        states.iter().any(|state| state.contains("\"last\":"))
+    };
+    until("the request has arrived", is_said).await;
+    for _ in 0..3 {
+        let before = proxy.connections();
+        proxy.cut();
+        until("it is connected again", || proxy.connections() > before).await;
+    }
+    assert!(!upgrading.is_finished() && is_said());
+    soon(reader.unwrap().release()).await.unwrap();
+    soon(upgrading).await.unwrap().unwrap();
+    assert_eq!(guard.mode(), Mode::Exclusive);
+}
+
+/// Curator's way to ask for a release overwrites the data of a node, and so do operators by mistake: no reader comes in.
+#[tokio::test(flavor = "multi_thread")]
+async fn overwritten_data_let_no_reader_in() {
+    needs!(zookeeper);
+    let (client, name) = (client_of(&SHARED).await, unique("revoke"));
+    let lock = || client.lock(&name).ttl(LONG);
+    for upgrades in [false, true] {
+        let guard = soon(lock().upgradable().acquire()).await.unwrap();
+        if upgrades {
+            soon(guard.upgrade()).await.unwrap();
+        }
+        let node = nodes(&SHARED, &name).remove(0);
+        let path = format!("{ROOT}/{name}/{node}");
+        SHARED.session().set(&path, b"__REVOKE__").unwrap();
+        assert!(soon(lock().shared().try_acquire()).await.unwrap().is_none());
+        if !upgrades {
+            // The node says again what it is.
+            soon(guard.upgrade()).await.unwrap();
+            assert!(soon(lock().shared().try_acquire()).await.unwrap().is_none());
+        }
+        let waiting = start_acquire(lock().shared());
+        until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+        soon(guard.downgrade()).await.unwrap();
+        let reader = soon(waiting).await.unwrap().unwrap();
+        soon(reader.release()).await.unwrap();
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// A hold that another program has deleted is not upgraded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_gone_is_not_upgraded() {
+    needs!(zookeeper);
+    let (client, name) = (client_of(&SHARED).await, unique("gone"));
+    let lock = client.lock(&name).ttl(LONG).upgradable();
+    let guard = soon(lock.acquire()).await.unwrap();
+    let node = nodes(&SHARED, &name).remove(0);
+    SHARED.session().delete(&format!("{ROOT}/{name}/{node}"));
+    let upgraded = soon(guard.upgrade()).await;
+    assert_eq!(upgraded.map_err(|err| err.kind()), Err(ErrorKind::Lost));
+    assert!(nodes(&SHARED, &name).is_empty());
+    take_and_release(&client, &name, TTL).await;
+}
+
+/// Without other contenders an upgrade costs six requests, and a downgrade two.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_change_of_mode() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let (client, name) = (client_by(&proxy).await, unique("count"));
+    let lock = client.lock(&name).ttl(LONG).upgradable();
+    let guard = soon(lock.acquire()).await.unwrap();
+    let before = proxy.requests();
+    soon(guard.upgrade()).await.unwrap();
+    let upgraded = proxy.requests();
+    soon(guard.downgrade()).await.unwrap();
+    // The data of the node, the announcement, the list, the data again, the directory, the transaction.
+    assert_eq!((upgraded - before, proxy.requests() - upgraded), (6, 2));
+}
