@@ -1,6 +1,5 @@
 //! One acquisition: the name is taken in the first poll, or a thread waits for it.
 
-use std::fs::{File, TryLockError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,14 +9,14 @@ use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::directory::{LockPath, Opened};
+use super::attempt::try_once;
+use super::directory::LockPath;
 use super::errors::closed;
-use super::grant::{TakeOutcome, WonLock};
+use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::Held;
 use super::idle_files::IdleFile;
-use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
+use super::kernel_lock::KernelLock;
 use super::names;
-use super::record::{self, State};
 use super::store::Shared;
 use super::wait;
 
@@ -70,7 +69,11 @@ pub(super) fn acquire_now(shared: &Shared, request: &Request) -> Option<Grant> {
         id,
         held_locks: shared.hold_count(),
     };
-    match won.take(request, lock) {
+    let locks = Locks {
+        side: None,
+        name: lock,
+    };
+    match won.take(request, locks) {
         Ok(TakeOutcome::Held(held)) => grant(shared, request, held, sent).ok(),
         _ => None,
     }
@@ -92,63 +95,4 @@ fn refuse_unsupported(request: &Request) -> Result<(), Error> {
         ));
     }
     Ok(())
-}
-
-/// Takes the name if it is free.
-fn try_once(
-    shared: &Shared,
-    request: &Request,
-    lock_path: &LockPath,
-) -> Result<Option<Box<Held>>, Error> {
-    let kind = Kind::of(request.mode);
-    let mut replacements = 0;
-    let mut timer = AmbiguityTimer::default();
-    loop {
-        let (directory, held_locks) = (shared.directory(), shared.hold_count());
-        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
-            shared.count_replacement(&mut replacements, lock_path)?;
-            continue;
-        };
-        let is_ambiguous = match kind.try_lock(&file) {
-            Ok(()) => {
-                let won = WonLock {
-                    directory: &directory,
-                    lock_path,
-                    id,
-                    held_locks,
-                };
-                match won.take(request, KernelLock::new(file))? {
-                    TakeOutcome::Held(held) => return Ok(Some(held)),
-                    TakeOutcome::Reserved(..) => return Ok(None),
-                    TakeOutcome::NoPermit { is_ambiguous } => is_ambiguous,
-                    TakeOutcome::FileReplaced => {
-                        shared.count_replacement(&mut replacements, lock_path)?;
-                        continue;
-                    }
-                }
-            }
-            // A request that waits need not find out who has the lock.
-            Err(TryLockError::WouldBlock) if request.wait => return Ok(None),
-            Err(TryLockError::WouldBlock) => is_ambiguous(&file, kind),
-            Err(TryLockError::Error(err)) => {
-                return Err(directory.system_error("lock", &lock_path.file, err, held_locks));
-            }
-        };
-        if request.wait || !is_ambiguous || !timer.pause() {
-            return Ok(None);
-        }
-    }
-}
-
-/// Whether `file`, whose kernel lock is taken, has a record that does not say who has the lock.
-fn is_ambiguous(file: &File, wanted: Kind) -> bool {
-    let state = record::read(file)
-        .ok()
-        .and_then(|contents| contents.head().map(|head| head.state));
-    match state {
-        Some(State::Exclusive) => false,
-        // Shared holders are why the lock cannot be had exclusively.
-        Some(State::Shared) => wanted == Kind::Shared,
-        Some(State::Free) | None => true,
-    }
 }

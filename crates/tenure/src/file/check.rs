@@ -120,7 +120,7 @@ fn check_space(directory: &Directory) -> Option<Finding> {
 fn check_descriptors() -> Option<Finding> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
     let text = format!(
-        "this process may have {limit} open files; a hold needs one, shared holds and permits two"
+        "this process may have {limit} open files; a hold needs one, a shared or upgradable hold two, a permit three"
     );
     Some(match limit < LOW_DESCRIPTORS {
         true => warning(text),

@@ -179,6 +179,20 @@ impl Directory {
         }
     }
 
+    /// Opens a named pipe, created when missing. `None`: no pipe can be had here; pipes only save waiting time.
+    pub(super) fn open_pipe(&self, file: &str, flags: OFlags) -> Option<OwnedFd> {
+        let fd = match self.open_at(file, flags) {
+            Err(Errno::NOENT) => {
+                make_pipe(&self.fd, file).ok()?;
+                self.open_at(file, flags).ok()?
+            }
+            opened => opened.ok()?,
+        };
+        let stat = rustix::fs::fstat(&fd).ok()?;
+        let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
+        (is_ours && FileType::from_raw_mode(stat.st_mode) == FileType::Fifo).then_some(fd)
+    }
+
     /// Creates a file that must not exist yet.
     pub(super) fn create_new(&self, file: &str, held_locks: usize) -> Result<File, Error> {
         self.open_at(file, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
@@ -414,6 +428,20 @@ impl Directory {
     ) -> Error {
         system_error(what, &self.path.join(file), err, held_locks)
     }
+}
+
+#[cfg(not(target_vendor = "apple"))]
+fn make_pipe(dir: &OwnedFd, file: &str) -> Result<(), Errno> {
+    match rustix::fs::mkfifoat(dir, file, Mode::RUSR | Mode::WUSR) {
+        Err(Errno::EXIST) => Ok(()),
+        made => made,
+    }
+}
+
+/// There is no safe interface to make a pipe there.
+#[cfg(target_vendor = "apple")]
+fn make_pipe(_: &OwnedFd, _: &str) -> Result<(), Errno> {
+    Err(Errno::NOTSUP)
 }
 
 fn sync_parent(path: &Path) -> io::Result<()> {

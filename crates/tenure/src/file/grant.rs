@@ -11,13 +11,15 @@
 //! the two sees the other. A process that removes a file (`sweep.rs`) has its kernel lock exclusively meanwhile; a
 //! process that was blocked on that lock wins a file that no path leads to, and starts again.
 //!
-//! Shared holders and permits all hold the file of the name in shared mode. They count tokens in the file one at a time,
-//! inside the directory's mutex; an exclusive holder needs no mutex, since the holder excludes all others.
-//! Each shared holder also holds a side file of its own exclusively, which says who the holder is and whether the
-//! holder still lives.
+//! Shared holders, permits and the upgradable holder all hold the file of the name in shared mode. They count tokens in
+//! the file one at a time, inside the directory's mutex; an exclusive holder needs no mutex, since the holder excludes
+//! all others. Each of them also holds a side file of its own exclusively, from before it locks the file of the name on;
+//! the side file says who the holder is and whether the holder still lives.
+//!
+//! While an upgradable holder is becoming exclusive, the record says so, and nothing is granted.
 
 use std::borrow::Cow;
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -27,11 +29,12 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt;
 
-use super::directory::{Directory, FileId, LockPath, Opened};
-use super::hold::{Held, SideFile};
+use super::directory::{Directory, FileId, LockPath};
+use super::hold::Held;
 use super::kernel_lock::KernelLock;
-use super::names::{self, SideKind};
+use super::names;
 use super::record::{self, Contents, Head, HolderJson, RecordWriter, State};
+use super::side::{SideFile, Sides};
 
 /// The file whose kernel lock was won.
 pub(super) struct WonLock<'a> {
@@ -42,45 +45,42 @@ pub(super) struct WonLock<'a> {
     pub(super) held_locks: usize,
 }
 
+/// The kernel locks of one request.
+pub(super) struct Locks {
+    // Dropped first: a side file is free before its name is.
+    pub(super) side: Option<SideFile>,
+    pub(super) name: KernelLock,
+}
+
 /// What came of a kernel lock that was won.
 pub(super) enum TakeOutcome {
     /// We hold the name.
     Held(Box<Held>),
-    /// The name has no holder, but stays reserved for that long. The kernel lock is still ours.
-    Reserved(KernelLock, Duration),
-    /// All permits are taken; `is_ambiguous` when one of them seemed to be free.
-    NoPermit { is_ambiguous: bool },
+    /// The name has no holder, but stays reserved for that long. The kernel locks are still ours.
+    Reserved(Locks, Duration),
+    /// An upgradable holder is becoming exclusive.
+    Upgrading,
     /// The path leads to another file now, or to none: open the file again.
     FileReplaced,
 }
 
-/// What came of looking for a free side file.
-enum SideOutcome {
-    Locked(SideFile),
-    /// `is_ambiguous`: one of them is locked and not held, so it will be free in a moment.
-    AllTaken {
-        is_ambiguous: bool,
-    },
-}
-
 impl WonLock<'_> {
-    /// Records the grant for `request` in the file behind `lock`, and confirms the grant.
-    pub(super) fn take(&self, request: &Request, lock: KernelLock) -> Result<TakeOutcome, Error> {
-        match request.mode {
-            Mode::Exclusive => self.take_exclusive(request, lock),
-            Mode::Permits { limit } => {
-                self.take_shared(request, lock, SideKind::Permit, limit.get())
-            }
-            // Shared. The driver refuses a mode that our guarantees do not name.
-            _ => self.take_shared(request, lock, SideKind::Shared, u32::MAX),
+    /// Records the grant for `request` in the file behind `locks`, and confirms the grant.
+    pub(super) fn take(&self, request: &Request, locks: Locks) -> Result<TakeOutcome, Error> {
+        match locks.side {
+            None => self.take_exclusive(request, locks),
+            Some(side) => self.take_beside(request, locks.name, side),
         }
     }
 
-    fn take_exclusive(&self, request: &Request, lock: KernelLock) -> Result<TakeOutcome, Error> {
-        let file = lock.file();
+    fn take_exclusive(&self, request: &Request, locks: Locks) -> Result<TakeOutcome, Error> {
+        let file = locks.name.file();
         let contents = self.read(file)?;
+        if self.sides().is_upgrading(&contents)? {
+            return Ok(TakeOutcome::Upgrading);
+        }
         if let Some(left) = self.reserved(&contents, file)? {
-            return Ok(TakeOutcome::Reserved(lock, left));
+            return Ok(TakeOutcome::Reserved(locks, left));
         }
         let since = rt::wall_micros();
         let head = Head {
@@ -94,110 +94,91 @@ impl WonLock<'_> {
             delay: micros(request.lock_delay),
             ..Head::default()
         };
-        let mut writer = self.grant(request, file, &contents, head, State::Free)?;
+        let mut writer = self.grant(request, file, &contents, head)?;
         if !self.id.is_at(&self.lock_path.path) {
             // Only a breaker that replaced the file a moment ago reads this file again, and may yet put it back.
             let _ = writer.free(file, 0, 0);
             return Ok(TakeOutcome::FileReplaced);
         }
-        Ok(self.held(writer, lock, None))
+        Ok(self.held(request, writer, locks))
     }
 
-    fn take_shared(
+    /// Grants a hold that goes with others.
+    fn take_beside(
         &self,
         request: &Request,
-        lock: KernelLock,
-        kind: SideKind,
-        count: u32,
+        name: KernelLock,
+        side: SideFile,
     ) -> Result<TakeOutcome, Error> {
-        let directory = self.directory;
-        let side = match self.find_side(kind, count)? {
-            SideOutcome::Locked(side) => side,
-            SideOutcome::AllTaken { is_ambiguous } => {
-                return Ok(TakeOutcome::NoPermit { is_ambiguous });
-            }
-        };
+        let sides = self.sides();
         let writer = {
-            let _section = directory.enter(self.held_locks)?;
-            let file = lock.file();
-            let contents = self.read(file)?;
-            if let Some(left) = self.reserved(&contents, file)? {
-                return Ok(TakeOutcome::Reserved(lock, left));
+            let _section = self.directory.enter(self.held_locks)?;
+            let contents = self.read(name.file())?;
+            if sides.is_upgrading(&contents)? {
+                return Ok(TakeOutcome::Upgrading);
+            }
+            if let Some(left) = self.reserved(&contents, name.file())? {
+                let side = Some(side);
+                return Ok(TakeOutcome::Reserved(Locks { side, name }, left));
             }
             let head = Head {
                 boot: boot_id(),
                 state: State::Shared,
                 ..Head::default()
             };
-            self.grant(request, file, &contents, head, State::Shared)?
+            self.grant(request, name.file(), &contents, head)?
         };
         let json = holder_json(request, writer.token());
-        record::write_side(side.lock.file(), writer.token(), Some(&json)).map_err(|err| {
-            directory.system_error("write", &side.lock_path.file, err, self.held_locks)
-        })?;
+        side.write(writer.token(), Some(&json), &sides)?;
         if !self.id.is_at(&self.lock_path.path) || !side.id.is_at(&side.lock_path.path) {
-            let _ = record::write_side(side.lock.file(), writer.token(), None);
+            let _ = side.write(writer.token(), None, &sides);
             return Ok(TakeOutcome::FileReplaced);
         }
-        Ok(self.held(writer, lock, Some(side)))
+        let side = Some(side);
+        Ok(self.held(request, writer, Locks { side, name }))
     }
 
-    fn held(&self, writer: RecordWriter, lock: KernelLock, side: Option<SideFile>) -> TakeOutcome {
+    fn held(&self, request: &Request, writer: RecordWriter, locks: Locks) -> TakeOutcome {
+        let is_upgradable = request.mode == Mode::Upgradable;
         TakeOutcome::Held(Box::new(Held {
             token: writer.token(),
+            mode: request.mode,
             directory: self.directory.clone(),
             lock_path: self.lock_path.clone(),
             id: self.id,
             writer,
-            side,
-            lock,
+            upgrade: is_upgradable.then(Arc::default),
+            side: locks.side,
+            lock: locks.name,
         }))
     }
 
-    /// Locks the first free side file.
-    fn find_side(&self, kind: SideKind, count: u32) -> Result<SideOutcome, Error> {
-        let directory = self.directory;
-        let mut is_ambiguous = false;
-        for index in 0..count {
-            let file = names::side(&self.lock_path.file, kind, index);
-            let side = LockPath::new(directory.path(), file);
-            let Opened::File(file, id) = directory.open_lock(&side, self.held_locks)? else {
-                is_ambiguous = true;
-                continue;
-            };
-            match file.try_lock() {
-                Ok(()) => {
-                    let lock = KernelLock::new(file);
-                    if id.is_at(&side.path) {
-                        return Ok(SideOutcome::Locked(SideFile {
-                            lock,
-                            id,
-                            lock_path: side,
-                        }));
-                    }
-                    is_ambiguous = true;
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let contents = record::read(&file);
-                    is_ambiguous |= !contents.is_ok_and(|contents| contents.has_holder());
-                }
-                Err(TryLockError::Error(err)) => {
-                    return Err(directory.system_error("lock", &side.file, err, self.held_locks));
-                }
-            }
-        }
-        Ok(SideOutcome::AllTaken { is_ambiguous })
+    /// Whether an upgradable holder is becoming exclusive, so that nothing may be granted.
+    pub(super) fn is_upgrading(&self, file: &File) -> Result<bool, Error> {
+        self.sides().is_upgrading(&self.read(file)?)
     }
 
-    fn grant(
+    pub(super) fn sides(&self) -> Sides<'_> {
+        Sides {
+            directory: self.directory,
+            file: &self.lock_path.file,
+            held_locks: self.held_locks,
+        }
+    }
+
+    /// Writes the next grant into the file of the name. `head` says how the name is held.
+    pub(super) fn grant(
         &self,
         request: &Request,
         file: &File,
         contents: &Contents,
         head: Head,
-        meanwhile: State,
     ) -> Result<RecordWriter, Error> {
         let directory = self.directory;
+        let meanwhile = match head.state {
+            State::Shared => State::Shared,
+            _ => State::Free,
+        };
         let write = || {
             let mut plan = contents.plan(rt::wall_micros(), head.boot, || directory.floor())?;
             if plan.must_raise {
@@ -220,7 +201,7 @@ impl WonLock<'_> {
         write().map_err(|err| self.system_error("write", err))
     }
 
-    fn read(&self, file: &File) -> Result<Contents, Error> {
+    pub(super) fn read(&self, file: &File) -> Result<Contents, Error> {
         let contents = record::read(file).map_err(|err| self.system_error("read", err))?;
         match contents {
             Contents::Foreign => return Err(foreign(self.directory, &self.lock_path.file)),
@@ -238,7 +219,7 @@ impl WonLock<'_> {
         reserved(contents, file, rt::wall_micros()).map_err(|err| self.system_error("write", err))
     }
 
-    fn system_error(&self, what: &str, err: io::Error) -> Error {
+    pub(super) fn system_error(&self, what: &str, err: io::Error) -> Error {
         let file = &self.lock_path.file;
         self.directory
             .system_error(what, file, err, self.held_locks)
@@ -283,10 +264,11 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     Ok((until > now).then(|| Duration::from_micros(until - now)))
 }
 
-fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a> {
+pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a> {
     let (mode, limit) = match request.mode {
         Mode::Exclusive => ("exclusive", None),
         Mode::Permits { limit } => ("permit", Some(limit.get())),
+        Mode::Upgradable => ("upgradable", None),
         _ => ("shared", None),
     };
     // Enough to tell holders apart; a reader of the file learns 32 of the 128 bits at most.

@@ -43,17 +43,19 @@ pub fn guarantees() -> Guarantees {
         SCHEME,
         Order::Unordered(
             "the kernel wakes waiters in the order of their arrival, but a process that asks at that moment can be faster, \
-             and shared holders keep joining while an exclusive one waits; permits are polled every 1 to 20 ms",
+             and shared holders keep joining while an exclusive one waits, but not while an upgrade does",
         ),
         faults,
     );
     guarantees.shared = true;
+    guarantees.upgradable = true;
     guarantees.permits = true;
     guarantees.min_hold = true;
     guarantees.lock_delay = true;
     guarantees.liveness = "the process: when it ends, the kernel frees its locks";
     guarantees.clock = "none: there is no lease";
-    guarantees.waiting = "a waiter blocks in the kernel, with one thread per contended name; permits are polled every 1 to 20 ms";
+    guarantees.waiting = "a waiter blocks in the kernel, with one thread per contended name; the first waiter for a permit watches a pipe of each of up to 256 permits \
+         (with more of them, and on macOS, the first waiter polls every 1 to 20 ms)";
     guarantees.token = "max(last + 1, wall clock in µs), kept in the lock file; a limit is synced to disk ahead of use, so tokens also grow \
          over a power loss, and over the loss of the file unless the clock was set back";
     guarantees.loss = "only `break`, or replacing the file or the directory, ends a hold; noticed within a third of the ttl";

@@ -4,32 +4,30 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use tenure_core::backend::Release;
+use tenure_core::options::Mode;
 use tenure_core::rt;
 
 use super::directory::{Directory, FileId, LockPath};
 use super::idle_files::IdleFile;
 use super::kernel_lock::KernelLock;
 use super::record::{self, RecordWriter};
+use super::side::SideFile;
+use super::upgrade_state::Upgrade;
 
 /// A name that this client holds.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: u64,
+    pub(super) mode: Mode,
     pub(super) directory: Arc<Directory>,
     pub(super) lock_path: LockPath,
     pub(super) id: FileId,
     pub(super) writer: RecordWriter,
+    /// Of a hold that is upgradable, or was and is exclusive now.
+    pub(super) upgrade: Option<Arc<Upgrade>>,
     pub(super) side: Option<SideFile>,
     // Last: a side file is free before its name is.
     pub(super) lock: KernelLock,
-}
-
-/// The file of one shared holder or permit.
-#[derive(Debug)]
-pub(super) struct SideFile {
-    pub(super) lock: KernelLock,
-    pub(super) id: FileId,
-    pub(super) lock_path: LockPath,
 }
 
 impl Held {
@@ -71,27 +69,14 @@ impl Held {
 
     /// Releases the name, and returns the open file of an exclusive hold for the next acquisition.
     pub(super) fn release_and_keep_file(mut self, unclean: bool) -> (Release, Option<IdleFile>) {
+        if let Some(upgrade) = &self.upgrade {
+            upgrade.end();
+        }
         // An error (no rights on a parent directory any more, for example) does not mean that the name was taken.
         let is_ours = self.is_current().unwrap_or(true);
-        if is_ours {
-            let written = match &self.side {
-                Some(side) => record::write_side(side.lock.file(), self.token, None),
-                None => {
-                    let (mut until, mut span) = self.writer.reservation();
-                    let delay = self.writer.delay();
-                    if unclean && delay > 0 {
-                        let end = rt::wall_micros().saturating_add(delay);
-                        if end > until {
-                            (until, span) = (end, delay);
-                        }
-                    }
-                    self.writer.free(self.lock.file(), until, span)
-                }
-            };
-            if let Err(err) = written {
-                // The kernel lock decides: the next holder finds the record of a dead holder.
-                tracing::warn!(file = %self.lock_path.file, error = %err, "could not record the release in the lock file");
-            }
+        if is_ours && let Err(err) = self.write_release(unclean) {
+            // The kernel lock decides: the next holder finds the record of a dead holder.
+            tracing::warn!(file = %self.lock_path.file, error = %err, "could not record the release in the lock file");
         }
         if !is_ours {
             return (Release::NotHeld, None);
@@ -106,5 +91,23 @@ impl Held {
             id,
         });
         (Release::Released, idle)
+    }
+
+    fn write_release(&mut self, unclean: bool) -> io::Result<()> {
+        if self.mode == Mode::Exclusive {
+            let (mut until, mut span) = self.writer.reservation();
+            let delay = self.writer.delay();
+            if unclean && delay > 0 {
+                let end = rt::wall_micros().saturating_add(delay);
+                if end > until {
+                    (until, span) = (end, delay);
+                }
+            }
+            self.writer.free(self.lock.file(), until, span)?;
+        }
+        match &self.side {
+            Some(side) => record::write_side(side.lock.file(), self.token, None),
+            None => Ok(()),
+        }
     }
 }

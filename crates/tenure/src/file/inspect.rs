@@ -18,7 +18,7 @@ use tenure_core::rt;
 
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
-use super::names::{self, Entry};
+use super::names::{self, Entry, SideKind};
 use super::record::{self, Contents, HolderJson, State};
 use super::store::Shared;
 
@@ -38,7 +38,7 @@ pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Vec<Status>, Error> 
         let name = match names::decode(file) {
             Entry::Name(name) => Some(name),
             Entry::Hashed => hashed_name(shared, &dir, file)?,
-            Entry::Side | Entry::Own | Entry::Foreign => None,
+            Entry::Side | Entry::Pipe | Entry::Own | Entry::Foreign => None,
         };
         let Some(name) = name.filter(|name| name.as_str().starts_with(prefix)) else {
             continue;
@@ -95,7 +95,7 @@ fn inspect_file(
                 }
                 return Ok(status);
             }
-            State::Shared => {
+            State::Shared | State::Upgrading => {
                 status.holds = side_holders(shared, dir, file, entries)?;
                 if status.is_held() {
                     return Ok(status);
@@ -160,25 +160,35 @@ fn side_holders(
         {
             continue;
         }
-        let limit = json
-            .as_ref()
-            .and_then(|json| json.limit)
-            .and_then(NonZeroU32::new);
-        let mode = limit.map_or(Mode::Shared, |limit| Mode::Permits { limit });
+        let mode = mode_of(&side, file, json.as_ref());
         let token = contents.head().map(|head| head.token);
         holds.push(HoldInfo::new(holder(json), mode, token, None));
     }
     holds.sort_by_key(|hold| hold.token);
+    // A hold that is changing its mode has two side files for a moment.
+    holds.dedup_by_key(|hold| hold.token);
     Ok(holds)
 }
 
-/// `entries`, if given, are all names in the directory, sorted.
+fn mode_of(side: &str, file: &str, json: Option<&HolderJson<'_>>) -> Mode {
+    match names::side_of(side, file) {
+        Some((SideKind::Upgradable, _)) => Mode::Upgradable,
+        _ => {
+            let limit = json.and_then(|json| json.limit).and_then(NonZeroU32::new);
+            limit.map_or(Mode::Shared, |limit| Mode::Permits { limit })
+        }
+    }
+}
+
+/// The files of shared holders, permits and the upgradable holder. `entries`, if given, are all names in the directory,
+/// sorted.
 fn side_files(
     dir: &Directory,
     file: &str,
     entries: Option<&[String]>,
 ) -> Result<Vec<String>, Error> {
-    let is_side = |entry: &&String| names::is_side_of(entry, file);
+    let is_side =
+        |entry: &&String| names::side_of(entry, file).is_some_and(|(kind, _)| kind.has_record());
     match entries {
         Some(entries) => {
             let start = format!("{file}%");
@@ -233,18 +243,30 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
             } else {
                 0
             };
-            replace(shared, &dir, &file, &opened, token, |fresh| {
+            let fill = |fresh: &File| {
                 // Tokens start above everything that the old file can still grant.
                 record::create(fresh, head.ceiling, (until, head.delay), hashed)
+            };
+            replace(shared, &dir, &file, &opened, token, fill, || {
+                // Waiters that are blocked on the old file have some of them locked.
+                remove_sides(&dir, &file, |_| true)
             })
         }
-        State::Shared => {
+        State::Shared | State::Upgrading => {
             for side in side_files(&dir, &file, None)? {
                 let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
                     continue;
                 };
-                if replace(shared, &dir, &side, &opened, token, |fresh| {
-                    record::write_side(fresh, token, None)
+                let fill = |fresh: &File| record::write_side(fresh, token, None);
+                if replace(shared, &dir, &side, &opened, token, fill, || {
+                    // The turnstile too, if that hold was becoming exclusive. The other holds have no part of it.
+                    let is_upgradable = matches!(
+                        names::side_of(&side, &file),
+                        Some((SideKind::Upgradable, _))
+                    );
+                    remove_sides(&dir, &file, |kind| {
+                        is_upgradable && kind == SideKind::Turnstile
+                    })
                 })? {
                     return Ok(true);
                 }
@@ -252,6 +274,21 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
             Ok(false)
         }
     }
+}
+
+/// Removes the side files of those kinds.
+fn remove_sides(
+    dir: &Directory,
+    file: &str,
+    selects: impl Fn(SideKind) -> bool,
+) -> Result<(), Error> {
+    for entry in dir.entries()? {
+        if names::side_of(&entry, file).is_some_and(|(kind, _)| selects(kind)) {
+            // Another process may have removed the file.
+            let _ = dir.unlink(&entry);
+        }
+    }
+    Ok(())
 }
 
 /// Replaces `file`, which is `opened`, if a living holder has it under `token`.
@@ -267,6 +304,7 @@ fn replace(
     opened: &File,
     token: u64,
     fill: impl FnOnce(&File) -> std::io::Result<()>,
+    after: impl FnOnce() -> Result<(), Error>,
 ) -> Result<bool, Error> {
     let held_locks = shared.hold_count();
     let is_it = || -> Result<bool, Error> {
@@ -299,9 +337,10 @@ fn replace(
         // The hold ended by itself in that instant, and the name may have another holder by now.
         swap().map_err(|err| dir.system_error("put back", file, err, held_locks))?;
     }
+    let cleaned = if ended { after() } else { Ok(()) };
     drop(fresh);
     dir.unlink(&spare)
         .and_then(|()| dir.sync())
         .map_err(|err| dir.system_error("remove", &spare, err, held_locks))?;
-    Ok(ended)
+    cleaned.map(|()| ended)
 }

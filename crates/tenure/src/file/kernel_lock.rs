@@ -13,6 +13,9 @@ use tenure_core::time::Time;
 /// is about to unlock. Such moments take microseconds.
 const AMBIGUITY_TIMEOUT: Duration = Duration::from_millis(2);
 
+/// How often the kernel's list of locks has to show another lock before it is believed.
+const READINGS: u32 = 5;
+
 /// The kernel's two kinds of locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
@@ -82,6 +85,35 @@ impl Drop for KernelLock {
             let _ = file.unlock();
         }
     }
+}
+
+/// Whether another open file has a lock on `file`, on which this one has a lock. `false` also where the system does not
+/// tell: the kernel decides.
+pub(super) fn has_other_locks(file: &File) -> bool {
+    use std::os::fd::AsRawFd as _;
+
+    // `lock: 1: FLOCK  ADVISORY  READ 4711 fe:01:1234 0 EOF`, and in the list of all locks the same without the first word.
+    let key = |line: &str| line.split_whitespace().nth_back(2).map(str::to_owned);
+    let own = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()));
+    let own = own.unwrap_or_default();
+    let Some(own) = own
+        .lines()
+        .find(|line| line.contains(" FLOCK "))
+        .and_then(key)
+    else {
+        return false;
+    };
+    let granted = |line: &&str| line.contains(" FLOCK ") && !line.contains("->");
+    let is_shown = || {
+        let all = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+        let same = all
+            .lines()
+            .filter(granted)
+            .filter(|line| key(line).as_ref() == Some(&own));
+        same.count() > 1
+    };
+    // A long list is read in pieces, so an entry may appear twice when others change meanwhile.
+    (0..READINGS).all(|_| is_shown())
 }
 
 /// Measures [`AMBIGUITY_TIMEOUT`] from its first pause on.

@@ -14,7 +14,13 @@
 //! # Waiting
 //!
 //! A free name is taken in the first poll. A waiter takes a plain thread that is blocked in the kernel, see `wait.rs`.
-//! Permits are the exception: a waiter for a permit polls every 1 to 20 ms.
+//! The first waiter for a permit blocks on a pipe of each permit (see `permit_pipes.rs`; on macOS it polls every 1 to
+//! 20 ms), the others block on a lock that the first one has.
+//!
+//! # Upgrading
+//!
+//! An upgradable holder holds the file as shared holders do. When the holder is to become exclusive, all others wait at a
+//! turnstile, a second lock; see `upgrading.rs`.
 //!
 //! # Breaking
 //!
@@ -26,11 +32,14 @@
 //!
 //! # Reading order
 //! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
-//! (from a kernel lock to a hold) · `store` (the parts of a client) · `acquire`, `wait` with `waiter_threads`, `renew`,
-//! `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
+//! (from a kernel lock to a hold), with `side` (the files of holders that go together) · `store` (the parts of a client) ·
+//! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_beside` and `permit_pipes`, `upgrade` with
+//! `upgrading` and `upgrade_state`, `renew`, `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 
 mod acquire;
+mod attempt;
 mod check;
+mod deliver;
 mod directory;
 mod errors;
 mod file_system;
@@ -41,12 +50,18 @@ mod idle_files;
 mod inspect;
 mod kernel_lock;
 mod names;
+mod permit_pipes;
 mod record;
 mod release;
 mod renew;
+mod side;
 mod store;
 mod sweep;
+mod upgrade;
+mod upgrade_state;
+mod upgrading;
 mod wait;
+mod wait_beside;
 mod waiter_threads;
 
 use std::path::Path;
@@ -59,6 +74,7 @@ use tenure_core::error::{Error, Step};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 
 use crate::capabilities::stores_with;
 
@@ -130,6 +146,22 @@ impl Backend for Store {
         Some(release::release(&self.0, hold))
     }
 
+    fn upgrade(&self, hold: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let upgraded = upgrade::upgrade(&shared, &request).await;
+            upgraded.map_err(|err| changing_mode(err, Step::Upgrade, &hold))
+        })
+    }
+
+    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let downgraded = upgrade::downgrade(&shared, &hold, mode);
+            downgraded.map_err(|err| changing_mode(err, Step::Downgrade, &hold))
+        })
+    }
+
     fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let shared = self.0.clone();
         Box::pin(async move {
@@ -174,6 +206,12 @@ impl Backend for Store {
         let shared = self.0.clone();
         Box::pin(async move { release::close(&shared) })
     }
+}
+
+fn changing_mode(err: Error, step: Step, hold: &Hold) -> Error {
+    err.with_backend(SCHEME)
+        .with_step(step)
+        .with_name(&hold.name)
 }
 
 fn inspecting(err: Error) -> Error {

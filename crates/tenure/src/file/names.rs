@@ -31,8 +31,8 @@
 //! | 180 times `x` | the same |
 //! | 181 times `x` | 100 times `x`, `%~dc31ed5afb940294fdd687c69bbba2aecc51b6093425c0047f6fa6c687303924` |
 //!
-//! Beside the file of a name are those of its shared holders and permits: `<file>%s0`, `<file>%s1`, … and
-//! `<file>%p0`, `<file>%p1`, ….
+//! Beside the file of a name are others, each with a number: `<file>%s0`, `<file>%s1`, … The letter says what for, see
+//! [`SideKind`].
 
 use std::fmt::Write as _;
 
@@ -55,19 +55,59 @@ pub(super) enum Entry {
     Name(LockName),
     /// The lock file of a long name, which the file itself knows.
     Hashed,
-    /// The file of one shared holder or permit.
+    /// A file beside that of a name.
     Side,
+    /// A pipe beside the file of a permit.
+    Pipe,
     /// One of our own, such as the directory's mutex.
     Own,
     /// Nothing that we made.
     Foreign,
 }
 
-/// The kinds of side files.
+/// What the files beside that of a name are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideKind {
+    /// `%s`: one shared holder.
     Shared,
+    /// `%p`: one permit.
     Permit,
+    /// `%u0`: the upgradable holder, which may have become exclusive.
+    Upgradable,
+    /// `%t0`: locked while an upgradable holder is becoming exclusive.
+    Turnstile,
+    /// `%q0`: locked by the first of those that wait for a permit.
+    PermitQueue,
+    /// `%w`: a pipe that the holder of the permit with that number has open for writing.
+    PermitPipe,
+}
+
+impl SideKind {
+    const ALL: [Self; 6] = [
+        Self::Shared,
+        Self::Permit,
+        Self::Upgradable,
+        Self::Turnstile,
+        Self::PermitQueue,
+        Self::PermitPipe,
+    ];
+
+    /// No hexadecimal digit, so that no escape of a name looks like the suffix of a side file.
+    fn letter(self) -> char {
+        match self {
+            Self::Shared => 's',
+            Self::Permit => 'p',
+            Self::Upgradable => 'u',
+            Self::Turnstile => 't',
+            Self::PermitQueue => 'q',
+            Self::PermitPipe => 'w',
+        }
+    }
+
+    /// Whether such a file has the record of a holder.
+    pub(super) fn has_record(self) -> bool {
+        matches!(self, Self::Shared | Self::Permit | Self::Upgradable)
+    }
 }
 
 /// The file name for `name`.
@@ -98,20 +138,32 @@ pub(super) fn encode(name: &LockName) -> String {
     file
 }
 
-/// The file of the holder number `index`.
+/// The side file of that kind with the number `index`.
 pub(super) fn side(file: &str, kind: SideKind, index: u32) -> String {
-    match kind {
-        SideKind::Shared => format!("{file}%s{index}"),
-        SideKind::Permit => format!("{file}%p{index}"),
+    format!("{file}%{}{index}", kind.letter())
+}
+
+/// Kind and number of `entry` if it is a side file of `file`.
+pub(super) fn side_of(entry: &str, file: &str) -> Option<(SideKind, u32)> {
+    let (base, suffix) = entry.rsplit_once('%')?;
+    (base == file).then(|| kind_and_index(suffix)).flatten()
+}
+
+/// The pipe of `entry` if it is the file of a permit.
+pub(super) fn pipe_of(entry: &str) -> Option<String> {
+    let (file, suffix) = entry.rsplit_once('%')?;
+    match kind_and_index(suffix)? {
+        (SideKind::Permit, index) => Some(side(file, SideKind::PermitPipe, index)),
+        _ => None,
     }
 }
 
-/// Whether `entry` is a side file of `file`.
-pub(super) fn is_side_of(entry: &str, file: &str) -> bool {
-    entry
-        .strip_prefix(file)
-        .and_then(|rest| rest.strip_prefix("%s").or_else(|| rest.strip_prefix("%p")))
-        .is_some_and(is_index)
+fn kind_and_index(suffix: &str) -> Option<(SideKind, u32)> {
+    let kind = SideKind::ALL
+        .into_iter()
+        .find(|kind| suffix.starts_with(kind.letter()))?;
+    let index = &suffix[1..];
+    is_index(index).then(|| Some((kind, index.parse().ok()?)))?
 }
 
 /// Whether the name cannot be read off its file.
@@ -131,9 +183,14 @@ pub(super) fn decode(file: &str) -> Entry {
     if file.starts_with('.') {
         return Entry::Own;
     }
-    if let Some((base, index)) = file.rsplit_once("%s").or_else(|| file.rsplit_once("%p")) {
-        let ours = is_index(index) && matches!(decode(base), Entry::Name(_) | Entry::Hashed);
-        return if ours { Entry::Side } else { Entry::Foreign };
+    if let Some((base, suffix)) = file.rsplit_once('%')
+        && let Some((kind, _)) = kind_and_index(suffix)
+    {
+        return match (decode(base), kind) {
+            (Entry::Name(_) | Entry::Hashed, SideKind::PermitPipe) => Entry::Pipe,
+            (Entry::Name(_) | Entry::Hashed, _) => Entry::Side,
+            _ => Entry::Foreign,
+        };
     }
     if let Some((start, digest)) = file.split_once(HASHED) {
         let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -251,10 +308,14 @@ mod tests {
         ] {
             let file = encode(&name(&text));
             assert_eq!(decode(&file), Entry::Hashed, "{file}");
-            let longest = side(&file, SideKind::Permit, u32::MAX);
-            assert!(longest.len() <= 255, "{longest}");
-            assert_eq!(decode(&longest), Entry::Side);
-            assert!(is_side_of(&longest, &file));
+            for kind in SideKind::ALL {
+                let longest = side(&file, kind, u32::MAX);
+                assert!(longest.len() <= 255, "{longest}");
+                let is_pipe = kind == SideKind::PermitPipe;
+                let entry = if is_pipe { Entry::Pipe } else { Entry::Side };
+                assert_eq!(decode(&longest), entry);
+                assert_eq!(side_of(&longest, &file), Some((kind, u32::MAX)));
+            }
         }
     }
 
@@ -262,7 +323,7 @@ mod tests {
     fn what_we_did_not_make_is_foreign() {
         for file in [
             "%61", "%4E", "a%", "a%2", "a%zz", "A", "ä", "a b", "%ff", "a%s", "a%s01", "a%px",
-            "x%~00", "",
+            "a%s0%s0", "a%x0", "x%~00", "",
         ] {
             assert_eq!(decode(file), Entry::Foreign, "{file}");
         }

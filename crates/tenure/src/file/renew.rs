@@ -13,7 +13,13 @@ pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
     match shared.holds.read(hold.owner, |held| held.is_current()) {
         None => Renewal::Lost(LostReason::StoreSaysNo),
         Some(Ok(true)) => Renewal::Renewed { sent, ttl: None },
-        Some(Ok(false)) => Renewal::Lost(LostReason::TakenOver),
+        Some(Ok(false)) => {
+            // The kernel locks that are left keep others out for no reason: a shared holder was broken, for example.
+            if let Some(held) = shared.holds.remove(hold.owner) {
+                held.release(false);
+            }
+            Renewal::Lost(LostReason::TakenOver)
+        }
         Some(Err(err)) => Renewal::Unknown(
             Error::new(
                 ErrorKind::Backend,

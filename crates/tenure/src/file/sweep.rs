@@ -86,7 +86,8 @@ fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
                 remove_leftover(&dir, &file);
                 continue;
             }
-            Entry::Foreign => continue,
+            // A pipe is removed with its permit.
+            Entry::Pipe | Entry::Foreign => continue,
         };
         match remove(
             shared,
@@ -148,6 +149,10 @@ fn remove_opened(
             .map_err(system_error("raise the floor for"))?;
         *is_floor_raised = true;
     }
+    if let Some(pipe) = names::pipe_of(file) {
+        // There is none where pipes cannot be made.
+        let _ = dir.unlink(&pipe);
+    }
     dir.unlink(file).map_err(system_error("remove"))?;
     Ok(true)
 }
@@ -155,9 +160,10 @@ fn remove_opened(
 /// Whether nothing is lost with this file, whose lock is ours.
 fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
     match (contents, tokens_below) {
+        // A side file counts for a process that has locked it and found it at its path, and for no other.
+        (Contents::Empty | Contents::Valid(_), None) => true,
         // An empty file may be about to be written, or was made by flock(1): so it is not removed.
         (Contents::Empty | Contents::Foreign | Contents::Torn, _) => false,
-        (Contents::Valid(_), None) => true,
         (Contents::Valid(found), Some(below)) => {
             let head = &found.head;
             let dead_with_delay = head.state == State::Exclusive && head.delay > 0;

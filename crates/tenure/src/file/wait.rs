@@ -1,31 +1,31 @@
 //! Waiting: one plain thread for each contended name, blocked in the kernel's lock call.
 //!
+//! A thread that waits for the exclusive lock blocks on the file of the name; `wait_beside.rs` has the others.
 //! Polling would starve waiters (a busy process takes the lock back before a waiter asks again), and a runtime's pool of
 //! blocking threads would keep the program from ending while one of them waits.
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
 use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::pace;
 use tenure_core::rt::{self, Clock};
 
+use super::attempt;
+use super::deliver::{Delivery, deliver_early, wait_for_turnstile};
 use super::directory::{LockPath, Opened};
-use super::grant::{TakeOutcome, WonLock};
+use super::grant::{Locks, WonLock};
 use super::hold::Held;
 use super::kernel_lock::{KernelLock, Kind};
 use super::store::Shared;
-use super::waiter_threads::{Waiter, WaiterThread};
+use super::wait_beside;
+use super::waiter_threads::{WaitKind, Waiter, WaiterThread};
 
 /// How often a waiter checks that the file its thread is blocked on is still the one at the path. After `break`, or
 /// after the file was replaced by hand, it is not, and the kernel does not wake a thread that waits for the old file.
 const REPLACEMENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How late a free permit is noticed at most: the kernel has no call that waits for a permit.
-const PERMIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Stack of a waiting thread: a few hundred bytes of record and some frames.
 const STACK_SIZE: usize = 128 * 1024;
@@ -45,6 +45,7 @@ pub(super) async fn wait(
     lock_path: &LockPath,
 ) -> Result<Option<Box<Held>>, Error> {
     let mut stopped = pin!(request.stop.raised());
+    let kind = WaitKind::of(request.mode);
     loop {
         let waiter = enter(shared, request, lock_path)?;
         let mut check = pin!(until_next_check());
@@ -56,8 +57,14 @@ pub(super) async fn wait(
                 return Poll::Ready(Ok(WaitEnd::Stopped));
             }
             while check.as_mut().poll(cx).is_ready() {
-                if waiter.waits_for_replaced_file(lock_path) {
+                if waiter.waits_for_replaced_file() {
                     return Poll::Ready(Ok(WaitEnd::FileReplaced));
+                }
+                // The first waiter for a permit may be stopped, and then the others would not learn of a free one.
+                if kind == WaitKind::Permit
+                    && let Some(held) = attempt::try_once(shared, request, lock_path)?
+                {
+                    return Poll::Ready(Ok(WaitEnd::Granted(held)));
                 }
                 check.set(until_next_check());
             }
@@ -69,7 +76,6 @@ pub(super) async fn wait(
             WaitEnd::FileReplaced => {}
         }
         // The thread stays blocked on a file that no path leads to; a new thread takes its place.
-        let kind = Kind::of(request.mode);
         shared.threads.remove(lock_path, kind, &waiter.thread);
         drop(waiter);
     }
@@ -92,24 +98,36 @@ fn enter(
 ) -> Result<Waiter, Error> {
     shared.threads.enter(request, lock_path, |thread, kind| {
         let (shared, lock_path) = (shared.clone(), lock_path.clone());
-        let builder = std::thread::Builder::new().name("tenure-file-wait".into());
-        let started = builder
-            .stack_size(STACK_SIZE)
-            .spawn(move || run_thread(&shared, &thread, &lock_path, kind));
-        started.map(drop).map_err(|err| {
-            Error::new(
-                ErrorKind::Backend,
-                "could not start a thread to wait for the lock: raise `ulimit -u`, or the memory limit",
-            )
-            .with_source(err)
-        })
+        start_thread(move || run_thread(&shared, &thread, &lock_path, kind))
+    })
+}
+
+/// Starts a thread that may block in the kernel.
+pub(super) fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let builder = std::thread::Builder::new().name("tenure-file-wait".into());
+    let started = builder.stack_size(STACK_SIZE).spawn(work);
+    started.map(drop).map_err(|err| {
+        Error::new(
+            ErrorKind::Backend,
+            "could not start a thread to wait for the lock: raise `ulimit -u`, or the memory limit",
+        )
+        .with_source(err)
     })
 }
 
 /// The thread: waits for the request in its slot, until there was no request for a while.
-fn run_thread(shared: &Arc<Shared>, thread: &Arc<WaiterThread>, lock_path: &LockPath, kind: Kind) {
+fn run_thread(
+    shared: &Arc<Shared>,
+    thread: &Arc<WaiterThread>,
+    lock_path: &LockPath,
+    kind: WaitKind,
+) {
     while let Some(number) = thread.next_waiter() {
-        if let Err(err) = wait_for_lock(shared, thread, lock_path, kind) {
+        let waited = match kind {
+            WaitKind::Exclusive => wait_for_lock(shared, thread, lock_path),
+            _ => wait_beside::wait(shared, thread, lock_path, kind),
+        };
+        if let Err(err) = waited {
             // A waiter that has left does not need the error.
             drop(thread.deliver(number, Err(err)));
         }
@@ -119,102 +137,34 @@ fn run_thread(shared: &Arc<Shared>, thread: &Arc<WaiterThread>, lock_path: &Lock
     thread.fail_waiter();
 }
 
-/// Blocks for the lock and delivers it. Returns when there is no waiter any more.
+/// Blocks for the exclusive lock and delivers it. Returns when there is no waiter any more.
 fn wait_for_lock(
     shared: &Shared,
     thread: &WaiterThread,
     lock_path: &LockPath,
-    kind: Kind,
 ) -> Result<(), Error> {
-    let (mut replacements, mut permit_polls) = (0, 0);
+    let mut replacements = 0;
     loop {
         let (directory, held_locks) = (shared.directory(), shared.hold_count());
         let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
             shared.count_replacement(&mut replacements, lock_path)?;
             continue;
         };
-        thread.state().blocked_on = Some(id);
-        let locked = kind.lock(&file);
-        thread.state().blocked_on = None;
-        locked.map_err(|err| directory.system_error("lock", &lock_path.file, err, held_locks))?;
         let won = WonLock {
             directory: &directory,
             lock_path,
             id,
             held_locks,
         };
-        match deliver(&won, thread, KernelLock::new(file), kind, &mut permit_polls)? {
+        thread
+            .blocked_on(id, &lock_path.path, || Kind::Exclusive.lock(&file))
+            .map_err(|err| won.system_error("lock", err))?;
+        let name = KernelLock::new(file);
+        match deliver_early(&won, thread, Locks { side: None, name })? {
             Delivery::Done => return Ok(()),
             Delivery::LockAgain => {}
+            Delivery::Upgrading => wait_for_turnstile(&won.sides(), thread)?,
             Delivery::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
         }
     }
-}
-
-/// What became of a lock that a thread has won.
-enum Delivery {
-    /// A waiter has the lock, or there is no waiter.
-    Done,
-    /// The waiter left at that moment, or all permits are taken: block for the lock again.
-    LockAgain,
-    /// The lock is on a file that is not at the path any more.
-    FileReplaced,
-}
-
-fn deliver(
-    won: &WonLock<'_>,
-    thread: &WaiterThread,
-    mut lock: KernelLock,
-    kind: Kind,
-    permit_polls: &mut u32,
-) -> Result<Delivery, Error> {
-    let mut state = thread.state();
-    if kind == Kind::Exclusive
-        && let Some(slot) = state.waiting()
-    {
-        // Waking a task takes longer than recording its grant, so the task is woken first, and finds the state
-        // locked for the moment that is left.
-        slot.waker.take().into_iter().for_each(Waker::wake);
-        let request = slot.request.clone();
-        match won.take(&request, lock)? {
-            TakeOutcome::Held(held) => {
-                slot.outcome = Some(Ok(held));
-                return Ok(Delivery::Done);
-            }
-            TakeOutcome::FileReplaced | TakeOutcome::NoPermit { .. } => {
-                return Ok(Delivery::FileReplaced);
-            }
-            TakeOutcome::Reserved(still_locked, _) => lock = still_locked,
-        }
-    }
-    drop(state);
-    while let Some((number, request)) = thread.waiting() {
-        match won.take(&request, lock)? {
-            TakeOutcome::Held(held) => {
-                return Ok(match thread.deliver(number, Ok(held)) {
-                    None => Delivery::Done,
-                    Some(unwanted) => {
-                        unwanted.release(false);
-                        Delivery::LockAgain
-                    }
-                });
-            }
-            TakeOutcome::FileReplaced => return Ok(Delivery::FileReplaced),
-            TakeOutcome::Reserved(still_locked, left) => {
-                lock = still_locked;
-                thread.pause(number, left);
-            }
-            TakeOutcome::NoPermit { .. } => {
-                // The shared lock is released during the pause, or a waiter for a permit would keep out those
-                // who want the name exclusively.
-                let random = Clock::system().random();
-                let interval = Some(PERMIT_POLL_INTERVAL);
-                let pause = pace::next(*permit_polls, random, interval, None);
-                thread.pause(number, pause.unwrap_or(PERMIT_POLL_INTERVAL));
-                *permit_polls += 1;
-                return Ok(Delivery::LockAgain);
-            }
-        }
-    }
-    Ok(Delivery::Done)
 }

@@ -5,26 +5,49 @@
 //! thread that has delivered a lock stays for [`IDLE_THREAD_TIMEOUT`], ready to wait for the same name again.
 
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::io::{self, PipeReader, PipeWriter};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tenure_core::backend::Request;
 use tenure_core::error::Error;
+use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, lock};
 
 use super::directory::{FileId, LockPath};
 use super::errors::closed;
 use super::hold::Held;
-use super::kernel_lock::Kind;
 
 /// How long a thread without work is kept: longer than the gap between two waits for a busy name, and so short that a
 /// quiet program has no idle threads.
 const IDLE_THREAD_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// What a thread waits for, and so where it blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum WaitKind {
+    Exclusive,
+    Shared,
+    Upgradable,
+    Permit,
+}
+
+impl WaitKind {
+    pub(super) fn of(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self::Exclusive,
+            Mode::Upgradable => Self::Upgradable,
+            Mode::Permits { .. } => Self::Permit,
+            // Shared. The driver refuses a mode that our guarantees do not name.
+            _ => Self::Shared,
+        }
+    }
+}
+
 /// All threads of a client that wait or have waited.
 #[derive(Debug, Default)]
-pub(super) struct WaiterThreads(Mutex<HashMap<(String, Kind), Arc<WaiterThread>>>);
+pub(super) struct WaiterThreads(Mutex<HashMap<(String, WaitKind), Arc<WaiterThread>>>);
 
 /// One thread: the slot of its waiter, and how the thread is woken while it is not blocked in the kernel.
 #[derive(Debug, Default)]
@@ -38,8 +61,10 @@ pub(super) struct WaitState {
     slot: Option<WaitSlot>,
     /// Number of the next waiter.
     next: u64,
-    /// The file that the thread is blocked on.
-    pub(super) blocked_on: Option<FileId>,
+    /// The file that the thread is blocked on, and the path that led to it.
+    blocked_on: Option<(FileId, CString)>,
+    /// Closed when the waiter leaves, which wakes a thread that watches pipes.
+    leave: Option<PipeWriter>,
     /// The thread has ended or is about to, and takes no waiter.
     is_closed: bool,
 }
@@ -64,7 +89,11 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         let slot = {
             let mut state = lock(&self.thread.state);
-            state.slot.take_if(|slot| slot.number == self.number)
+            let slot = state.slot.take_if(|slot| slot.number == self.number);
+            if slot.is_some() {
+                state.leave = None;
+            }
+            slot
         };
         self.thread.wake_up.notify_one();
         if let Some(Ok(held)) = slot.and_then(|slot| slot.outcome) {
@@ -79,9 +108,9 @@ impl WaiterThreads {
         &self,
         request: &Arc<Request>,
         lock_path: &LockPath,
-        start: impl FnOnce(Arc<WaiterThread>, Kind) -> Result<(), Error>,
+        start: impl FnOnce(Arc<WaiterThread>, WaitKind) -> Result<(), Error>,
     ) -> Result<Waiter, Error> {
-        let kind = Kind::of(request.mode);
+        let kind = WaitKind::of(request.mode);
         let key = (lock_path.file.clone(), kind);
         let mut threads = lock(&self.0);
         if let Some(thread) = threads.get(&key)
@@ -99,7 +128,7 @@ impl WaiterThreads {
     }
 
     /// Takes `thread` out of the list, so that no waiter enters its slot any more.
-    pub(super) fn remove(&self, lock_path: &LockPath, kind: Kind, thread: &Arc<WaiterThread>) {
+    pub(super) fn remove(&self, lock_path: &LockPath, kind: WaitKind, thread: &Arc<WaiterThread>) {
         let mut threads = lock(&self.0);
         let key = (lock_path.file.clone(), kind);
         if threads.get(&key).is_some_and(|it| Arc::ptr_eq(it, thread)) {
@@ -112,7 +141,11 @@ impl WaiterThreads {
     pub(super) fn close(&self) {
         let threads = std::mem::take(&mut *lock(&self.0));
         for thread in threads.into_values() {
-            lock(&thread.state).is_closed = true;
+            {
+                let mut state = lock(&thread.state);
+                state.is_closed = true;
+                state.leave = None;
+            }
             thread.fail_waiter();
             thread.wake_up.notify_one();
         }
@@ -142,15 +175,34 @@ impl Waiter {
     }
 
     /// Whether the thread is blocked on a file that is not the one at the path.
-    pub(super) fn waits_for_replaced_file(&self, lock_path: &LockPath) -> bool {
-        let blocked_on = lock(&self.thread.state).blocked_on;
-        blocked_on.is_some_and(|id| FileId::at(&lock_path.path).map_or(true, |now| now != id))
+    pub(super) fn waits_for_replaced_file(&self) -> bool {
+        let blocked_on = lock(&self.thread.state).blocked_on.clone();
+        blocked_on.is_some_and(|(id, path)| FileId::at(&path).map_or(true, |now| now != id))
     }
 }
 
 impl WaiterThread {
     pub(super) fn state(&self) -> MutexGuard<'_, WaitState> {
         lock(&self.state)
+    }
+
+    /// Runs `block`, a call that blocks on the file `id` at `path`.
+    pub(super) fn blocked_on<T>(&self, id: FileId, path: &CString, block: impl FnOnce() -> T) -> T {
+        self.state().blocked_on = Some((id, path.clone()));
+        let output = block();
+        self.state().blocked_on = None;
+        output
+    }
+
+    /// A pipe that is closed when the waiter `number` leaves. `None`: the waiter has left.
+    pub(super) fn pipe_of_waiter(&self, number: u64) -> io::Result<Option<PipeReader>> {
+        let (reader, writer) = io::pipe()?;
+        let mut state = self.state();
+        if state.is_closed || state.waiting().is_none_or(|slot| slot.number != number) {
+            return Ok(None);
+        }
+        state.leave = Some(writer);
+        Ok(Some(reader))
     }
 
     /// `None`: the slot is taken, or the thread takes no waiter.

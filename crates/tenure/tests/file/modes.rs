@@ -1,6 +1,5 @@
 //! Shared holds and permits.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +8,9 @@ use tenure::file;
 use tenure::{Error, ErrorKind, Mode};
 
 use crate::support::{
-    Scratch, Taken, block_on, hold, inspect, is_free, name, now, release, request, start_waiting,
-    try_acquire, waiting,
+    Scratch, Taken, block_on, hold, inspect, is_free, name, now, permits, release, request,
+    start_waiting, try_acquire, waiting, with,
 };
-
-fn with(mut request: Request, mode: Mode) -> Request {
-    request.mode = mode;
-    request
-}
-
-fn permits(limit: u32) -> Mode {
-    Mode::Permits {
-        limit: NonZeroU32::new(limit).unwrap(),
-    }
-}
 
 fn shared(backend: &file::Store, mode: Mode) -> Option<Taken> {
     try_acquire(backend, with(request("a"), mode)).unwrap()

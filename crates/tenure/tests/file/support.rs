@@ -1,6 +1,7 @@
 //! A directory of its own for each test, and processes that take locks on command.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use tenure::backend::{Answer, Backend as _, BoxFuture, Grant, Hold, Release, Request};
 use tenure::file;
-use tenure::{Error, Holder, LockName, OwnerId, Status};
+use tenure::{Error, Holder, LockName, Mode, OwnerId, Status};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
@@ -100,6 +101,13 @@ pub(crate) fn try_acquire(backend: &file::Store, request: Request) -> Result<Opt
     Ok(hold(&request, now(backend.acquire(request.clone()))?))
 }
 
+/// The hold of a request that waits.
+pub(crate) fn acquire(backend: &file::Store, request: Request) -> Taken {
+    let request = Arc::new(request);
+    let answer = block_on(backend.acquire(request.clone())).unwrap();
+    hold(&request, answer).unwrap()
+}
+
 /// Acquires a name that is free.
 pub(crate) fn take(backend: &file::Store, text: &str) -> Hold {
     try_acquire(backend, request(text))
@@ -125,6 +133,48 @@ pub(crate) fn release(backend: &file::Store, hold: Hold) {
 
 pub(crate) fn inspect(backend: &file::Store, text: &str) -> Status {
     now(backend.inspect(name(text))).unwrap()
+}
+
+pub(crate) fn permits(limit: u32) -> Mode {
+    Mode::Permits {
+        limit: NonZeroU32::new(limit).unwrap(),
+    }
+}
+
+pub(crate) fn with(mut request: Request, mode: Mode) -> Request {
+    request.mode = mode;
+    request
+}
+
+/// One attempt in that mode.
+pub(crate) fn try_mode(backend: &file::Store, text: &str, mode: Mode) -> Option<Taken> {
+    try_acquire(backend, with(request(text), mode)).unwrap()
+}
+
+/// The request to make `hold` exclusive.
+pub(crate) fn upgrade_of(hold: &Hold, wait: bool) -> Arc<Request> {
+    let mut request = Request::new(hold.name.clone(), hold.owner, hold.ttl);
+    request.wait = wait;
+    Arc::new(request)
+}
+
+/// The token of the exclusive hold; `None`: others hold.
+pub(crate) fn try_upgrade(backend: &file::Store, hold: &Hold) -> Option<u64> {
+    match now(backend.upgrade(hold.clone(), upgrade_of(hold, false))).unwrap() {
+        Answer::Granted(grant) => Some(grant.token),
+        _ => None,
+    }
+}
+
+/// The future of an upgrade that waits, after its first poll.
+pub(crate) fn start_upgrade(
+    backend: &file::Store,
+    hold: &Hold,
+) -> (Arc<Request>, BoxFuture<Result<Answer, Error>>) {
+    let request = upgrade_of(hold, true);
+    let mut future = backend.upgrade(hold.clone(), request.clone());
+    assert!(poll(&mut future).is_pending());
+    (request, future)
 }
 
 /// The future of an acquisition that waits, after its first poll.
@@ -257,6 +307,23 @@ fn child() {
                 Ok(None) => answer("busy".into()),
                 Err(err) => answer(format!("error {err}")),
             },
+            "permits" => {
+                let (limit, text) = text.split_once(' ').unwrap();
+                let mode = permits(limit.parse().unwrap());
+                let taken = try_mode(&backend, text, mode).unwrap();
+                held.push(taken.0);
+                answer("held".into());
+            }
+            "shared" | "permit" | "upgradable" => {
+                let (hold, grant) = acquire(&backend, with(waiting(text), mode_of(verb)));
+                held.push(hold);
+                answer(format!("{}", grant.token));
+            }
+            "upgrade" => {
+                let hold: &Hold = held.last().unwrap();
+                let upgraded = backend.upgrade(hold.clone(), upgrade_of(hold, true));
+                answer(format!("{:?}", block_on(upgraded).unwrap()));
+            }
             "delayed" => {
                 let mut delayed = request(text);
                 delayed.lock_delay = Duration::from_secs(3600);
@@ -264,9 +331,7 @@ fn child() {
                 answer("held".into());
             }
             "lock" => {
-                let request = Arc::new(waiting(text));
-                let answered = block_on(backend.acquire(request.clone())).unwrap();
-                let (hold, grant) = hold(&request, answered).unwrap();
+                let (hold, grant) = acquire(&backend, waiting(text));
                 held.push(hold);
                 answer(format!("{}", grant.token));
             }
@@ -287,9 +352,7 @@ fn child() {
             "count" => {
                 let (n, path) = text.split_once(' ').unwrap();
                 for _ in 0..n.parse::<u32>().unwrap() {
-                    let request = Arc::new(waiting("counter"));
-                    let answered = block_on(backend.acquire(request.clone())).unwrap();
-                    let (hold, _) = hold(&request, answered).unwrap();
+                    let (hold, _) = acquire(&backend, waiting("counter"));
                     add_one(Path::new(path));
                     release(&backend, hold);
                 }
@@ -297,6 +360,16 @@ fn child() {
             }
             other => panic!("what is {other}?"),
         }
+    }
+}
+
+/// The mode that a command of [`child`] names. There is one permit.
+pub(crate) fn mode_of(verb: &str) -> Mode {
+    match verb {
+        "shared" => Mode::Shared,
+        "permit" => permits(1),
+        "upgradable" => Mode::Upgradable,
+        _ => Mode::Exclusive,
     }
 }
 

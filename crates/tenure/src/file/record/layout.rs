@@ -20,6 +20,8 @@ pub(crate) enum State {
     Exclusive,
     /// By the holders in the side files that still live.
     Shared,
+    /// The same, and the upgradable holder is becoming exclusive, unless it has died: nothing else is granted.
+    Upgrading,
 }
 
 /// One slot, without the JSON.
@@ -67,6 +69,7 @@ pub(super) fn encode(head: &Head, json: &[u8]) -> [u8; SLOT_LEN] {
         State::Free => 0,
         State::Exclusive => 1,
         State::Shared => 2,
+        State::Upgrading => 3,
     };
     slot[..8].copy_from_slice(MAGIC);
     let numbers = [
@@ -101,6 +104,7 @@ pub(super) fn decode(slot: &[u8]) -> Option<Head> {
         0 => State::Free,
         1 => State::Exclusive,
         2 => State::Shared,
+        3 => State::Upgrading,
         _ => return None,
     };
     let json_len = usize::try_from(number(8) & 0xffff_ffff)

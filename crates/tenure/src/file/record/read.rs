@@ -191,16 +191,26 @@ impl Contents {
 impl Record {
     /// Turns the record of a dead holder into one of a free name, reserved until `until`.
     pub(crate) fn free_after_death(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
+        self.rewrite(file, |writer| writer.free(file, until, span))
+    }
+
+    /// Writes that the name is held in another way, and grants nothing.
+    pub(crate) fn set_state(&self, file: &File, state: State) -> io::Result<()> {
+        self.rewrite(file, |writer| writer.set_state(file, state))
+    }
+
+    fn rewrite(
+        &self,
+        file: &File,
+        write: impl FnOnce(&mut RecordWriter) -> io::Result<()>,
+    ) -> io::Result<()> {
         let slot = if self.are_both_valid {
             self.slot
         } else {
             1 - self.slot
         };
-        RecordWriter {
-            slot,
-            head: self.head,
-        }
-        .free(file, until, span)?;
+        let head = self.head;
+        write(&mut RecordWriter { slot, head })?;
         // The repaired slot makes the other one look like an anchor, so it has to be one.
         if self.are_both_valid {
             Ok(())

@@ -101,6 +101,13 @@ impl RecordWriter {
         self.put(file, None)
     }
 
+    /// Writes that the name is held in another way, by holders that are named elsewhere.
+    pub(crate) fn set_state(&mut self, file: &File, state: State) -> io::Result<()> {
+        self.head.seq += 1;
+        self.head.state = state;
+        self.put(file, None)
+    }
+
     /// The token that was granted.
     pub(crate) fn token(&self) -> u64 {
         self.head.token

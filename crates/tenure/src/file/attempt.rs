@@ -1,0 +1,107 @@
+//! One attempt to take a name, without waiting.
+
+use std::fs::{File, TryLockError};
+
+use tenure_core::backend::Request;
+use tenure_core::error::Error;
+use tenure_core::options::Mode;
+
+use super::directory::{LockPath, Opened};
+use super::grant::{Locks, TakeOutcome, WonLock};
+use super::hold::Held;
+use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
+use super::record::{self, State};
+use super::side::SideOutcome;
+use super::store::Shared;
+
+/// What came of one attempt on an open file.
+enum Attempt {
+    Held(Box<Held>),
+    /// `is_ambiguous`: it seems that the name will be free in a moment.
+    Taken {
+        is_ambiguous: bool,
+    },
+    FileReplaced,
+}
+
+/// Takes the name if it is free.
+pub(super) fn try_once(
+    shared: &Shared,
+    request: &Request,
+    lock_path: &LockPath,
+) -> Result<Option<Box<Held>>, Error> {
+    let mut replacements = 0;
+    let mut timer = AmbiguityTimer::default();
+    loop {
+        let (directory, held_locks) = (shared.directory(), shared.hold_count());
+        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
+            shared.count_replacement(&mut replacements, lock_path)?;
+            continue;
+        };
+        let won = WonLock {
+            directory: &directory,
+            lock_path,
+            id,
+            held_locks,
+        };
+        match attempt(&won, request, file)? {
+            Attempt::Held(held) => return Ok(Some(held)),
+            Attempt::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
+            // A request that waits need not find out who has the lock.
+            Attempt::Taken { is_ambiguous } => {
+                if request.wait || !is_ambiguous || !timer.pause() {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
+
+fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<Attempt, Error> {
+    let kind = Kind::of(request.mode);
+    let side = match request.mode {
+        Mode::Exclusive => None,
+        mode => match won.sides().lock_free(mode)? {
+            SideOutcome::AllTaken { is_ambiguous } => return Ok(Attempt::Taken { is_ambiguous }),
+            // Asked after the side file was locked: an upgradable holder first says that it is becoming exclusive,
+            // and then looks for locked side files.
+            SideOutcome::Locked(side) => match won.is_upgrading(&file)? {
+                true => {
+                    return Ok(Attempt::Taken {
+                        is_ambiguous: false,
+                    });
+                }
+                false => Some(side),
+            },
+        },
+    };
+    match kind.try_lock(&file) {
+        Ok(()) => {
+            let name = KernelLock::new(file);
+            Ok(match won.take(request, Locks { side, name })? {
+                TakeOutcome::Held(held) => Attempt::Held(held),
+                TakeOutcome::FileReplaced => Attempt::FileReplaced,
+                TakeOutcome::Reserved(..) | TakeOutcome::Upgrading => Attempt::Taken {
+                    is_ambiguous: false,
+                },
+            })
+        }
+        Err(TryLockError::WouldBlock) => Ok(Attempt::Taken {
+            is_ambiguous: !request.wait && is_ambiguous(&file, kind),
+        }),
+        Err(TryLockError::Error(err)) => Err(won.system_error("lock", err)),
+    }
+}
+
+/// Whether `file`, whose kernel lock is taken, has a record that does not say who has the lock.
+fn is_ambiguous(file: &File, wanted: Kind) -> bool {
+    let state = record::read(file)
+        .ok()
+        .and_then(|contents| contents.head().map(|head| head.state));
+    match state {
+        Some(State::Exclusive) => false,
+        // Shared holders are why the lock cannot be had exclusively.
+        Some(State::Shared | State::Upgrading) => wanted == Kind::Shared,
+        Some(State::Free) | None => true,
+    }
+}
