@@ -5,7 +5,12 @@ use sha2::{Digest as _, Sha256};
 /// The first eight bytes of the SHA-256 of the name, big-endian, as the server's `bigint`. Locks of sessions and locks of
 /// transactions have the same key, so that they exclude each other.
 pub(crate) fn bigint(name: &str) -> i64 {
-    let digest: [u8; 32] = Sha256::digest(name.as_bytes()).into();
+    bigint_of(name.as_bytes())
+}
+
+/// The same of any bytes.
+pub(crate) fn bigint_of(bytes: &[u8]) -> i64 {
+    let digest: [u8; 32] = Sha256::digest(bytes).into();
     let [a, b, c, d, e, f, g, h, ..] = digest;
     i64::from_be_bytes([a, b, c, d, e, f, g, h])
 }

@@ -1,13 +1,16 @@
 //! One acquisition, from the first request to the answer.
 
-use tenure_core::backend::{Answer, Hold, Release, Request};
+use std::sync::Arc;
+
+use tenure_core::backend::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::error::Error;
+use tenure_core::options::Mode;
 
 use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
 
 use super::names::Format;
 use super::release::release;
-use super::requests::LockReply;
+use super::requests::{AllReply, LockReply};
 use super::store::Store;
 
 pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, Error> {
@@ -31,6 +34,29 @@ pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, 
             .await
         }
     }
+}
+
+/// Acquires several names with one transaction, all or none.
+pub(super) async fn acquire_all(
+    store: &Store,
+    requests: &[Arc<Request>],
+) -> Result<AllAnswer, Error> {
+    let _acquisition = store.acquisitions.enter();
+    let is_simple = |request: &Arc<Request>| request.mode == Mode::Exclusive;
+    // ShedLock's table has its own statements, which other programs expect one by one.
+    if store.settings.format == Format::ShedLock || !requests.iter().all(is_simple) {
+        return Ok(AllAnswer::OneByOne);
+    }
+    let granted = match store.requests.acquire_all(requests).await? {
+        AllReply::Granted(granted) => granted,
+        AllReply::Busy(position) => return Ok(AllAnswer::Busy(position)),
+    };
+    let mut grants = Vec::with_capacity(granted.len());
+    for (request, (grant, entry)) in requests.iter().zip(granted) {
+        store.holds.insert(request.owner, entry);
+        grants.push(grant);
+    }
+    Ok(AllAnswer::Granted(grants))
 }
 
 /// One acquisition, as the loop of a waiter needs it.

@@ -140,10 +140,10 @@ const SERVER: &[Meaning] = &[
 fn grant(format: Format, kind: Kind) -> &'static str {
     match (format, kind) {
         (Format::Tenure, Kind::Postgres) => {
-            "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"; GRANT SELECT, INSERT, UPDATE, DELETE ON {table}_waiters TO \"{user}\""
+            "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\"; GRANT SELECT, INSERT, UPDATE, DELETE ON {table}_waiters TO \"{user}\"; the same on {table}_modes"
         }
         (Format::Tenure, Kind::MySql) => {
-            "GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}_waiters TO '{user}'@'%'"
+            "GRANT SELECT, INSERT, UPDATE ON `{database}`.{table} TO '{user}'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `{database}`.{table}_waiters TO '{user}'@'%'; the same on {table}_modes"
         }
         (Format::ShedLock, Kind::Postgres) => {
             "GRANT SELECT, INSERT, UPDATE ON {table} TO \"{user}\""
@@ -161,7 +161,7 @@ fn name_of_server_table(settings: &Settings, server: &Server, word: &str) -> Opt
     match word {
         "table" => Some(table.to_owned()),
         "or_waiters" => Some(match settings.format {
-            Format::Tenure => format!(" (or {table}_waiters)"),
+            Format::Tenure => format!(" (or {table}_waiters or {table}_modes)"),
             Format::ShedLock => String::new(),
         }),
         "make_it" => Some(make_it(settings)),
@@ -285,7 +285,7 @@ mod tests {
             }
             assert_eq!(
                 name_of_server_table(&settings, &server, "grant").unwrap(),
-                "GRANT SELECT, INSERT, UPDATE ON `jobs`.tenure_locks TO 'me'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `jobs`.tenure_locks_waiters TO 'me'@'%'"
+                "GRANT SELECT, INSERT, UPDATE ON `jobs`.tenure_locks TO 'me'@'%'; GRANT SELECT, INSERT, UPDATE, DELETE ON `jobs`.tenure_locks_waiters TO 'me'@'%'; the same on tenure_locks_modes"
             );
         }
         #[cfg(feature = "sqlite")]

@@ -144,13 +144,16 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.setting = setting(of);
     guarantees.min_hold = true;
     guarantees.lock_delay = !of.is_shedlock;
+    guarantees.shared = !of.is_shedlock;
+    guarantees.upgradable = !of.is_shedlock;
+    guarantees.permits = !of.is_shedlock;
     (guarantees.why_not, guarantees.token) = match of.is_shedlock {
         true => (
             "ShedLock's table has a row for each name, with one holder and no room for more",
             "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",
         ),
         false => (
-            "the row of a name has one holder",
+            "",
             "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back",
         ),
     };

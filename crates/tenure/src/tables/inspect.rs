@@ -12,14 +12,18 @@ use tenure_core::support::HolderRecord;
 
 use crate::database::Row;
 
+use super::errors;
 use super::guarantees::Durability;
+use super::mode::parse_mode;
 use super::names::{Format, decoded};
 use super::requests::{number, text, time_left};
 use super::server_info::ServerInfo;
+use super::sql::modes::SEVERAL;
 use super::store::Store;
 
-/// One row of the table of locks, from its second column on.
+/// One row of the table of locks, from its second column on, or of the table of modes, from its third column on.
 struct LockRow {
+    mode: Mode,
     owner: String,
     token: u64,
     left: Duration,
@@ -30,26 +34,42 @@ struct LockRow {
 
 impl LockRow {
     fn read(row: &Row) -> Result<Self, Error> {
+        Self::read_from(row, 1, Mode::Exclusive)
+    }
+
+    /// Of a holder beside others.
+    fn read_beside(row: &Row) -> Result<Self, Error> {
+        let (mode, _) = parse_mode(text(row, 1)?).ok_or_else(errors::unexpected_reply)?;
+        Self::read_from(row, 2, mode)
+    }
+
+    fn read_from(row: &Row, at: usize, mode: Mode) -> Result<Self, Error> {
         Ok(Self {
-            owner: text(row, 1)?.to_owned(),
-            token: u64::try_from(number(row, 2)?).unwrap_or(0),
-            left: time_left(number(row, 3)?),
-            since: number(row, 4)?,
-            delay: number(row, 5)?,
-            holder: text(row, 6)?.to_owned(),
+            mode,
+            owner: text(row, at)?.to_owned(),
+            token: u64::try_from(number(row, at + 1)?).unwrap_or(0),
+            left: time_left(number(row, at + 2)?),
+            since: number(row, at + 3)?,
+            delay: number(row, at + 4)?,
+            holder: text(row, at + 5)?.to_owned(),
         })
     }
 
     fn add_to(self, status: &mut Status) {
+        if self.owner == SEVERAL {
+            // The holders have rows of their own.
+            return;
+        }
         // What comes after the lease is `lock_delay`.
         let lease = self.left.saturating_sub(time_left(self.delay));
-        if self.owner.is_empty() || lease.is_zero() {
-            status.reserved = Some(self.left).filter(|left| !left.is_zero());
+        if self.owner.is_empty() || self.owner.starts_with('-') || lease.is_zero() {
+            let reserved = Some(self.left).filter(|left| !left.is_zero());
+            status.reserved = status.reserved.max(reserved);
             return;
         }
         let mut holder = holder_of(&self.holder);
         holder.since = server_time(self.since);
-        let info = HoldInfo::new(holder, Mode::Exclusive, Some(self.token), Some(lease));
+        let info = HoldInfo::new(holder, self.mode, Some(self.token), Some(lease));
         status.holds.push(info);
     }
 }
@@ -98,6 +118,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     for row in &rows {
         match text(row, 0)? {
             "L" => LockRow::read(row)?.add_to(&mut status),
+            "M" => LockRow::read_beside(row)?.add_to(&mut status),
             _ => queue.push(holder_of(text(row, 1)?)),
         }
     }
@@ -122,7 +143,11 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
                 queue.push(holder_of(text(row, 1)?));
             }
             Format::Tenure => {
-                LockRow::read(row)?.add_to(status);
+                let lock_row = match row.len() {
+                    7 => LockRow::read(row),
+                    _ => LockRow::read_beside(row),
+                };
+                lock_row?.add_to(status);
                 status.queue.get_or_insert_default();
             }
             Format::ShedLock => add_shedlock_row(row, status)?,

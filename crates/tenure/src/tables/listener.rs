@@ -131,6 +131,12 @@ impl Listener {
             Some(("free", digest)) => self
                 .waiters
                 .notify_matching(|_, topic| (topic == digest).then_some(WakeUp::Freed)),
+            Some(("granted", owner)) if !owner.is_empty() => {
+                self.waiters.notify_matching(|id, _| {
+                    let is_granted = id.to_hex().starts_with(owner);
+                    is_granted.then_some(WakeUp::AskAgain)
+                })
+            }
             Some(("first", owner)) if !owner.is_empty() => self.waiters.notify_matching(|id, _| {
                 let is_first = id.to_hex().starts_with(owner);
                 is_first.then_some(WakeUp::First)

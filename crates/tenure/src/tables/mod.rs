@@ -9,7 +9,8 @@
 //! # Reading order
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
 //! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::lease_store` waits) ·
-//! `requests` (one function for each request) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! `requests` (one function for each request) · `step`, `mode_requests` and `upgrade` (holders beside each other, by the
+//! lock table of the kernel; `mode`, `sql/modes`) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
 
@@ -24,6 +25,8 @@ mod init;
 mod inspect;
 #[cfg(feature = "postgres")]
 mod listener;
+mod mode;
+mod mode_requests;
 mod names;
 mod pool;
 mod release;
@@ -32,16 +35,21 @@ mod requests;
 mod server_info;
 mod settings;
 mod sql;
+mod step;
 mod store;
 mod subscribe;
+mod upgrade;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request};
+use tenure_core::backend::{
+    AllAnswer, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request,
+};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 
 use crate::capabilities::stores_with;
 
@@ -61,6 +69,19 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn acquire_all(self: Arc<Self>, requests: Vec<Arc<Request>>) -> Result<AllAnswer, Error> {
+        acquire::acquire_all(&self, &requests).await
+    }
+
+    async fn upgrade(self: Arc<Self>, hold: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        drop(hold);
+        upgrade::upgrade(&self, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {

@@ -29,6 +29,9 @@ const MAX_BACKOFF_STEPS: u32 = 4;
 /// A request waits for a connection for this many times the limit of an answer: all requests before it may be slow.
 const PERMIT_TIMEOUTS: u32 = 10;
 
+/// Makes the second statement of a transaction of the rows that the first one returned.
+pub(super) type Decide<'a> = dyn Fn(&[Row]) -> Result<Statement, Error> + Sync + 'a;
+
 /// The answer to one statement.
 #[derive(Debug)]
 pub(super) struct Reply {
@@ -145,10 +148,21 @@ impl Pool {
         statement: Statement,
         stop: &Flag,
     ) -> Result<Reply, Error> {
+        self.ask_twice(statement, stop, None).await
+    }
+
+    /// The same; `decide` makes a second statement of the rows, which ends the transaction that the first one began. The
+    /// reply has the rows of the first statement.
+    pub(super) async fn ask_twice(
+        &self,
+        statement: Statement,
+        stop: &Flag,
+        decide: Option<&Decide<'_>>,
+    ) -> Result<Reply, Error> {
         let retry_until = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
-            let (error, is_fresh) = match self.ask_once(&statement, stop).await {
+            let (error, is_fresh) = match self.ask_once(&statement, stop, decide).await {
                 Ok(reply) => {
                     return Ok(Reply {
                         is_repeated: broken.is_some(),
@@ -188,7 +202,12 @@ impl Pool {
         Err(errors::unexpected_reply())
     }
 
-    async fn ask_once(&self, statement: &Statement, stop: &Flag) -> Result<Reply, NoReply> {
+    async fn ask_once(
+        &self,
+        statement: &Statement,
+        stop: &Flag,
+        decide: Option<&Decide<'_>>,
+    ) -> Result<Reply, NoReply> {
         if self.runtime.is_gone() {
             return Err(NoReply::NotSent(Error::new(
                 ErrorKind::Closed,
@@ -204,7 +223,17 @@ impl Pool {
         };
         let sent = self.clock.now();
         let run = connection.run(statement);
-        let answer = within(self.settings.timeout, &self.clock, run).await;
+        let mut answer = within(self.settings.timeout, &self.clock, run).await;
+        if let (Ok(rows), Some(decide)) = (&answer, decide) {
+            answer = match decide(rows) {
+                Ok(second) => {
+                    let run = connection.run(&second);
+                    let ended = within(self.settings.timeout, &self.clock, run).await;
+                    ended.and(answer)
+                }
+                Err(err) => Err(RequestError::Explained(err)),
+            };
+        }
         let file = connection.file;
         #[cfg(feature = "sqlite")]
         if !self.is_current(&connection).map_err(NoReply::NotSent)? {

@@ -1,22 +1,43 @@
 //! Renewal of many holds.
 
 use tenure_core::backend::{Hold, Renewal};
+use tenure_core::options::Mode;
 
+use super::requests::HeldEntry;
 use super::store::Store;
 
 /// Holds that are renewed by one request.
 const MAX_BATCH: usize = 200;
 
-/// Renews in batches, one after the other.
+/// Renews in batches, one after the other. Holds that may be beside others are in batches of their own.
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
-    let mut renewals = Vec::with_capacity(holds.len());
-    for batch in holds.chunks(MAX_BATCH) {
-        let entry = |hold: &Hold| (hold.clone(), store.holds.get(hold.owner));
-        let batch: Vec<_> = batch.iter().map(entry).collect();
-        match store.requests.renew(&batch).await {
-            Ok(some) => renewals.extend(some),
-            Err(err) => renewals.extend(batch.iter().map(|_| Renewal::Unknown(err.clone()))),
+    let entries = holds.iter().map(|hold| store.holds.get(hold.owner));
+    let holds: Vec<_> = holds.iter().cloned().zip(entries).collect();
+    let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
+    for wants_beside in [false, true] {
+        let places: Vec<_> = (0..holds.len())
+            .filter(|at| is_beside_others(&holds[*at]) == wants_beside)
+            .collect();
+        for places in places.chunks(MAX_BATCH) {
+            let batch: Vec<_> = places.iter().map(|at| holds[*at].clone()).collect();
+            let answer = match wants_beside {
+                false => store.requests.renew(&batch).await,
+                true => store.requests.renew_beside(&batch).await,
+            };
+            let some = answer.unwrap_or_else(|err| {
+                let unknown = |_| Renewal::Unknown(err.clone());
+                batch.iter().map(unknown).collect()
+            });
+            for (at, renewal) in places.iter().zip(some) {
+                renewals[*at] = Some(renewal);
+            }
         }
     }
-    renewals
+    let all = renewals.into_iter();
+    all.map(|renewal| renewal.expect("each hold is in one batch"))
+        .collect()
+}
+
+fn is_beside_others((hold, entry): &(Hold, Option<HeldEntry>)) -> bool {
+    hold.mode != Mode::Exclusive || entry.as_ref().is_some_and(|entry| entry.is_beside_others)
 }

@@ -9,6 +9,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
@@ -19,10 +20,12 @@ use crate::lease_store::{QueuePosition, waiter_ttl};
 use super::errors;
 use super::file_id::FileId;
 use super::names::{Format, encoded};
-use super::pool::{Pool, Reply};
+use super::pool::{Decide, Pool, Reply};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::sql::Statement;
+use super::sql::modes::SEVERAL;
 use super::sql::{self, Dialect, ReplyKind, shedlock};
+use super::step::{Operation, Outcome};
 
 /// The requests of one client, in the format of its table.
 pub(super) struct Requests {
@@ -32,7 +35,7 @@ pub(super) struct Requests {
     /// Statements on ShedLock's table.
     shedlock: shedlock::Statements,
     pub(super) pool: Arc<Pool>,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// The name of this host, as the driver has it: known with the first request.
     host: OnceLock<String>,
 }
@@ -43,10 +46,12 @@ pub(super) struct HeldEntry {
     pub(super) name: LockName,
     /// In µs; ShedLock's table has no column for it.
     min_hold: u64,
+    /// Whether it may be a hold beside others: it was acquired as one, or has become shared.
+    pub(super) is_beside_others: bool,
     /// What `locked_by` says, in ShedLock's table.
     locked_by: String,
     /// The file that granted the hold.
-    file: Option<FileId>,
+    pub(super) file: Option<FileId>,
 }
 
 /// The reply to a request for the lock.
@@ -56,8 +61,16 @@ pub(super) enum LockReply {
     Taken(QueuePosition),
 }
 
+/// The reply to a request for several names.
+pub(super) enum AllReply {
+    /// In the order of the requests.
+    Granted(Vec<(Grant, HeldEntry)>),
+    /// The name at this position is not free. Nothing was taken.
+    Busy(usize),
+}
+
 /// In µs, so that nothing ends before it was asked to.
-fn micros(duration: Duration) -> u64 {
+pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
@@ -107,12 +120,12 @@ impl Requests {
     }
 
     /// A name as it stands in the table.
-    fn encode(&self, name: &LockName) -> String {
+    pub(super) fn encode(&self, name: &LockName) -> String {
         encoded(self.format, name.as_str())
     }
 
     /// The lease that is granted: in whole µs here, and in whole ms where ShedLock's columns have those.
-    fn lease(&self, ttl: Duration) -> Duration {
+    pub(super) fn lease(&self, ttl: Duration) -> Duration {
         match self.format {
             Format::Tenure => {
                 Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
@@ -124,7 +137,7 @@ impl Requests {
     }
 
     /// The lease as it is written: a clock that knows ms may be behind by one.
-    fn written_lease(&self, ttl: Duration) -> u64 {
+    pub(super) fn written_lease(&self, ttl: Duration) -> u64 {
         let is_coarse = match self.own.dialect {
             #[cfg(feature = "sqlite")]
             Dialect::Sqlite => true,
@@ -166,6 +179,9 @@ impl Requests {
     /// Takes a name that is free and that nobody waits for, and no place in the queue.
     /// May be repeated for the same owner at any time.
     pub(super) async fn acquire(&self, request: &Request) -> Result<LockReply, Error> {
+        if request.mode != Mode::Exclusive {
+            return self.acquire_beside(request, false).await;
+        }
         let (statement, own) = match self.format {
             Format::Tenure => {
                 let lock_request = self.lock_request(request);
@@ -203,10 +219,66 @@ impl Requests {
         })
     }
 
-    fn granted(&self, request: &Request, reply: &Reply, token: u64) -> LockReply {
+    /// Takes all these names if each is free and has no waiters. Two round trips and one commit.
+    pub(super) async fn acquire_all(&self, requests: &[Arc<Request>]) -> Result<AllReply, Error> {
+        let mut order: Vec<_> = (0..requests.len()).collect();
+        // All clients lock the rows in this order.
+        order.sort_by_cached_key(|position| self.encode(&requests[*position].name));
+        let written = order.iter().map(|at| self.lock_request(&requests[*at]));
+        let written: Vec<_> = written.collect();
+        let decide = |rows: &[Row]| {
+            let is_kept = self.taken(rows, &written)?.iter().all(Option::is_some);
+            Ok(self.own.end_together(is_kept))
+        };
+        let first = self.own.acquire_together(&written);
+        let (stop, decide) = (&requests[0].stop, Some(&decide as &Decide<'_>));
+        let reply = self.pool.ask_twice(first, stop, decide).await?;
+        let mut granted = Vec::new();
+        for (position, token) in order.iter().zip(self.taken(&reply.rows, &written)?) {
+            let Some(token) = token else {
+                return Ok(AllReply::Busy(*position));
+            };
+            let request = &requests[*position];
+            if let LockReply::Granted(grant, entry) = self.granted(request, &reply, token) {
+                granted.push((*position, grant, entry));
+            }
+        }
+        granted.sort_by_key(|(position, ..)| *position);
+        let granted = granted.into_iter().map(|(_, grant, entry)| (grant, entry));
+        Ok(AllReply::Granted(granted.collect()))
+    }
+
+    /// The token of each name that was taken, in the order of the requests.
+    fn taken(&self, rows: &[Row], written: &[sql::LockRequest]) -> Result<Vec<Option<u64>>, Error> {
+        let mut tokens = vec![None; written.len()];
+        for (number, row) in rows.iter().enumerate() {
+            let (position, token) = match self.own.dialect {
+                #[cfg(feature = "mysql")]
+                Dialect::MySql { .. } => {
+                    let own = written.get(number).map(|it| it.owner.as_str());
+                    match own == Some(text(row, 0)?) {
+                        true => (number, token(row, 1)?),
+                        false => continue,
+                    }
+                }
+                #[cfg(any(feature = "sqlite", feature = "postgres"))]
+                _ => {
+                    let _ = number;
+                    let position = usize::try_from(token(row, 1)?);
+                    (position.unwrap_or(usize::MAX), token(row, 0)?)
+                }
+            };
+            let slot = tokens.get_mut(position);
+            *slot.ok_or_else(errors::unexpected_reply)? = Some(token);
+        }
+        Ok(tokens)
+    }
+
+    pub(super) fn granted(&self, request: &Request, reply: &Reply, token: u64) -> LockReply {
         let entry = HeldEntry {
             name: request.name.clone(),
             min_hold: micros(request.min_hold),
+            is_beside_others: request.mode != Mode::Exclusive,
             locked_by: match self.format {
                 Format::Tenure => String::new(),
                 Format::ShedLock => self.locked_by(request),
@@ -221,6 +293,9 @@ impl Requests {
 
     /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
     pub(super) async fn enqueue(&self, request: &Request) -> Result<LockReply, Error> {
+        if request.mode != Mode::Exclusive {
+            return self.acquire_beside(request, true).await;
+        }
         let lock_request = self.lock_request(request);
         let statement = self.own.enqueue(&lock_request);
         let reply = self.pool.ask_unless(statement, &request.stop).await?;
@@ -244,6 +319,9 @@ impl Requests {
         &self,
         request: &Request,
     ) -> Result<Option<QueuePosition>, Error> {
+        if request.mode != Mode::Exclusive {
+            return self.look(request, request.mode).await;
+        }
         let name = self.encode(&request.name);
         let reply = self.pool.ask(match self.format {
             Format::Tenure => self.own.read_queue(&name, &request.owner.to_hex()),
@@ -265,7 +343,8 @@ impl Requests {
         }))
     }
 
-    /// Renews these holds with one request. The entry is `None` where nothing is remembered of a hold.
+    /// Renews these holds with one request. The entry is `None` where nothing is remembered of a hold. Holds that may be
+    /// beside others are renewed by [`renew_beside`](Self::renew_beside).
     pub(super) async fn renew(
         &self,
         holds: &[(Hold, Option<HeldEntry>)],
@@ -325,9 +404,12 @@ impl Requests {
         if self.pool.is_file_gone(entry.map(|entry| entry.file))? {
             return Ok(Release::NotHeld);
         }
+        if hold.mode != Mode::Exclusive || entry.is_some_and(|entry| entry.is_beside_others) {
+            return self.release_beside(hold).await;
+        }
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = match (self.format, entry) {
-            (Format::Tenure, None) => return self.dequeue(&name, &owner, hold.unclean).await,
+            (Format::Tenure, None) => return self.dequeue(hold).await,
             (Format::Tenure, Some(_)) => self.own.release(&name, &owner, hold.unclean),
             (Format::ShedLock, Some(entry)) => {
                 self.shedlock
@@ -344,26 +426,42 @@ impl Requests {
         released(has_changed(reply_kind, &reply)?, reply.is_repeated)
     }
 
-    async fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Result<Release, Error> {
-        let statement = self.own.dequeue(name, owner, unclean);
+    async fn dequeue(&self, hold: &Hold) -> Result<Release, Error> {
+        let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
+        let statement = self.own.dequeue(&name, &owner, hold.unclean);
         let reply = self.pool.ask(statement).await?;
-        let was_held = match reply.rows.first() {
-            Some(row) => text(row, 0)? == owner && number(row, 1)? > 0,
-            None => false,
-        };
+        let (mut was_held, mut are_beside) = (false, false);
+        if let Some(row) = reply.rows.first() {
+            let (holder, is_live) = (text(row, 0)?, number(row, 1)? > 0);
+            was_held = holder == owner && is_live;
+            are_beside = holder == SEVERAL && is_live;
+        }
+        if are_beside {
+            // Waiters behind this one may go with the holders. Without an answer they find that out themselves.
+            let _ = self.step(&hold.name, "release", &Operation::Serve).await;
+        }
         released(was_held, reply.is_repeated)
     }
 
     /// Ends the hold with that token. `false`: there is none.
-    pub(super) async fn break_hold(&self, name: &LockName, token: u64) -> Result<bool, Error> {
-        let name = self.encode(name);
+    pub(super) async fn break_hold(&self, lock_name: &LockName, token: u64) -> Result<bool, Error> {
+        let name = self.encode(lock_name);
         let statement = match self.format {
             Format::Tenure => self.own.break_lock(&name, token),
             Format::ShedLock => self.shedlock.break_lock(&name, token),
         };
         let reply_kind = statement.reply_kind;
         let reply = self.pool.ask(statement).await?;
-        match (has_changed(reply_kind, &reply)?, reply.is_repeated) {
+        let (mut is_broken, mut is_repeated) =
+            (has_changed(reply_kind, &reply)?, reply.is_repeated);
+        if !is_broken && self.format == Format::Tenure {
+            // The hold may be one beside others.
+            let operation = Operation::Break { token };
+            let (outcome, reply) = self.step(lock_name, "break", &operation).await?;
+            is_broken = outcome == Outcome::Done;
+            is_repeated |= reply.is_repeated;
+        }
+        match (is_broken, is_repeated) {
             (false, true) => Err(Error::new(
                 ErrorKind::Indeterminate,
                 "the connection broke; it was ended just then, or had ended before",
@@ -413,7 +511,7 @@ fn locked_by(host: &str, owner: OwnerId) -> String {
     format!("{host}:{}", owner.to_hex())
 }
 
-fn released(was_held: bool, is_repeated: bool) -> Result<Release, Error> {
+pub(super) fn released(was_held: bool, is_repeated: bool) -> Result<Release, Error> {
     match (was_held, is_repeated) {
         (true, _) => Ok(Release::Released),
         (false, false) => Ok(Release::NotHeld),

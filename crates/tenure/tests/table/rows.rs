@@ -1,6 +1,10 @@
 //! How names and holds stand in the tables, by the published format.
 
-use crate::support::{Db, TTL, connect, shared, soon, take};
+use std::time::Duration;
+
+use tenure::Renew;
+
+use crate::support::{Db, TTL, connect, name, shared, soon, take};
 
 /// A text as a literal of hexadecimal digits, and a column as such digits.
 fn hex(db: &Db, column: &str) -> String {
@@ -79,5 +83,24 @@ async fn a_hold_stands_as_published() {
         ));
         let expected = ["", "0", ""].map(|cell| Some(cell.to_owned()));
         assert_eq!(row, [expected]);
+    }
+}
+
+/// The row of a hold that has run out reserves the name for the `lock_delay`. The release by a dropped guard, which comes
+/// late, must not free the name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_guard_of_a_lost_hold_leaves_its_lock_delay() {
+    for db in shared().await {
+        let name = name("dropped");
+        let (client, other) = (connect(&db.url()).await, connect(&db.url()).await);
+        let lock = client.lock(&name).ttl(TTL).renew(Renew::Never);
+        let lock = lock.lock_delay(Duration::from_secs(3_600));
+        let guard = soon(lock.acquire()).await.unwrap();
+        soon(guard.lost()).await;
+        drop(guard);
+        // Returns after the release was sent and answered.
+        soon(client.close()).await;
+        let tried = soon(other.lock(&name).ttl(TTL).try_acquire()).await;
+        assert!(tried.unwrap().is_none(), "the name is free");
     }
 }

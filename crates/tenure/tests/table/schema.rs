@@ -13,13 +13,15 @@ use tenure_testkit::sqlite::DatabaseFile;
 async fn tables_are_made_once_and_only_when_asked_for() {
     for db in Db::servers() {
         let made = db.init().await;
-        assert_eq!(made, ["table tenure_locks", "table tenure_locks_waiters"]);
+        let tables = ["tenure_locks", "tenure_locks_waiters", "tenure_locks_modes"];
+        assert_eq!(made, tables.map(|table| format!("table {table}")));
         assert_eq!(db.init().await, [""; 0]);
         let client = connect(&format!("{}&table=others", db.url())).await;
         let outcome = soon(client.lock("x").acquire()).await;
         assert_says(outcome, ErrorKind::Denied, &["others"]);
         let made = soon(client.init()).await.unwrap();
-        assert_eq!(made, ["table others", "table others_waiters"]);
+        let tables = ["others", "others_waiters", "others_modes"];
+        assert_eq!(made, tables.map(|table| format!("table {table}")));
         // Two tables, two locks.
         let first = take(&client, "x", TTL).await;
         let second = take(&connect(&db.url()).await, "x", TTL).await;
@@ -32,7 +34,11 @@ async fn tables_are_made_once_and_only_when_asked_for() {
 async fn a_file_and_its_tables_are_made_when_they_are_needed() {
     let file = DatabaseFile::new();
     let shown = format!("file {}", file.path().display());
-    let tables = ["table tenure_locks", "table tenure_locks_waiters"];
+    let tables = [
+        "table tenure_locks",
+        "table tenure_locks_waiters",
+        "table tenure_locks_modes",
+    ];
     let client = connect(&file.url()).await;
     let made = soon(client.init()).await.unwrap();
     assert_eq!(made, [&[shown.as_str()][..], &tables].concat());
@@ -135,11 +141,12 @@ async fn the_statements_of_the_page_make_the_tables() {
         let schema = schema
             .replace("{locks}", "tenure_locks")
             .replace("{waiters}", "tenure_locks_waiters")
+            .replace("{modes}", "tenure_locks_modes")
             .replace("{index}", "tenure_locks_queue");
         assert!(page.contains(&schema));
         db.rows(&schema);
         if let Db::Postgres(..) = db {
-            db.rows("ALTER TABLE tenure_locks OWNER TO tenure; ALTER TABLE tenure_locks_waiters OWNER TO tenure");
+            db.rows("ALTER TABLE tenure_locks OWNER TO tenure; ALTER TABLE tenure_locks_waiters OWNER TO tenure; ALTER TABLE tenure_locks_modes OWNER TO tenure");
         }
         assert_eq!(db.init().await, [""; 0]);
         let client = connect(&db.url()).await;

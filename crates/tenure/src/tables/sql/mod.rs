@@ -8,8 +8,10 @@
 //!
 //! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
+pub(super) mod modes;
 pub(super) mod schema;
 pub(super) mod shedlock;
+mod together;
 
 #[cfg(feature = "mysql")]
 use crate::database::hex;
@@ -119,6 +121,7 @@ pub(crate) struct Statements {
     /// The tables, quoted.
     pub(crate) locks: String,
     pub(crate) waiters: String,
+    pub(crate) modes: String,
     /// As in the URL.
     #[cfg(feature = "postgres")]
     pub(crate) table: String,
@@ -235,6 +238,7 @@ impl Statements {
             dialect,
             locks: dialect.quoted(table),
             waiters: dialect.quoted(&format!("{table}_waiters")),
+            modes: dialect.quoted(&format!("{table}_modes")),
             #[cfg(feature = "postgres")]
             table: table.to_owned(),
         }
@@ -340,32 +344,43 @@ impl Statements {
     /// keeps it.
     fn enter_queue(&self, request: &LockRequest, name: &str, holder: &str) -> Vec<String> {
         let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
-        let (locks, waiters) = (&self.locks, &self.waiters);
-        let row = format!(
-            "{locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
-        );
-        let dead = format!("DELETE FROM {waiters} WHERE name={name} AND until<={now}");
+        let waiters = &self.waiters;
+        let mut steps = vec![self.make_row(name)];
+        #[cfg(any(feature = "sqlite", feature = "postgres"))]
+        steps.extend(self.lock_row(name));
+        steps.push(format!(
+            "DELETE FROM {waiters} WHERE name={name} AND until<={now}"
+        ));
+        steps.push(self.keep_waiter(name, owner, &format!("{now}+{ttl}"), holder));
+        steps
+    }
+
+    /// Takes a place in the queue, or keeps it until that time.
+    fn keep_waiter(&self, name: &str, owner: &str, until: &str, holder: &str) -> String {
+        let waiters = &self.waiters;
         let enter = format!(
-            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{now}+{ttl},{holder})"
+            "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{until},{holder})"
+        );
+        match self.dialect {
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { .. } => format!("{enter}ON DUPLICATE KEY UPDATE until={until}"),
+            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            _ => format!("{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"),
+        }
+    }
+
+    /// Makes the row of the name if it is missing.
+    fn make_row(&self, name: &str) -> String {
+        let locks = &self.locks;
+        let insert = format!(
+            "INSERT INTO {locks}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'',0,0,0,0,0,'',0)"
         );
         match self.dialect {
             // The update locks the row for writing at once; INSERT IGNORE would lock it for reading first.
             #[cfg(feature = "mysql")]
-            Dialect::MySql { .. } => vec![
-                format!("INSERT INTO {row}ON DUPLICATE KEY UPDATE name=name"),
-                dead,
-                format!("{enter}ON DUPLICATE KEY UPDATE until={now}+{ttl}"),
-            ],
+            Dialect::MySql { .. } => format!("{insert}ON DUPLICATE KEY UPDATE name=name"),
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
-            _ => {
-                let mut steps = vec![format!("INSERT INTO {row}ON CONFLICT(name)DO NOTHING")];
-                steps.extend(self.lock_row(name));
-                steps.push(dead);
-                steps.push(format!(
-                    "{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"
-                ));
-                steps
-            }
+            _ => format!("{insert}ON CONFLICT(name)DO NOTHING"),
         }
     }
 
@@ -415,7 +430,8 @@ impl Statements {
     }
 
     pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
-        self.finish("break", name, &format!("token={token} AND owner<>''"), true)
+        let which = format!("token={token} AND owner NOT IN('','*')");
+        self.finish("break", name, &which, true)
     }
 
     /// Releases the hold, or leaves the queue, whichever the owner has.
@@ -439,13 +455,7 @@ impl Statements {
             self.count_queue(&literal),
         ];
         steps.extend(self.tell_first(&literal, ""));
-        #[cfg(feature = "postgres")]
-        if self.dialect.is_postgres() {
-            let digest = digest(&self.table, name);
-            steps.push(format!(
-                "SELECT pg_notify('tenure','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
-            ));
-        }
+        steps.extend(self.tell_free(name));
         self.transaction("release", &steps).urgent()
     }
 
@@ -485,18 +495,19 @@ impl Statements {
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
-    /// Everything about a name: `['L', owner, token, µs until the lease ends, since, delay, holder]`, and `['W', holder]`
-    /// for each waiter.
+    /// Everything about a name: `['L', owner, token, µs until the lease ends, since, delay, holder]`, `['M', mode]` and the
+    /// same for each holder beside others, and `['W', holder]` for each waiter.
     pub(crate) fn inspect(&self, name: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
+        let beside = self.holders_beside("'M'", &format!("name={name}"));
         Statement::rows(format!(
-            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
+            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};{beside};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
         ))
     }
 
-    /// All holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, and then all waiters:
-    /// `[name, holder]`.
+    /// All holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, all holders beside others:
+    /// `[name, mode]` and the same, and then all waiters: `[name, holder]`.
     pub(crate) fn list(&self, prefix: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let prefix = escaped(prefix);
@@ -512,8 +523,9 @@ impl Statements {
                 format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
             }
         };
+        let beside = self.holders_beside("name", &begins);
         Statement::rows(format!(
-            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
+            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;{beside};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
         ))
     }
 

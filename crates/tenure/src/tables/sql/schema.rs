@@ -29,6 +29,7 @@ fn text(format: Format, dialect: Dialect) -> &'static str {
 
 pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
     let waiters = format!("{table}_waiters");
+    let modes = format!("{table}_modes");
     let index = format!("{}_queue", table.rsplit('.').next().unwrap_or_default());
     let text = text(format, dialect)
         .lines()
@@ -39,12 +40,14 @@ pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> 
     let step = |sql: &str| Step {
         table: match sql.starts_with("CREATE TABLE") {
             true if sql.contains("{waiters}") => Some(waiters.clone()),
+            true if sql.contains("{modes}") => Some(modes.clone()),
             true => Some(table.to_owned()),
             false => None,
         },
         sql: sql
             .replace("{locks}", &dialect.quoted(table))
             .replace("{waiters}", &dialect.quoted(&waiters))
+            .replace("{modes}", &dialect.quoted(&modes))
             .replace("{index}", &dialect.quoted(&index)),
     };
     statements.filter(|sql| !sql.is_empty()).map(step).collect()
@@ -72,7 +75,8 @@ mod tests {
     fn the_published_statements_are_those_that_are_run() {
         let steps = steps(Format::Tenure, Dialect::Sqlite, "locks");
         let tables: Vec<_> = steps.iter().map(|step| step.table.as_deref()).collect();
-        assert_eq!(tables, [None, Some("locks"), Some("locks_waiters"), None]);
+        let made = ["locks", "locks_waiters", "locks_modes"].map(Some);
+        assert_eq!(tables, [None, made[0], made[1], None, made[2]]);
         assert!(
             steps[1]
                 .sql
@@ -100,6 +104,7 @@ mod tests {
             let text = text
                 .replace("{locks}", locks)
                 .replace("{waiters}", "tenure_locks_waiters")
+                .replace("{modes}", "tenure_locks_modes")
                 .replace("{index}", "tenure_locks_queue");
             assert!(page.contains(&text), "not on the page:\n{text}");
         }

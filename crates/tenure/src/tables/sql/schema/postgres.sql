@@ -1,7 +1,7 @@
 -- Who holds: one row for each name that was ever locked.
 CREATE TABLE IF NOT EXISTS {locks} (
     name     text COLLATE "C" PRIMARY KEY,  -- as docs/stores/table.md says
-    owner    text   NOT NULL,               -- of the acquisition that holds; '' when nobody does
+    owner    text   NOT NULL,               -- of the acquisition that holds; '' without a holder, '*' when several may hold
     token    bigint NOT NULL,               -- fencing token of the last grant
     until    bigint NOT NULL,               -- the name is taken until then
     since    bigint NOT NULL,               -- when it was granted
@@ -19,3 +19,16 @@ CREATE TABLE IF NOT EXISTS {waiters} (
     holder text   NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS {index} ON {waiters} (name, place);
+-- Who holds beside others, or waits for that: one row for each shared or upgradable hold and each permit.
+CREATE TABLE IF NOT EXISTS {modes} (
+    name     text COLLATE "C" NOT NULL,
+    owner    text   NOT NULL,               -- '-' and a number: the hold has ended, and its place stays reserved
+    mode     text   NOT NULL,               -- s: shared, u: upgradable, w: waits to become exclusive, p3: one of 3 permits
+    token    bigint NOT NULL,               -- fencing token of the hold; 0: waits, or reserved
+    until    bigint NOT NULL,               -- from here on as in the table of locks
+    since    bigint NOT NULL,
+    min_hold bigint NOT NULL,
+    delay    bigint NOT NULL,
+    holder   text   NOT NULL,
+    PRIMARY KEY (name, owner)
+) WITH (fillfactor = 70);

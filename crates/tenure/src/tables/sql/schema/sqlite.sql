@@ -3,7 +3,7 @@ PRAGMA journal_mode = WAL;
 -- Who holds: one row for each name that was ever locked.
 CREATE TABLE IF NOT EXISTS {locks} (
     name     TEXT NOT NULL PRIMARY KEY,  -- as docs/stores/table.md says
-    owner    TEXT NOT NULL,              -- of the acquisition that holds; '' when nobody does
+    owner    TEXT NOT NULL,              -- of the acquisition that holds; '' without a holder, '*' when several may hold
     token    INTEGER NOT NULL,           -- fencing token of the last grant
     until    INTEGER NOT NULL,           -- the name is taken until then
     since    INTEGER NOT NULL,           -- when it was granted
@@ -21,3 +21,16 @@ CREATE TABLE IF NOT EXISTS {waiters} (
     holder TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS {index} ON {waiters} (name, place);
+-- Who holds beside others, or waits for that: one row for each shared or upgradable hold and each permit.
+CREATE TABLE IF NOT EXISTS {modes} (
+    name     TEXT NOT NULL,
+    owner    TEXT NOT NULL,              -- '-' and a number: the hold has ended, and its place stays reserved
+    mode     TEXT NOT NULL,              -- s: shared, u: upgradable, w: waits to become exclusive, p3: one of 3 permits
+    token    INTEGER NOT NULL,           -- fencing token of the hold; 0: waits, or reserved
+    until    INTEGER NOT NULL,           -- from here on as in the table of locks
+    since    INTEGER NOT NULL,
+    min_hold INTEGER NOT NULL,
+    delay    INTEGER NOT NULL,
+    holder   TEXT NOT NULL,
+    PRIMARY KEY (name, owner)
+) WITHOUT ROWID;

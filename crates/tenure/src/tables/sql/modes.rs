@@ -1,0 +1,329 @@
+//! The statements for holders beside each other: the rows of a name are read, `step.rs` decides, and the rows are written,
+//! in one transaction that keeps the row of the name locked.
+
+#[cfg(feature = "postgres")]
+use super::CHANNEL;
+use super::{Dialect, Statement, Statements};
+
+/// The server ends a transaction whose client is silent for so many seconds, because its process was stopped for example.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+const IDLE_TIMEOUT: u32 = 5;
+
+/// What the owner column of a name says while there are holders beside each other, or reserved places of such holders.
+pub(crate) const SEVERAL: &str = "*";
+
+/// The row of a name. Times are in µs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LockRow {
+    pub(crate) owner: String,
+    pub(crate) token: u64,
+    pub(crate) until: u64,
+    pub(crate) since: u64,
+    pub(crate) min_hold: u64,
+    pub(crate) delay: u64,
+    pub(crate) holder: String,
+}
+
+/// The row of a holder beside others, of a waiter that wants to be one (`token` is 0), or of a place that stays reserved
+/// (`owner` begins with `-`). Without its mode it is the row of a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModeRow {
+    pub(crate) mode: String,
+    pub(crate) row: LockRow,
+}
+
+/// A waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WaiterRow {
+    pub(crate) owner: String,
+    pub(crate) until: u64,
+    pub(crate) holder: String,
+}
+
+/// What a step changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// The row of the name; `None`: it stays as it is, and so does everything else.
+    pub(crate) lock: Option<LockRow>,
+    /// The owners of the rows that are no more or have changed.
+    pub(crate) removed: Vec<String>,
+    /// The rows that are new or have changed.
+    pub(crate) written: Vec<ModeRow>,
+    /// Waiters that are no more.
+    pub(crate) left: Vec<String>,
+    /// Waiters that keep their place, or come.
+    pub(crate) kept: Vec<WaiterRow>,
+    /// Owners that were granted a hold they had waited for.
+    pub(crate) granted: Vec<String>,
+    /// The queue has another first waiter.
+    pub(crate) has_new_first: bool,
+}
+
+/// How the rows of a name are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Without a lock: nothing is written afterwards.
+    Look,
+    /// The row of the name is locked until the end of the transaction.
+    Lock,
+    /// The same, and the row is made if it is missing.
+    Make,
+}
+
+impl Statements {
+    /// All rows of a name: `['L', now, owner, token, until, since, min_hold, delay, holder]`, `['M', mode]` and the same from
+    /// `owner` on for each holder beside others, and `['W', owner, until, holder]` for each waiter.
+    ///
+    /// The first of these reads comes after the row is locked, and so do the clock and, in MySQL, the snapshot of a
+    /// transaction that reads repeatably: locking reads make no snapshot.
+    pub(crate) fn read_name(&self, name: &str, access: Access) -> Statement {
+        let (now, name) = (self.dialect.now(), self.dialect.name(name));
+        let (locks, modes, waiters) = (&self.locks, &self.modes, &self.waiters);
+        let mut steps = Vec::new();
+        if access == Access::Make {
+            steps.push(self.make_row(&name));
+        }
+        if access != Access::Look {
+            steps.extend(self.lock_rows(&format!("name={name}")));
+        }
+        steps.extend([
+            format!(
+                "SELECT 'L',{now},owner,token,until,since,min_hold,delay,holder FROM {locks} WHERE name={name}"
+            ),
+            format!(
+                "SELECT 'M',mode,owner,token,until,since,min_hold,delay,holder FROM {modes} WHERE name={name} ORDER BY token,owner"
+            ),
+            format!(
+                "SELECT 'W',owner,until,holder FROM {waiters} WHERE name={name} ORDER BY place"
+            ),
+        ]);
+        let steps = steps.join(";");
+        match access {
+            Access::Look => Statement::rows(format!("/*tenure:peek*/ {steps}")),
+            Access::Lock | Access::Make => Statement {
+                is_transaction: true,
+                ..Statement::rows(format!("/*tenure:begin*/ {};{steps}", self.begin_limited()))
+            },
+        }
+    }
+
+    /// Writes what has changed of a name, and ends the transaction that [`read_name`](Self::read_name) began.
+    pub(crate) fn write_name(&self, what: &str, name: &str, changes: &Changes) -> Statement {
+        let mut steps = Vec::new();
+        if let Some(lock) = &changes.lock {
+            self.write_rows(&mut steps, name, lock, changes);
+            let literal = self.dialect.name(name);
+            steps.push(self.count_queue(&literal));
+            if changes.has_new_first {
+                steps.extend(self.tell_first(&literal, ""));
+            }
+            steps.extend(self.tell_free(name));
+            steps.extend(self.tell_granted(&changes.granted));
+        }
+        steps.push(self.commit_limited());
+        Statement {
+            is_transaction: true,
+            ..Statement::rows(format!("/*tenure:{what}*/ {}", steps.join(";")))
+        }
+    }
+
+    fn write_rows(&self, steps: &mut Vec<String>, name: &str, lock: &LockRow, changes: &Changes) {
+        let (locks, modes, waiters) = (&self.locks, &self.modes, &self.waiters);
+        let (dialect, name) = (self.dialect, self.dialect.name(name));
+        let LockRow {
+            owner,
+            token,
+            until,
+            since,
+            min_hold,
+            delay,
+            holder,
+        } = lock;
+        let holder = dialect.text(holder);
+        steps.push(format!(
+            "UPDATE {locks} SET owner='{owner}',token={token},until={until},since={since},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name}"
+        ));
+        if !changes.removed.is_empty() {
+            let owners = list(&changes.removed);
+            steps.push(format!(
+                "DELETE FROM {modes} WHERE name={name} AND owner IN({owners})"
+            ));
+        }
+        let values = changes.written.iter().map(|ModeRow { mode, row }| {
+            let LockRow {
+                owner,
+                token,
+                until,
+                since,
+                min_hold,
+                delay,
+                holder,
+            } = row;
+            let holder = dialect.text(holder);
+            format!(
+                "({name},'{owner}','{mode}',{token},{until},{since},{min_hold},{delay},{holder})"
+            )
+        });
+        let values: Vec<_> = values.collect();
+        if !values.is_empty() {
+            steps.push(format!(
+                "INSERT INTO {modes}(name,owner,mode,token,until,since,min_hold,delay,holder)VALUES{}",
+                values.join(",")
+            ));
+        }
+        if !changes.left.is_empty() {
+            let owners = list(&changes.left);
+            steps.push(format!("DELETE FROM {waiters} WHERE owner IN({owners})"));
+        }
+        for waiter in &changes.kept {
+            let (owner, until) = (&waiter.owner, waiter.until);
+            let holder = dialect.text(&waiter.holder);
+            steps.push(self.keep_waiter(&name, owner, &until.to_string(), &holder));
+        }
+    }
+
+    /// Renews these holds, each with its ttl: holds beside others, and exclusive holds that once were.
+    /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is one beside others.
+    ///
+    /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
+    pub(crate) fn renew_modes(&self, holds: &[(&str, &str, u64)]) -> Statement {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let (locks, modes) = (&self.locks, &self.modes);
+        let names = holds.iter().map(|(name, ..)| self.dialect.name(name));
+        let names = names.collect::<Vec<_>>().join(",");
+        let owners: Vec<_> = holds
+            .iter()
+            .map(|(_, owner, _)| (*owner).to_owned())
+            .collect();
+        let owners = list(&owners);
+        let mut steps = Vec::new();
+        steps.extend(self.lock_rows(&format!("name IN({names})ORDER BY name")));
+        for (name, owner, ttl) in holds {
+            let name = self.dialect.name(name);
+            steps.push(format!(
+                "UPDATE {modes} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND token>0 AND until-delay>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name={name} AND l.owner='{SEVERAL}')"
+            ));
+            steps.push(format!(
+                "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND until>{now}"
+            ));
+        }
+        // The row changes in any case, so that servers that replicate to each other notice two changes of one name.
+        steps.push(format!(
+            "UPDATE {locks} SET until={max}(until,COALESCE((SELECT MAX(m.until)FROM {modes} m WHERE m.name={locks}.name),0)),since={now} WHERE name IN({names})AND owner='{SEVERAL}'"
+        ));
+        steps.push(format!(
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
+        ));
+        steps.push(format!(
+            "SELECT m.name,m.owner,CASE WHEN m.until-m.delay>{now} THEN 1 ELSE 0 END FROM {modes} m,{locks} l WHERE m.name IN({names})AND m.owner IN({owners})AND m.token>0 AND l.name=m.name AND l.owner='{SEVERAL}'"
+        ));
+        Statement {
+            is_repeatable: false,
+            ..self.transaction("renew", &steps).urgent()
+        }
+    }
+
+    /// `[first, mode, owner, token, µs until the lease ends, since, delay, holder]` of each holder beside others, and of each
+    /// place that stays reserved.
+    pub(super) fn holders_beside(&self, first: &str, which: &str) -> String {
+        let (now, locks, modes) = (self.dialect.now(), &self.locks, &self.modes);
+        format!(
+            "SELECT {first},mode,owner,token,until-{now},since,delay,holder FROM {modes} m WHERE {which} AND until>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name=m.name AND l.owner='{SEVERAL}')ORDER BY token"
+        )
+    }
+
+    /// Locks rows, where the database has a statement for that.
+    fn lock_rows(&self, which: &str) -> Option<String> {
+        let locks = &self.locks;
+        match self.dialect {
+            // A transaction that writes is alone in the file.
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => {
+                let _ = (locks, which);
+                None
+            }
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => Some(format!("SELECT 1 FROM {locks} WHERE {which} FOR UPDATE")),
+        }
+    }
+
+    /// Begins a transaction that the server ends if the client falls silent in it, as far as the server has that.
+    pub(super) fn begin_limited(&self) -> String {
+        let begin = self.dialect.begin();
+        match self.dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                format!("{begin};SET LOCAL idle_in_transaction_session_timeout='{IDLE_TIMEOUT}s'")
+            }
+            // MariaDB: the setting is one of the session.
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { returns: true } => {
+                format!("SET idle_transaction_timeout={IDLE_TIMEOUT};{begin}")
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => begin.to_owned(),
+        }
+    }
+
+    pub(super) fn commit_limited(&self) -> String {
+        self.end_limited("COMMIT")
+    }
+
+    pub(super) fn rollback_limited(&self) -> String {
+        self.end_limited("ROLLBACK")
+    }
+
+    fn end_limited(&self, end: &str) -> String {
+        match self.dialect {
+            #[cfg(feature = "mysql")]
+            Dialect::MySql { returns: true } => {
+                format!("{end};SET idle_transaction_timeout=DEFAULT")
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+            _ => end.to_owned(),
+        }
+    }
+
+    /// Notifies the first in the queue that the name is free.
+    pub(super) fn tell_free(&self, name: &str) -> Option<String> {
+        match self.dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let (now, locks) = (self.dialect.now(), &self.locks);
+                let (literal, digest) = (self.dialect.name(name), super::digest(&self.table, name));
+                Some(format!(
+                    "SELECT pg_notify('{CHANNEL}','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
+                ))
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => {
+                let _ = name;
+                None
+            }
+        }
+    }
+
+    /// Notifies waiters that hold now. As for the first in the queue, the notification has the beginning of an owner only.
+    fn tell_granted(&self, owners: &[String]) -> Option<String> {
+        match self.dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres if !owners.is_empty() => {
+                let owners = owners.iter().map(|owner| &owner[..owner.len().min(12)]);
+                let messages =
+                    owners.map(|owner| format!("pg_notify('{CHANNEL}','granted {owner}')"));
+                Some(format!("SELECT {}", messages.collect::<Vec<_>>().join(",")))
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
+            _ => {
+                let _ = owners;
+                None
+            }
+        }
+    }
+}
+
+/// Owners as literals.
+fn list(owners: &[String]) -> String {
+    let owners = owners.iter().map(|owner| format!("'{owner}'"));
+    owners.collect::<Vec<_>>().join(",")
+}

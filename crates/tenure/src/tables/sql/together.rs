@@ -1,0 +1,44 @@
+//! Several names in one transaction, all or none.
+
+use super::{LockRequest, Statement, Statements};
+
+impl Statements {
+    /// Takes each name that is free and has no waiters, in a transaction that [`end_together`](Self::end_together) ends:
+    /// `[owner, token]` of each name in MySQL, `[token, position]` of each name that was taken elsewhere.
+    ///
+    /// The names have to be in an order that all clients keep: each statement locks the row of its name.
+    pub(crate) fn acquire_together(&self, requests: &[LockRequest]) -> Statement {
+        let each = requests.iter().enumerate().map(|(position, request)| {
+            let acquire = self.acquire(request).sql;
+            match self.dialect {
+                #[cfg(feature = "mysql")]
+                super::Dialect::MySql { .. } => {
+                    let _ = position;
+                    acquire
+                }
+                #[cfg(any(feature = "sqlite", feature = "postgres"))]
+                _ => format!("{acquire},{position}"),
+            }
+        });
+        let each = each.collect::<Vec<_>>().join(";");
+        Statement {
+            is_transaction: true,
+            ..Statement::rows(format!(
+                "/*tenure:acquire*/ {};{each}",
+                self.begin_limited()
+            ))
+        }
+    }
+
+    /// Keeps what [`acquire_together`](Self::acquire_together) took, or gives back all of it.
+    pub(crate) fn end_together(&self, is_kept: bool) -> Statement {
+        let (what, end) = match is_kept {
+            true => ("commit", self.commit_limited()),
+            false => ("rollback", self.rollback_limited()),
+        };
+        Statement {
+            is_transaction: true,
+            ..Statement::rows(format!("/*tenure:{what}*/ {end}"))
+        }
+    }
+}

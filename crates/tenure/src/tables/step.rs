@@ -1,0 +1,531 @@
+//! One step of the lock table on one name: from the rows of the name to what the step changes. Sends nothing.
+//!
+//! The reference table of `tenure-core` decides, by the clock of the database. Requests for exclusive locks do not come
+//! here: they are statements that see a name with holders beside each other as a name that is taken.
+//! An exclusive waiter is therefore not granted a name that becomes free: it takes the name itself, as after the release
+//! of an exclusive hold.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::table::{
+    Claim, Hold, LockRequest, NameState, Reservation, Table, Verdict, Waiter,
+};
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::time::Time;
+
+use crate::database::Row;
+
+use super::errors;
+use super::mode::{mode_text, parse_mode};
+use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
+
+/// What is done to a name.
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    /// Takes the name, or a place in the queue if the request waits. The holder is JSON, for people.
+    Acquire(Box<LockRequest>, String),
+    Upgrade {
+        owner: OwnerId,
+        ttl: Duration,
+        wait: bool,
+    },
+    Downgrade {
+        owner: OwnerId,
+        mode: Mode,
+    },
+    /// Releases a hold or leaves the queue.
+    Release {
+        owner: OwnerId,
+        unclean: bool,
+    },
+    /// Ends the hold with that token.
+    Break {
+        token: u64,
+    },
+    /// Serves the queue.
+    Serve,
+}
+
+/// What a step has led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The owner holds as it asked to, under this token.
+    Granted { token: u64 },
+    /// Other holders or waiters are in the way.
+    Taken {
+        /// How many waiters are ahead.
+        ahead: u64,
+        /// When the first other hold or reservation ends.
+        expires_in: Duration,
+        last_token: u64,
+    },
+    /// What was to be changed was there, and is changed.
+    Done,
+    /// There is no such hold.
+    NotHeld,
+}
+
+/// A name before a step.
+pub(super) struct Step<'a> {
+    name: &'a LockName,
+    now: u64,
+    lock: LockRow,
+    modes: Vec<ModeRow>,
+    waiters: Vec<WaiterRow>,
+    /// The least token to grant.
+    stamp: u64,
+}
+
+fn time(micros: u64) -> Time {
+    Time::ZERO.after(Duration::from_micros(micros))
+}
+
+/// In µs, so that nothing ends before it was asked to.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
+}
+
+fn micros_at(time: Time) -> u64 {
+    micros(time.since(Time::ZERO))
+}
+
+fn owner_id(text: &str) -> Result<OwnerId, Error> {
+    let number = u128::from_str_radix(text, 16).ok();
+    let number = number.filter(|_| text.len() == 32);
+    let bytes = number.ok_or_else(errors::unexpected_reply)?.to_be_bytes();
+    Ok(OwnerId::from_bytes(bytes))
+}
+
+fn text(row: &Row, at: usize) -> Result<String, Error> {
+    let text = row.get(at).cloned().flatten();
+    text.ok_or_else(errors::unexpected_reply)
+}
+
+fn number(row: &Row, at: usize) -> Result<u64, Error> {
+    let number = text(row, at)?.parse::<i64>().ok();
+    let number = number.ok_or_else(errors::unexpected_reply)?;
+    // Times before 1970 are times in the past.
+    Ok(u64::try_from(number).unwrap_or(0))
+}
+
+impl LockRow {
+    /// The columns from `owner` on.
+    fn read(row: &Row, at: usize) -> Result<Self, Error> {
+        Ok(Self {
+            owner: text(row, at)?,
+            token: number(row, at + 1)?,
+            until: number(row, at + 2)?,
+            since: number(row, at + 3)?,
+            min_hold: number(row, at + 4)?,
+            delay: number(row, at + 5)?,
+            holder: text(row, at + 6)?,
+        })
+    }
+
+    /// The hold that these columns describe.
+    fn hold(&self, mode: Mode, is_upgrading: bool) -> Result<Hold, Error> {
+        Ok(Hold {
+            owner: owner_id(&self.owner)?,
+            mode,
+            token: self.token,
+            since: time(self.since),
+            expires: time(self.until.saturating_sub(self.delay)),
+            min_hold: Duration::from_micros(self.min_hold),
+            lock_delay: Duration::from_micros(self.delay),
+            is_upgrading,
+        })
+    }
+
+    fn of(hold: &Hold, holder: String) -> Self {
+        let delay = micros(hold.lock_delay);
+        Self {
+            owner: hold.owner.to_hex(),
+            token: hold.token,
+            until: micros_at(hold.expires).saturating_add(delay),
+            since: micros_at(hold.since),
+            min_hold: micros(hold.min_hold),
+            delay,
+            holder,
+        }
+    }
+
+    /// Until when the place of this hold is taken, if the hold is not released.
+    fn taken_until(&self) -> u64 {
+        self.until.max(self.since.saturating_add(self.min_hold))
+    }
+}
+
+impl ModeRow {
+    fn is_reserved(&self) -> bool {
+        self.row.owner.starts_with('-')
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.row.token == 0 && !self.is_reserved()
+    }
+
+    fn mode(&self) -> Result<(Mode, bool), Error> {
+        parse_mode(&self.mode).ok_or_else(errors::unexpected_reply)
+    }
+}
+
+impl<'a> Step<'a> {
+    /// From the rows of a name as `read_name` returns them. `None`: the table has no row of that name. `stamp` is the least
+    /// token to grant; `None`: the clock of the database.
+    pub(super) fn read(
+        name: &'a LockName,
+        rows: &[Row],
+        stamp: Option<u64>,
+    ) -> Result<Option<Self>, Error> {
+        let (mut lock, mut modes, mut waiters) = (None, Vec::new(), Vec::new());
+        for row in rows {
+            match row.first().and_then(Option::as_deref) {
+                Some("L") => lock = Some((number(row, 1)?, LockRow::read(row, 2)?)),
+                Some("M") => modes.push(ModeRow {
+                    mode: text(row, 1)?,
+                    row: LockRow::read(row, 2)?,
+                }),
+                Some("W") => waiters.push(WaiterRow {
+                    owner: text(row, 1)?,
+                    until: number(row, 2)?,
+                    holder: text(row, 3)?,
+                }),
+                // The reply to the statement that locks the row.
+                _ => {}
+            }
+        }
+        let Some((now, lock)) = lock else {
+            return Ok(None);
+        };
+        let stamp = stamp.unwrap_or(now);
+        Ok(Some(Self {
+            name,
+            now,
+            lock,
+            modes,
+            waiters,
+            stamp,
+        }))
+    }
+
+    /// The rows as the lock table has them.
+    fn state(&self) -> Result<NameState, Error> {
+        let mut state = NameState {
+            last_token: self.lock.token,
+            ..NameState::default()
+        };
+        // Without the mark these rows are about holds that have expired, and another owner has had the name since.
+        let several = self.lock.owner == SEVERAL;
+        for mode_row in self.modes.iter().filter(|it| several && !it.is_waiting()) {
+            let ((mode, is_upgrading), row) = (mode_row.mode()?, &mode_row.row);
+            match mode_row.is_reserved() {
+                true => state.reservations.push(Reservation {
+                    mode,
+                    until: time(row.until),
+                }),
+                false => state.holds.push(row.hold(mode, is_upgrading)?),
+            }
+        }
+        if self.lock.owner.is_empty() {
+            let (mode, until) = (Mode::Exclusive, time(self.lock.until));
+            state.reservations.push(Reservation { mode, until });
+        } else if !several {
+            state.holds.push(self.lock.hold(Mode::Exclusive, false)?);
+        }
+        for waiter in &self.waiters {
+            state.waiters.push_back(self.waiter(waiter)?);
+        }
+        Ok(state)
+    }
+
+    /// A waiter that is granted the name holds it for as long as its place is good: it may have died meanwhile. When it asks
+    /// again, its whole lease begins.
+    fn waiter(&self, waiter: &WaiterRow) -> Result<Waiter, Error> {
+        let of_waiter = |it: &&ModeRow| it.is_waiting() && it.row.owner == waiter.owner;
+        let beside = self.modes.iter().find(of_waiter);
+        let (mode, min_hold, delay) = match beside {
+            Some(it) => (it.mode()?.0, it.row.min_hold, it.row.delay),
+            None => (Mode::Exclusive, 0, 0),
+        };
+        let left = Duration::from_micros(waiter.until.saturating_sub(self.now));
+        Ok(Waiter {
+            claim: Claim {
+                owner: owner_id(&waiter.owner)?,
+                mode,
+                ttl: Some(left),
+                min_hold: Duration::from_micros(min_hold),
+                lock_delay: Duration::from_micros(delay),
+                propose: Some(self.stamp),
+            },
+            waiter_ttl: Some(left),
+            alive_until: time(waiter.until),
+        })
+    }
+
+    /// Does the operation.
+    pub(super) fn take(&self, operation: &Operation) -> Result<(Outcome, Changes), Error> {
+        let (now, mut before) = (time(self.now), self.state()?);
+        if let Operation::Acquire(request, _) = operation {
+            let own = |waiter: &&mut Waiter| waiter.claim.owner == request.owner;
+            let waiter = before.waiters.iter_mut().find(own);
+            waiter
+                .into_iter()
+                .for_each(|it| it.waiter_ttl = request.waiter_ttl);
+        }
+        let mut table = Table::of_name(self.name, before.clone());
+        table.tick(now);
+        let mut outcome = self.operate(&mut table, operation);
+        let (mut after, mut granted) = (table.state(self.name), Vec::new());
+        table.granted(&mut granted);
+        keep_waiting(&before, &mut after);
+        if let Outcome::Taken {
+            ahead,
+            expires_in,
+            last_token,
+        } = &mut outcome
+        {
+            let owner = operation.owner();
+            (*ahead, *expires_in) = position(&after, owner, now);
+            *last_token = after.last_token;
+        }
+        granted.retain(|(owner, _)| {
+            Some(*owner) != operation.owner() && after.holds.iter().any(|hold| hold.owner == *owner)
+        });
+        let granted = granted.into_iter().map(|(owner, _)| owner.to_hex());
+        let changes = self.changes(&after, operation, granted.collect());
+        Ok((outcome, changes))
+    }
+
+    fn operate(&self, table: &mut Table, operation: &Operation) -> Outcome {
+        let (name, now) = (self.name, time(self.now));
+        let taken = || Outcome::Taken {
+            ahead: 0,
+            expires_in: Duration::ZERO,
+            last_token: 0,
+        };
+        let done = |is_done: bool| match is_done {
+            true => Outcome::Done,
+            false => Outcome::NotHeld,
+        };
+        match operation {
+            Operation::Acquire(request, _) => {
+                let request = LockRequest {
+                    propose: Some(self.stamp),
+                    ..LockRequest::clone(request)
+                };
+                match table.acquire(&request, now) {
+                    Verdict::Granted { token } => Outcome::Granted { token },
+                    Verdict::Queued | Verdict::Busy => taken(),
+                }
+            }
+            Operation::Upgrade { owner, ttl, wait } => {
+                let verdict = table.upgrade(name, *owner, *wait, now);
+                let is_held = table.renew(name, *owner, Some(*ttl), now);
+                match verdict {
+                    Verdict::Granted { token } => Outcome::Granted { token },
+                    Verdict::Queued | Verdict::Busy if is_held => taken(),
+                    Verdict::Queued | Verdict::Busy => Outcome::NotHeld,
+                }
+            }
+            Operation::Downgrade { owner, mode } => done(table.downgrade(name, *owner, *mode, now)),
+            Operation::Release { owner, unclean } => {
+                done(table.release(name, *owner, *unclean, now))
+            }
+            Operation::Break { token } => done(table.break_hold(name, *token, now)),
+            Operation::Serve => Outcome::Done,
+        }
+    }
+
+    /// Whether a step would give the owner what it waits for, and where it stands otherwise.
+    pub(super) fn look(&self, owner: OwnerId, wants: Mode) -> Result<Outcome, Error> {
+        let now = time(self.now);
+        let before = self.state()?;
+        let mut table = Table::of_name(self.name, before.clone());
+        table.tick(now);
+        let mut after = table.state(self.name);
+        keep_waiting(&before, &mut after);
+        let hold = after.holds.iter().find(|hold| hold.owner == owner);
+        if let Some(hold) = hold
+            && hold.mode == wants
+        {
+            return Ok(Outcome::Granted { token: hold.token });
+        }
+        if hold.is_none() && !after.waiters.iter().any(|it| it.claim.owner == owner) {
+            return Ok(Outcome::NotHeld);
+        }
+        let (ahead, expires_in) = position(&after, Some(owner), now);
+        let last_token = after.last_token;
+        Ok(Outcome::Taken {
+            ahead,
+            expires_in,
+            last_token,
+        })
+    }
+
+    /// The rows after the step, as far as they differ.
+    fn changes(&self, after: &NameState, operation: &Operation, granted: Vec<String>) -> Changes {
+        let holders = self.holders(operation);
+        let holder = |owner: OwnerId| holders.get(&owner.to_hex()).cloned().unwrap_or_default();
+        let modes = mode_rows(after, &holder);
+        let lock = self.lock_row(after, &modes, &holder);
+        let removed = self.modes.iter().filter(|it| !modes.contains(it));
+        let written = modes.iter().filter(|it| !self.modes.contains(it));
+        let waiters = after.waiters.iter().map(|waiter| WaiterRow {
+            owner: waiter.claim.owner.to_hex(),
+            until: micros_at(waiter.alive_until),
+            holder: holder(waiter.claim.owner),
+        });
+        let waiters: Vec<_> = waiters.collect();
+        let stays = |it: &&WaiterRow| waiters.iter().any(|other| other.owner == it.owner);
+        let left = self.waiters.iter().filter(|it| !stays(it));
+        let kept = waiters.iter().filter(|it| !self.waiters.contains(it));
+        let first = |waiters: &[WaiterRow]| waiters.first().map(|waiter| waiter.owner.clone());
+        let mut changes = Changes {
+            lock: None,
+            removed: removed.map(|it| it.row.owner.clone()).collect(),
+            written: written.cloned().collect(),
+            left: left.map(|it| it.owner.clone()).collect(),
+            kept: kept.cloned().collect(),
+            granted,
+            has_new_first: first(&waiters) != first(&self.waiters),
+        };
+        if changes != Changes::default() || lock != self.lock {
+            // The row changes in any case, so that servers that replicate to each other notice two changes of one name.
+            let since = match lock.owner == SEVERAL {
+                true => self.now,
+                false => lock.since,
+            };
+            changes.lock = Some(LockRow { since, ..lock });
+        }
+        changes
+    }
+
+    /// What others shall see of each owner.
+    fn holders(&self, operation: &Operation) -> HashMap<String, String> {
+        let modes = self.modes.iter().map(|it| &it.row);
+        let rows = modes.chain([&self.lock]);
+        let rows = rows.map(|row| (row.owner.clone(), row.holder.clone()));
+        let waiters = self.waiters.iter();
+        let waiters = waiters.map(|it| (it.owner.clone(), it.holder.clone()));
+        let mut holders: HashMap<_, _> = waiters.chain(rows).collect();
+        if let Operation::Acquire(request, holder) = operation {
+            holders
+                .entry(request.owner.to_hex())
+                .or_insert_with(|| holder.clone());
+        }
+        holders
+    }
+
+    /// The row of the name after the step.
+    fn lock_row(
+        &self,
+        after: &NameState,
+        modes: &[ModeRow],
+        holder: &impl Fn(OwnerId) -> String,
+    ) -> LockRow {
+        let token = after.last_token;
+        if let [hold] = &after.holds[..]
+            && hold.mode == Mode::Exclusive
+        {
+            let row = LockRow::of(hold, holder(hold.owner));
+            return LockRow { token, ..row };
+        }
+        let beside = modes.iter().filter(|it| !it.is_waiting());
+        if let Some(until) = beside.map(|it| it.row.taken_until()).max() {
+            return LockRow {
+                owner: SEVERAL.into(),
+                token,
+                until,
+                // Compared before it is written: only `since` of this row says when the row was changed.
+                since: self.lock.since,
+                ..LockRow::default()
+            };
+        }
+        let reserved = after.reservations.iter().map(|it| micros_at(it.until));
+        LockRow {
+            owner: String::new(),
+            token,
+            until: reserved.max().unwrap_or(0),
+            holder: String::new(),
+            // As a release leaves it.
+            ..self.lock.clone()
+        }
+    }
+}
+
+impl Operation {
+    fn owner(&self) -> Option<OwnerId> {
+        match self {
+            Self::Acquire(request, _) => Some(request.owner),
+            Self::Upgrade { owner, .. }
+            | Self::Downgrade { owner, .. }
+            | Self::Release { owner, .. } => Some(*owner),
+            Self::Break { .. } | Self::Serve => None,
+        }
+    }
+}
+
+/// Takes the name back from an exclusive waiter: it takes the name itself.
+fn keep_waiting(before: &NameState, after: &mut NameState) {
+    let Some(hold) = after.holds.last() else {
+        return;
+    };
+    let of_hold = |it: &&Waiter| it.claim.owner == hold.owner && it.claim.mode == Mode::Exclusive;
+    if let Some(waiter) = before.waiters.iter().find(of_hold) {
+        after.waiters.push_front(*waiter);
+        after.holds.pop();
+        // The hold was alone, so no other grant followed it or came just before it.
+        after.last_token = before.last_token;
+    }
+}
+
+/// How many waiters are ahead of an owner, and how long it takes until the first other hold or reservation ends.
+fn position(state: &NameState, owner: Option<OwnerId>, now: Time) -> (u64, Duration) {
+    let mut waiters = state.waiters.iter();
+    let at = match owner {
+        Some(owner) if state.holds.iter().any(|hold| hold.owner == owner) => Some(0),
+        _ => waiters.position(|waiter| Some(waiter.claim.owner) == owner),
+    };
+    let ahead = at.unwrap_or(state.waiters.len());
+    let others = state.holds.iter().filter(|hold| Some(hold.owner) != owner);
+    let ends = others.map(|hold| hold.expires);
+    let ends = ends.chain(state.reservations.iter().map(|it| it.until));
+    let expires_in = ends.min().map_or(Duration::ZERO, |end| end.since(now));
+    (u64::try_from(ahead).unwrap_or(u64::MAX), expires_in)
+}
+
+/// The rows of holders beside others, of their reserved places, and of the waiters that want to be such holders.
+fn mode_rows(state: &NameState, holder: &impl Fn(OwnerId) -> String) -> Vec<ModeRow> {
+    let holds = state.holds.iter().filter_map(|hold| {
+        let mode = mode_text(hold.mode, hold.is_upgrading)?;
+        let row = LockRow::of(hold, holder(hold.owner));
+        Some(ModeRow { mode, row })
+    });
+    let reserved = state.reservations.iter().zip(0..);
+    let reserved = reserved.filter_map(|(reservation, at)| {
+        let mode = mode_text(reservation.mode, false)?;
+        let row = LockRow {
+            owner: format!("-{at}"),
+            until: micros_at(reservation.until),
+            ..LockRow::default()
+        };
+        Some(ModeRow { mode, row })
+    });
+    let waiters = state.waiters.iter().filter_map(|waiter| {
+        let claim = &waiter.claim;
+        let mode = mode_text(claim.mode, false)?;
+        let row = LockRow {
+            owner: claim.owner.to_hex(),
+            min_hold: micros(claim.min_hold),
+            delay: micros(claim.lock_delay),
+            holder: holder(claim.owner),
+            ..LockRow::default()
+        };
+        Some(ModeRow { mode, row })
+    });
+    holds.chain(reserved).chain(waiters).collect()
+}

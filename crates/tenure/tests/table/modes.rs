@@ -1,0 +1,570 @@
+//! Holds beside others: random steps against the reference table, what the rows say, and what a crash leaves.
+
+use std::num::NonZeroU32;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tenure::conformance::lock_holder::LockHolder;
+use tenure::{Client, Error, ErrorKind, Guard, HoldInfo, Lock, Mode};
+use tenure_core::fence::OwnerId;
+use tenure_core::logic::table::{LockRequest, Table, Verdict};
+use tenure_core::time::Time;
+use tokio::task::JoinHandle;
+
+use crate::support::{
+    Db, TTL, assert_says, connect, lock_holder, name, shared, soon, start_acquire,
+    take_and_release, until, wait_as,
+};
+
+/// Longer than the test.
+const LONG: Duration = Duration::from_secs(120);
+
+const OWNERS: usize = 4;
+
+const TWO: Mode = Mode::Permits {
+    limit: NonZeroU32::MIN.saturating_add(1),
+};
+
+/// What one owner does at the moment.
+enum State {
+    Idle,
+    Waiting(JoinHandle<Result<Guard, Error>>),
+    Holding(Arc<Guard>),
+    Upgrading(Arc<Guard>, JoinHandle<Result<(), Error>>),
+}
+
+/// Four clients of a database, and the table that says what they should see.
+struct Walk<'a> {
+    db: &'a Db,
+    name: String,
+    clients: Vec<Client>,
+    states: Vec<State>,
+    table: Table,
+    last_token: u64,
+    random: StdRng,
+}
+
+fn id(who: usize) -> OwnerId {
+    OwnerId::from_bytes([who as u8; 16])
+}
+
+fn in_mode(lock: Lock, mode: Mode) -> Lock {
+    match mode {
+        Mode::Shared => lock.shared(),
+        Mode::Upgradable => lock.upgradable(),
+        Mode::Permits { limit } => lock.permits(limit.get()),
+        _ => lock,
+    }
+}
+
+fn request(name: &str, who: usize, mode: Mode) -> LockRequest {
+    LockRequest {
+        name: tenure::LockName::new(name).unwrap(),
+        owner: id(who),
+        mode,
+        ttl: None,
+        wait: true,
+        barge: false,
+        min_hold: Duration::ZERO,
+        lock_delay: Duration::ZERO,
+        waiter_ttl: None,
+        propose: None,
+    }
+}
+
+/// How many rows of holders beside others a name has: of all, or of one kind.
+fn mode_rows(db: &Db, name: &str, which: &str) -> i64 {
+    db.number(&format!(
+        "SELECT COUNT(*) FROM tenure_locks_modes WHERE name='{name}' AND {which}"
+    ))
+}
+
+/// Nothing is left of a name but its row, which keeps the token.
+async fn until_nothing_is_left(db: &Db, name: &str) {
+    let lock = format!("SELECT owner,until,queued FROM tenure_locks WHERE name='{name}'");
+    let waiters = format!("SELECT owner FROM tenure_locks_waiters WHERE name='{name}'");
+    let modes = format!("SELECT owner,mode,token FROM tenure_locks_modes WHERE name='{name}'");
+    let free = vec![["", "0", "0"].map(|cell| Some(cell.to_owned())).to_vec()];
+    let mut shown = None;
+    until("nothing is left but the token", || {
+        let left = [&lock, &waiters, &modes].map(|sql| db.rows(sql));
+        let is_free = left == [free.clone(), Vec::new(), Vec::new()];
+        if shown.as_ref() != Some(&left) {
+            println!("{name}: {left:?}");
+            shown = Some(left);
+        }
+        is_free
+    })
+    .await;
+}
+
+impl Walk<'_> {
+    fn lock(&self, who: usize, mode: Mode) -> Lock {
+        let lock = self.clients[who].lock(&self.name).ttl(LONG);
+        in_mode(lock.label(who.to_string()), mode)
+    }
+
+    /// One step of one owner, in the table and in the database.
+    async fn step(&mut self) -> String {
+        let who = self.random.random_range(0..OWNERS);
+        let name = tenure::LockName::new(&self.name).unwrap();
+        let now = Time::ZERO;
+        match std::mem::replace(&mut self.states[who], State::Idle) {
+            State::Idle => {
+                let (shared, upgradable) = (Mode::Shared, Mode::Upgradable);
+                let modes = [Mode::Exclusive, shared, shared, upgradable, TWO];
+                let mode = modes[self.random.random_range(0..modes.len())];
+                self.table.acquire(&request(&self.name, who, mode), now);
+                let waiting = start_acquire(self.lock(who, mode));
+                self.states[who] = State::Waiting(waiting);
+                format!("{who} acquires {mode}")
+            }
+            State::Waiting(waiting) => {
+                self.table.release(&name, id(who), false, now);
+                waiting.abort();
+                format!("{who} leaves the queue")
+            }
+            State::Upgrading(guard, upgrading) => {
+                let upgradable = Mode::Upgradable;
+                self.table.downgrade(&name, id(who), upgradable, now);
+                upgrading.abort();
+                // Both kinds look alike to clients, and the next step may upgrade again.
+                let is_given_up = || mode_rows(self.db, &self.name, "mode='w'") == 0;
+                until("the upgrade is given up", is_given_up).await;
+                self.states[who] = State::Holding(guard);
+                format!("{who} gives up its upgrade")
+            }
+            State::Holding(guard) => self.step_of_holder(who, guard).await,
+        }
+    }
+
+    async fn step_of_holder(&mut self, who: usize, guard: Arc<Guard>) -> String {
+        let name = tenure::LockName::new(&self.name).unwrap();
+        let now = Time::ZERO;
+        match (self.random.random_range(0..5), guard.mode()) {
+            (0 | 1, Mode::Upgradable) => {
+                let verdict = self.table.upgrade(&name, id(who), true, now);
+                let task = guard.clone();
+                let upgrading = tokio::spawn(async move { task.upgrade().await });
+                if verdict == Verdict::Queued {
+                    let has_arrived = || mode_rows(self.db, &self.name, "mode='w'") == 1;
+                    until("the request to upgrade is there", has_arrived).await;
+                }
+                self.states[who] = State::Upgrading(guard, upgrading);
+                format!("{who} upgrades")
+            }
+            (2, Mode::Upgradable | Mode::Exclusive) => {
+                self.table.downgrade(&name, id(who), Mode::Shared, now);
+                soon(guard.downgrade()).await.unwrap();
+                self.states[who] = State::Holding(guard);
+                format!("{who} downgrades")
+            }
+            (3, _) => {
+                self.table.release(&name, id(who), true, now);
+                let other = &self.clients[(who + 1) % OWNERS];
+                let broken = soon(other.break_lock(&self.name, guard.token())).await;
+                assert!(broken.unwrap(), "{who}");
+                drop(guard);
+                format!("the hold of {who} is broken")
+            }
+            _ => {
+                self.table.release(&name, id(who), false, now);
+                let guard = Arc::into_inner(guard).unwrap();
+                soon(guard.release()).await.unwrap();
+                format!("{who} releases")
+            }
+        }
+    }
+
+    /// Waits until the database shows what the table says, and takes over what was granted.
+    async fn agree(&mut self, steps: &[String]) {
+        let name = tenure::LockName::new(&self.name).unwrap();
+        let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
+        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
+        if let Some(view) = self.table.view(&name) {
+            holds.extend(view.holds.iter().map(|hold| (who(hold.owner), hold.mode)));
+            waiters.extend(view.waiters.iter().map(|(owner, _)| who(*owner)));
+        }
+        holds.sort_by(|a, b| a.0.cmp(&b.0));
+        for attempt in 0.. {
+            let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
+            let hold = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode);
+            let mut held: Vec<_> = status.holds.iter().map(hold).collect();
+            held.sort_by(|a, b| a.0.cmp(&b.0));
+            let queue = status.queue.unwrap_or_default();
+            let queue: Vec<_> = queue.iter().map(|holder| holder.label.clone()).collect();
+            if (&held, &queue) == (&holds, &waiters) {
+                break;
+            }
+            // Far above what the requests of one step take.
+            if attempt > 6_000 {
+                panic!("shown: {held:?} {queue:?}\nwanted: {holds:?} {waiters:?}\n{steps:#?}");
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        for (label, mode) in &holds {
+            self.take_over(label.parse().unwrap(), *mode, steps).await;
+        }
+    }
+
+    async fn take_over(&mut self, who: usize, mode: Mode, steps: &[String]) {
+        match std::mem::replace(&mut self.states[who], State::Idle) {
+            State::Waiting(waiting) => {
+                let guard = soon(waiting).await.unwrap().unwrap();
+                assert_eq!(guard.mode(), mode, "{steps:#?}");
+                self.last_token = self.last_token.max(guard.token().get());
+                self.states[who] = State::Holding(Arc::new(guard));
+            }
+            State::Upgrading(guard, upgrading) if mode == Mode::Exclusive => {
+                soon(upgrading).await.unwrap().unwrap();
+                let token = guard.token().get();
+                assert!(token > self.last_token, "{steps:#?}");
+                self.last_token = token;
+                self.states[who] = State::Holding(guard);
+            }
+            state => self.states[who] = state,
+        }
+    }
+}
+
+async fn walk(db: &Db, seed: u64) {
+    let mut clients = Vec::new();
+    for _ in 0..OWNERS {
+        clients.push(connect(&db.url()).await);
+    }
+    let mut walk = Walk {
+        db,
+        name: name("walk"),
+        clients,
+        states: (0..OWNERS).map(|_| State::Idle).collect(),
+        table: Table::new(),
+        last_token: 0,
+        random: StdRng::seed_from_u64(seed),
+    };
+    let mut steps = vec![format!("seed {seed}")];
+    for _ in 0..60 {
+        let step = walk.step().await;
+        steps.push(step);
+        walk.agree(&steps).await;
+    }
+    for state in walk.states {
+        match state {
+            State::Idle => {}
+            State::Waiting(waiting) => waiting.abort(),
+            State::Holding(guard) => drop(guard),
+            State::Upgrading(_, upgrading) => upgrading.abort(),
+        }
+    }
+    until_nothing_is_left(db, &walk.name).await;
+    for client in walk.clients {
+        client.close().await;
+    }
+}
+
+/// Random steps of four clients: after each, holders and queue are those of the reference table.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rows_do_what_the_table_says() {
+    for db in shared().await {
+        let walks = (0..8).map(|seed| walk(db, seed));
+        futures_util::future::join_all(walks).await;
+    }
+}
+
+/// Who is inside at the moment, of each mode.
+#[derive(Default)]
+struct Inside {
+    exclusive: AtomicI32,
+    upgradable: AtomicI32,
+    permits: AtomicI32,
+    beside: AtomicI32,
+}
+
+impl Inside {
+    async fn visit(&self, guard: Guard) {
+        let count = |counter: &AtomicI32, by| counter.fetch_add(by, Ordering::SeqCst) + by;
+        let mode = guard.mode();
+        let counter = match mode {
+            Mode::Exclusive => &self.exclusive,
+            Mode::Upgradable => &self.upgradable,
+            Mode::Permits { .. } => &self.permits,
+            _ => &self.beside,
+        };
+        let same = count(counter, 1);
+        let exclusive = self.exclusive.load(Ordering::SeqCst);
+        let others = [&self.upgradable, &self.permits, &self.beside];
+        let others: i32 = others.map(|it| it.load(Ordering::SeqCst)).iter().sum();
+        match mode {
+            Mode::Exclusive => assert_eq!((same, others), (1, 0)),
+            Mode::Upgradable => assert_eq!((same, exclusive), (1, 0)),
+            Mode::Permits { .. } => assert!(same <= 2 && exclusive == 0),
+            _ => assert_eq!(exclusive, 0),
+        }
+        tokio::task::yield_now().await;
+        count(counter, -1);
+        if mode == Mode::Upgradable && guard.token().get().is_multiple_of(2) {
+            soon(guard.upgrade()).await.unwrap();
+            assert_eq!(count(&self.exclusive, 1), 1);
+            let others = [&self.upgradable, &self.permits, &self.beside];
+            let others = others.map(|it| it.load(Ordering::SeqCst));
+            assert_eq!(others, [0, 0, 0]);
+            tokio::task::yield_now().await;
+            count(&self.exclusive, -1);
+            soon(guard.downgrade()).await.unwrap();
+        }
+        soon(guard.release()).await.unwrap();
+    }
+}
+
+/// Requests of all modes meet, the statements of exclusive locks among them, which know no other mode.
+#[tokio::test(flavor = "multi_thread")]
+async fn modes_that_exclude_each_other_never_meet() {
+    for db in shared().await {
+        let (name, inside) = (name("meet"), Arc::new(Inside::default()));
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Upgradable, TWO];
+        let mut tasks = Vec::new();
+        for mode in modes.into_iter().chain(modes) {
+            let (client, inside) = (connect(&db.url()).await, inside.clone());
+            let lock = in_mode(client.lock(&name).ttl(LONG), mode);
+            tasks.push(tokio::spawn(async move {
+                for round in 0..12 {
+                    if round % 3 == 0 {
+                        if let Some(guard) = soon(lock.try_acquire()).await.unwrap() {
+                            inside.visit(guard).await;
+                        }
+                    } else {
+                        inside.visit(soon(lock.acquire()).await.unwrap()).await;
+                    }
+                }
+                client.close().await;
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// What other programs read, and what `list` and `inspect` show.
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_beside_each_other_stand_as_published() {
+    for db in shared().await {
+        let name = name("beside");
+        let client = connect(&db.url()).await;
+        let lock = client.lock(&name).ttl(LONG);
+        let reader = soon(lock.clone().shared().label("r").acquire()).await;
+        let reader = reader.unwrap();
+        let upgradable = soon(lock.clone().upgradable().label("u").acquire()).await;
+        let upgradable = upgradable.unwrap();
+        let permit = soon(lock.clone().permits(3).label("p").acquire()).await;
+        let permit = permit.unwrap();
+        assert!(reader.token() < upgradable.token() && upgradable.token() < permit.token());
+        assert_eq!(db.owner(&name), "*");
+        let rows = db.rows(&format!(
+            "SELECT mode,token,min_hold,delay FROM tenure_locks_modes WHERE name='{name}' ORDER BY token"
+        ));
+        let row = |mode: &str, guard: &Guard| {
+            let token = guard.token().get().to_string();
+            [mode.to_owned(), token, "0".into(), "0".into()].map(Some)
+        };
+        let expected = [row("s", &reader), row("u", &upgradable), row("p3", &permit)];
+        assert_eq!(rows, expected);
+        let until = format!(
+            "SELECT l.until-MAX(m.until) FROM tenure_locks l JOIN tenure_locks_modes m ON m.name=l.name WHERE l.name='{name}' GROUP BY l.until"
+        );
+        assert_eq!(db.number(&until), 0);
+        let listed = soon(client.list(&name)).await.unwrap();
+        let inspected = soon(client.inspect(&name)).await.unwrap();
+        let show = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode, hold.token);
+        for status in [&listed[0], &inspected] {
+            let holds: Vec<_> = status.holds.iter().map(show).collect();
+            let hold =
+                |label: &str, guard: &Guard| (label.to_owned(), guard.mode(), Some(guard.token()));
+            let expected = [
+                hold("r", &reader),
+                hold("u", &upgradable),
+                hold("p", &permit),
+            ];
+            assert_eq!(holds, expected);
+            let is_dated = |hold: &HoldInfo| hold.holder.since.is_some();
+            assert!(status.holds.iter().all(is_dated));
+        }
+        // The token of the row is that of the last holder: one of them is broken, and the others stay.
+        let other = connect(&db.url()).await;
+        assert!(soon(other.break_lock(&name, permit.token())).await.unwrap());
+        assert!(!soon(other.break_lock(&name, permit.token())).await.unwrap());
+        let status = soon(other.inspect(&name)).await.unwrap();
+        assert_eq!(status.holds.len(), 2);
+        let ended = soon(permit.release()).await;
+        assert_says(ended, ErrorKind::Lost, &["beside"]);
+        soon(upgradable.release()).await.unwrap();
+        assert!(soon(lock.try_acquire()).await.unwrap().is_none());
+        soon(reader.release()).await.unwrap();
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// A process that takes `name` beside others.
+fn reader_process(db: &Db, name: &str) -> LockHolder {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
+    command.arg(db.url()).arg(name).args(["--mode", "shared"]);
+    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
+    LockHolder::spawn(command).unwrap()
+}
+
+/// A process that held beside others is gone when its lease is over, and a dead waiter when its place is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_of_a_holder_or_a_waiter_costs_a_lease() {
+    for db in shared().await {
+        let name = name("crash");
+        let client = connect(&db.url()).await;
+        let mut dead = reader_process(db, &name);
+        let token: u64 = soon(dead.held()).await.unwrap();
+        // A writer that dies keeps readers out for a while, although a reader holds.
+        let mut dead_writer = lock_holder(&db.url(), &name);
+        soon(dead_writer.expect("waiting")).await.unwrap();
+        until("it waits", || db.waiting(&name) == 1).await;
+        let mut dead_reader = reader_process(db, &name);
+        soon(dead_reader.expect("waiting")).await.unwrap();
+        until("it waits too", || db.waiting(&name) == 2).await;
+        dead_writer.kill().unwrap();
+        dead_reader.kill().unwrap();
+        let reader = soon(client.lock(&name).ttl(TTL).shared().acquire()).await;
+        let reader = reader.unwrap();
+        assert!(reader.token().get() > token);
+        dead.kill().unwrap();
+        soon(reader.release()).await.unwrap();
+        let writer = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
+        // The rows of the dead say nothing about the next holders.
+        soon(writer.downgrade()).await.unwrap();
+        let status = soon(client.inspect(&name)).await.unwrap();
+        assert_eq!(status.holds.len(), 1, "{status:?}");
+        soon(writer.release()).await.unwrap();
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// Holders beside each other are renewed, and the row of the name lasts as long as they do. So does a hold that was
+/// acquired beside others and is exclusive now.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_holder_keeps_others_out() {
+    for db in shared().await {
+        let name = name("renewed");
+        let (client, other) = (connect(&db.url()).await, connect(&db.url()).await);
+        let lock = client.lock(&name).ttl(TTL);
+        let exclusive = other.lock(&name).ttl(TTL);
+        let end = || {
+            let until = format!("SELECT until FROM tenure_locks WHERE name='{name}'");
+            db.number(&until)
+        };
+        let ttl = i64::try_from(TTL.as_micros()).unwrap();
+        let permit = soon(lock.clone().permits(2).acquire()).await.unwrap();
+        let guard = soon(lock.upgradable().acquire()).await.unwrap();
+        for is_upgraded in [false, true] {
+            if is_upgraded {
+                soon(guard.upgrade()).await.unwrap();
+            } else {
+                assert!(permit.is_held());
+            }
+            let before = end();
+            until("the lease is over and renewed", || end() > before + ttl).await;
+            assert!(soon(exclusive.try_acquire()).await.unwrap().is_none());
+            assert!(guard.is_held());
+            if !is_upgraded {
+                assert!(permit.is_held());
+                let permits =
+                    format!("SELECT MIN(until) FROM tenure_locks_modes WHERE name='{name}'");
+                assert!(db.number(&permits) > before);
+                let token = permit.token();
+                assert!(soon(other.break_lock(&name, token)).await.unwrap());
+                soon(permit.lost()).await;
+            }
+        }
+        soon(guard.release()).await.unwrap();
+        drop(permit);
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// The places of holders that have ended stay reserved: for their modes, and for exclusive requests.
+#[tokio::test(flavor = "multi_thread")]
+async fn reserved_places_conflict_as_the_holds_did() {
+    for db in shared().await {
+        let name = name("reserved");
+        let client = connect(&db.url()).await;
+        let permits = client.lock(&name).ttl(TTL).permits(1).min_hold(TTL * 2);
+        let first = soon(permits.acquire()).await.unwrap();
+        soon(first.release()).await.unwrap();
+        let status = soon(client.inspect(&name)).await.unwrap();
+        assert!(status.holds.is_empty() && status.reserved.is_some());
+        assert!(soon(permits.try_acquire()).await.unwrap().is_none());
+        let exclusive = client.lock(&name).ttl(TTL);
+        assert!(soon(exclusive.try_acquire()).await.unwrap().is_none());
+        let reader = soon(exclusive.clone().shared().try_acquire()).await;
+        soon(reader.unwrap().unwrap().release()).await.unwrap();
+        let second = soon(permits.acquire()).await.unwrap();
+        soon(second.release()).await.unwrap();
+        let last = soon(exclusive.acquire()).await.unwrap();
+        // The row of the place that was reserved stays until the next request for a hold beside others.
+        assert_eq!(mode_rows(db, &name, "owner='-0'"), 1);
+        soon(last.release()).await.unwrap();
+        let reader = soon(exclusive.clone().shared().acquire()).await.unwrap();
+        assert_eq!(mode_rows(db, &name, "owner='-0'"), 0);
+        soon(reader.release()).await.unwrap();
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// A reader waits behind a writer that waits; when the writer leaves the queue, the reader goes with the holder.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_come_in_when_the_writer_before_them_leaves() {
+    for db in shared().await {
+        let name = name("leaves");
+        let clients = [
+            connect(&db.url()).await,
+            connect(&db.url()).await,
+            connect(&db.url()).await,
+        ];
+        let lock = |at: usize| clients[at].lock(&name).ttl(LONG);
+        let reader = soon(lock(0).shared().acquire()).await.unwrap();
+        let writer = wait_as(db, &clients[1], &name, 1).await;
+        let second = start_acquire(lock(2).shared());
+        until("both wait", || db.waiting(&name) == 2).await;
+        assert!(
+            soon(lock(0).shared().try_acquire())
+                .await
+                .unwrap()
+                .is_none()
+        );
+        writer.abort();
+        let second = soon(second).await.unwrap().unwrap();
+        assert!(reader.is_held());
+        soon(second.release()).await.unwrap();
+        soon(reader.release()).await.unwrap();
+        until_nothing_is_left(db, &name).await;
+    }
+}
+
+/// Tables that were made before there were other modes: exclusive locks work, and `init` makes what is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_without_modes_are_completed() {
+    for db in Db::servers() {
+        db.init().await;
+        db.rows("DROP TABLE tenure_locks_modes");
+        let client = connect(&db.url()).await;
+        take_and_release(&client, "x", TTL).await;
+        let outcome = soon(client.lock("x").shared().acquire()).await;
+        assert_says(
+            outcome,
+            ErrorKind::Denied,
+            &["tenure_locks_modes", "--init"],
+        );
+        assert_eq!(db.init().await, ["table tenure_locks_modes"]);
+        let guard = soon(client.lock("x").shared().acquire()).await.unwrap();
+        soon(guard.release()).await.unwrap();
+    }
+}
