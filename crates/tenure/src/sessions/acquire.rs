@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::support::RetryBudget;
 
 use super::attempt::{self, Outcome, Pacing, Trust};
 use super::batch;
 use super::errors;
+use super::keep;
+use super::mode::KeyMode;
 use super::names::KeySource;
 use super::operations::{LockRequest, OperationError, OperationResult, Reply};
 use super::pool::SessionChoice;
@@ -50,7 +51,12 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             outcome => outcome,
         };
         let err = match outcome {
-            Ok(Outcome::Granted(grant)) => return Ok(Answer::Granted(grant)),
+            Ok(Outcome::Granted(grant)) => {
+                if lock_request.is_kept {
+                    Box::pin(keep::start(store, request)).await?;
+                }
+                return Ok(Answer::Granted(grant));
+            }
             Ok(Outcome::Cancelled) => break,
             Ok(Outcome::Busy) if !request.wait => break,
             Ok(Outcome::Busy) => {
@@ -94,9 +100,14 @@ async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockReq
             }
         }
     };
+    let (mode, is_kept) = (request.mode.into(), !request.min_hold.is_zero());
+    if is_kept && mode == KeyMode::Upgradable {
+        return Err(errors::kept_and_changing());
+    }
     Ok(Some(LockRequest {
         key,
-        is_shared: request.mode == Mode::Shared,
+        mode,
+        is_kept,
         ttl: store.context.dialect.idle_limit(request.ttl),
     }))
 }
@@ -120,6 +131,8 @@ async fn try_once(
                 Some(session) if has_changed(&session).await => continue,
                 _ => return Ok(Outcome::Busy),
             },
+            SessionChoice::Full if request.wait => return Ok(Outcome::Busy),
+            SessionChoice::Full => return Err(errors::no_connection_left(&store.context.settings)),
             SessionChoice::Use(session) => break session,
             // Nothing was asked of a session that is not open yet.
             SessionChoice::Open => {
@@ -144,8 +157,11 @@ async fn try_once(
         ) => Ok(attempt::granted(store, request, &session, token, reply)),
         Ok(_) => {
             store.remove_acquisition(request.owner);
-            let now = store.context.clock.now();
-            store.contended.add(&lock_request.key, now);
+            // Readers need not wait for an upgradable hold, which may be what this request has found.
+            if lock_request.mode != KeyMode::Upgradable {
+                let now = store.context.clock.now();
+                store.contended.add(&lock_request.key, now);
+            }
             Ok(Outcome::Busy)
         }
         Err(error @ OperationError::Refused(_)) => {

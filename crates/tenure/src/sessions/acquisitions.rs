@@ -7,12 +7,15 @@ use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::time::Time;
 
 use super::key::Key;
+use super::mode::KeyMode;
 
 /// One acquisition on a session.
 #[derive(Clone, Debug)]
 pub(super) struct Acquisition {
     pub(super) key: Key,
-    pub(super) is_shared: bool,
+    pub(super) mode: KeyMode,
+    /// The lock is kept past the end of its hold (`min_hold`).
+    pub(super) is_kept: bool,
     pub(super) state: AcquisitionState,
 }
 
@@ -45,6 +48,7 @@ impl AcquisitionState {
 pub(super) enum KeyState {
     NotHeld,
     Shared,
+    Upgradable,
     Exclusive,
 }
 
@@ -54,6 +58,8 @@ pub(super) struct Acquisitions {
     by_key: HashMap<Key, KeyCounts>,
     abandoned: usize,
     ending: usize,
+    /// Acquisitions that need the session for themselves.
+    reserving: usize,
 }
 
 /// How many acquisitions a key has.
@@ -61,6 +67,7 @@ pub(super) struct Acquisitions {
 struct KeyCounts {
     all: usize,
     shared: usize,
+    upgradable: usize,
     ending: usize,
 }
 
@@ -116,6 +123,14 @@ impl Acquisitions {
         }
     }
 
+    /// Changes the mode of an acquisition, if it is there.
+    pub(super) fn set_mode(&mut self, owner: &OwnerId, mode: KeyMode) {
+        if let Some(mut acquisition) = self.remove(owner) {
+            acquisition.mode = mode;
+            self.insert(*owner, acquisition);
+        }
+    }
+
     /// Marks an acquisition as being released, and returns it if it is there.
     pub(super) fn begin_release(&mut self, owner: OwnerId, retry_at: Time) -> Option<Acquisition> {
         self.set(&owner, AcquisitionState::Releasing { retry_at });
@@ -127,8 +142,14 @@ impl Acquisitions {
         match self.by_key.get(key) {
             None => KeyState::NotHeld,
             Some(counts) if counts.shared == counts.all => KeyState::Shared,
+            Some(counts) if counts.shared + counts.upgradable == counts.all => KeyState::Upgradable,
             Some(_) => KeyState::Exclusive,
         }
+    }
+
+    /// Whether an acquisition needs the session for itself.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.reserving > 0
     }
 
     /// Whether an acquisition of the key is ending.
@@ -158,7 +179,13 @@ impl Acquisitions {
         add(&mut self.ending, ending);
         let counts = self.by_key.entry(acquisition.key.clone()).or_default();
         add(&mut counts.all, by);
-        add(&mut counts.shared, if_so(acquisition.is_shared));
+        let mode = acquisition.mode;
+        add(&mut counts.shared, if_so(mode == KeyMode::Shared));
+        add(&mut counts.upgradable, if_so(mode == KeyMode::Upgradable));
+        add(
+            &mut self.reserving,
+            if_so(acquisition.is_kept || mode.reserves_session()),
+        );
         add(&mut counts.ending, ending);
         if counts.all == 0 {
             self.by_key.remove(&acquisition.key);
@@ -193,17 +220,27 @@ mod tests {
         }
     }
 
+    fn mode(number: u8) -> KeyMode {
+        match number % 4 {
+            0 => KeyMode::Exclusive,
+            1 => KeyMode::Shared,
+            2 => KeyMode::Upgradable,
+            _ => KeyMode::Upgraded,
+        }
+    }
+
     proptest! {
         /// After any steps, the counts are those of a model that looks at all acquisitions.
         #[test]
-        fn what_was_counted_is_what_is_there(steps in prop::collection::vec((0_u8..4, 0_u8..6, 0_i64..3, any::<bool>(), any::<u8>()), 0..60)) {
+        fn what_was_counted_is_what_is_there(steps in prop::collection::vec((0_u8..5, 0_u8..6, 0_i64..3, 0_u8..8, any::<u8>()), 0..60)) {
             let mut acquisitions = Acquisitions::default();
             let mut model: HashMap<OwnerId, Acquisition> = HashMap::new();
-            for (step, owner, key, is_shared, number) in steps {
+            for (step, owner, key, mode_number, number) in steps {
+                let (mode, is_kept) = (mode(mode_number), mode_number >= 4);
                 let owner = OwnerId::from_bytes([owner; 16]);
                 match step {
                     0 => {
-                        let acquisition = Acquisition { key: Key::One(key), is_shared, state: state(number) };
+                        let acquisition = Acquisition { key: Key::One(key), mode, is_kept, state: state(number) };
                         acquisitions.insert(owner, acquisition.clone());
                         model.insert(owner, acquisition);
                     }
@@ -214,6 +251,12 @@ mod tests {
                             acquisition.state = state(number);
                         }
                     }
+                    3 => {
+                        acquisitions.set_mode(&owner, mode);
+                        if let Some(acquisition) = model.get_mut(&owner) {
+                            acquisition.mode = mode;
+                        }
+                    }
                     _ if number < 8 => {
                         prop_assert_eq!(acquisitions.take_all().len(), model.len());
                         model.clear();
@@ -221,6 +264,7 @@ mod tests {
                     _ => {}
                 }
                 prop_assert_eq!(acquisitions.len(), model.len());
+                prop_assert_eq!(acquisitions.is_reserved(), model.values().any(|it| it.is_kept || it.mode.reserves_session()));
                 prop_assert_eq!(acquisitions.is_any_ending(), model.values().any(|it| it.state.is_ending()));
                 let mut abandoned = acquisitions.abandoned();
                 let mut expected: Vec<_> = model.iter().filter(|(_, it)| it.state.is_abandoned()).map(|(owner, _)| *owner).collect();
@@ -231,7 +275,8 @@ mod tests {
                     let of_it: Vec<_> = model.values().filter(|it| it.key == key).collect();
                     let has = match of_it.as_slice() {
                         [] => KeyState::NotHeld,
-                        all if all.iter().all(|it| it.is_shared) => KeyState::Shared,
+                        all if all.iter().all(|it| it.mode == KeyMode::Shared) => KeyState::Shared,
+                        all if all.iter().all(|it| matches!(it.mode, KeyMode::Shared | KeyMode::Upgradable)) => KeyState::Upgradable,
                         _ => KeyState::Exclusive,
                     };
                     prop_assert_eq!(acquisitions.key_state(&key), has);

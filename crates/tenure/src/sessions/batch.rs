@@ -89,7 +89,7 @@ pub(super) async fn unlock(
 ) -> Outcome {
     let operation = Operation::Unlock {
         key: acquisition.key,
-        is_shared: acquisition.is_shared,
+        mode: acquisition.mode,
     };
     request(session, operation, Some(owner)).await
 }

@@ -10,6 +10,7 @@ use crate::database::{Row, unhex};
 
 use super::holder_row::HolderRow;
 use super::key::Key;
+use super::mode::KeyMode;
 use super::operations::Operation;
 use super::server_info::{ServerInfo, SessionId};
 
@@ -44,7 +45,29 @@ pub(super) trait Dialect: Send + Sync {
 
     /// Waits for the lock. The row has the session's number and the token. `waiter` is the text of
     /// [`waiter_text`], for people who look at the server.
-    fn wait(&self, key: &Key, is_shared: bool, waiter: &str) -> String;
+    fn wait(&self, key: &Key, mode: KeyMode, waiter: &str) -> String;
+
+    /// A statement that lasts for `min_hold`, and that the server runs to its end after its client has left.
+    fn keep(&self, min_hold: Duration) -> String;
+
+    /// Asks for the key exclusively, on the session that has it as [`KeyMode::Upgradable`], without waiting. The row is that
+    /// of [`wait`](Dialect::wait), with 0 as the token if other sessions have the key. An error of
+    /// [`is_cancelled`](Dialect::is_cancelled) says the same.
+    fn try_upgrade(&self, _: &Key) -> String {
+        "SELECT NULL".into()
+    }
+
+    /// Waits for the key exclusively, on the session that has it as [`KeyMode::Upgradable`]. The row is that of
+    /// [`wait`](Dialect::wait).
+    fn wait_for_upgrade(&self, _: &Key) -> String {
+        "SELECT NULL".into()
+    }
+
+    /// Makes a stronger mode of the session `to`, which is `Shared` or `Upgradable`. May be repeated. The row has the
+    /// session's number, and 1 if the session has the key, else 0.
+    fn downgrade(&self, _: &Key, _to: KeyMode) -> String {
+        "SELECT NULL".into()
+    }
 
     /// Whether a command from the session `from` about `to` reaches `to`. If not, the command may reach a session that
     /// has the same number since a restart of the server.
@@ -58,6 +81,10 @@ pub(super) trait Dialect: Send + Sync {
 
     /// Has a row if the session is there.
     fn find_session(&self, session: SessionId) -> String;
+
+    /// Has a row if the session is there, with 1 if the session runs a statement of [`keep`](Dialect::keep) or
+    /// [`wait_for_upgrade`](Dialect::wait_for_upgrade), else 0.
+    fn session_state(&self, session: SessionId) -> String;
 
     /// Whether this error code of the server says that a wait was cancelled or took too long.
     fn is_cancelled(&self, code: &str) -> bool;
@@ -111,8 +138,8 @@ pub(super) trait Dialect: Send + Sync {
     /// The names in the table of holders that begin with `prefix` and are held.
     fn held_names(&self, prefix: &str) -> String;
 
-    /// How many other locks that session has, as far as can be told.
-    fn other_locks(&self, session: SessionId, token: u64) -> String;
+    /// How many locks that session has besides the hold of that key and token, as far as can be told.
+    fn other_locks(&self, session: SessionId, key: &Key, token: u64) -> String;
 }
 
 /// A name from the hexadecimal digits that the server sends for it.

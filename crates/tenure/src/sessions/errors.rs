@@ -5,9 +5,10 @@ use tenure_core::error::{
     ErrorKind::{self, Backend, Denied},
 };
 
-use crate::database::{self, Meaning, RequestError, Server};
+use crate::database::{self, Kind, Meaning, RequestError, Server};
 
 use super::operations::OperationError;
+use super::settings::Settings;
 
 /// What error codes of a server mean for locks of its sessions.
 const MEANINGS: &[Meaning] = &[
@@ -115,6 +116,48 @@ pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Backend,
         "the server's answer makes no sense to this version; is something between us and it?",
+    )
+}
+
+/// The statement that keeps the lock runs on the session that would have to change the mode.
+pub(super) fn kept_and_changing() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a lock of a session with `min_hold` cannot change its mode; omit `min_hold`, or acquire the lock in the mode that it keeps",
+    )
+}
+
+/// A hold needs a connection of its own, and there is none left.
+pub(super) fn no_connection_left(settings: &Settings) -> Error {
+    Error::new(
+        ErrorKind::Backend,
+        format!(
+            "this hold needs a connection of its own, and the client uses all {} that it may have; raise the option `connections` of the URL, or wait for the lock",
+            settings.connections
+        ),
+    )
+}
+
+/// The server does not run the statement that keeps a lock.
+pub(super) fn not_kept(error: RequestError, server: &Server) -> Error {
+    let needs = match server.kind {
+        Kind::Postgres => {
+            ": it needs PostgreSQL 11 or later, and the right to use the language plpgsql"
+        }
+        Kind::MySql => "",
+    };
+    Error::new(
+        ErrorKind::Backend,
+        format!("{server} did not keep the lock for `min_hold`{needs}; omit `min_hold`, or use mode=table"),
+    )
+    .with_source(explain(error, server))
+}
+
+/// The session that had the hold is over.
+pub(super) fn lost(server: &Server) -> Error {
+    Error::new(
+        ErrorKind::Lost,
+        format!("the session in {server} has ended, and the lock with it"),
     )
 }
 

@@ -50,8 +50,16 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         false => "restart_guard=off".to_owned(),
     };
     guarantees.shared = of.is_postgres;
-    guarantees.why_not =
-        "a lock of a session ends with its session and leaves nothing that could reserve the name";
+    guarantees.upgradable = of.is_postgres;
+    guarantees.min_hold = true;
+    guarantees.why_not = match of.is_postgres {
+        true => {
+            "a session waits for one lock, not for the first of several permits, and a session that dies leaves nothing that could reserve the name"
+        }
+        false => {
+            "GET_LOCK has exclusive locks only, which a session cannot pass to another one, and a session that dies leaves nothing that could reserve the name"
+        }
+    };
     guarantees.liveness = "a session that the server ends when it was silent for one ttl; the client checks it every second, or every third of the ttl if that is shorter";
     (guarantees.clock, guarantees.token) = match of.is_postgres {
         true => (
@@ -63,7 +71,14 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             "the start of the server in s, and a counter (UUID_SHORT); can go backward only after a failover, or if the clock is set back between two starts",
         ),
     };
-    guarantees.waiting = "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most";
+    guarantees.waiting = match of.is_postgres {
+        true => {
+            "the server's own queue; requests for upgradable holds wait for each other before they enter that queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most"
+        }
+        false => {
+            "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most"
+        }
+    };
     guarantees.loss = "at the next check, within validate=1s; at the deadline at the latest";
     guarantees.fit = "services that have this database and either no failover or a fencing token that is checked at every write";
     guarantees

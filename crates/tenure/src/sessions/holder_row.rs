@@ -51,6 +51,7 @@ impl HolderRow {
     pub(super) fn mode(&self) -> &'static str {
         match self.mode {
             Mode::Shared => "shared",
+            Mode::Upgradable => "upgradable",
             _ => "exclusive",
         }
     }

@@ -33,10 +33,12 @@ struct KeyHolder {
     session: SessionId,
     token: Option<u64>,
     info: HoldInfo,
+    /// The session keeps the lock for so long, whether or not it is held.
+    kept: Option<Duration>,
 }
 
 impl KeyHolder {
-    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time.
+    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time, how long it keeps the lock.
     fn read(row: &Row) -> Option<Self> {
         let cell = |at: usize| row.get(at)?.as_deref();
         let integer = |at: usize| cell(at)?.split('.').next()?.parse::<u64>().ok();
@@ -60,6 +62,7 @@ impl KeyHolder {
         holder.since = integer(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
         let mode = match cell(4) {
             Some("shared") => Mode::Shared,
+            Some("upgradable") => Mode::Upgradable,
             _ => Mode::Exclusive,
         };
         let token = integer(2);
@@ -70,6 +73,7 @@ impl KeyHolder {
             session,
             token,
             info: HoldInfo::new(holder, mode, token, ttl_left),
+            kept: integer(10).map(Duration::from_micros),
         })
     }
 }
@@ -88,7 +92,9 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
         };
         let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
         // The row of a holder may not be written yet.
-        let is_complete = !has_table || holders.iter().all(|it| it.token.is_some());
+        // A lock that is kept after its hold has no row.
+        let has_row = |it: &KeyHolder| it.token.is_some() || it.kept.is_some();
+        let is_complete = !has_table || holders.iter().all(has_row);
         if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
             return Ok(holders);
         }
@@ -101,7 +107,10 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     let holders = holders(store, &key).await?;
     let waiters = requests::waiters(&store.control, &key).await?;
     let mut status = Status::free(name);
-    status.holds = holders.into_iter().map(|holder| holder.info).collect();
+    let has_table = store.holder_table.is_usable();
+    let is_over = |it: &KeyHolder| has_table && it.kept.is_some() && it.token.is_none();
+    let (kept, held): (Vec<_>, Vec<_>) = holders.into_iter().partition(is_over);
+    status.holds = held.into_iter().map(|holder| holder.info).collect();
     let waiter = |statement: Option<String>| {
         let record = statement.as_deref().and_then(waiter_of);
         record.unwrap_or_default().into()
@@ -112,6 +121,10 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     {
         let session = store.control.session().await?;
         status.set_restart_guard(Some(session.restart_guard(guard)));
+    }
+    if !status.is_held() {
+        let kept = kept.into_iter().filter_map(|it| it.kept).max();
+        status.reserved = status.reserved.max(kept);
     }
     Ok(status)
 }
@@ -168,7 +181,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
         }
     }
     // The client does not react. Its session can be ended if no other lock depends on it.
-    if requests::has_one_lock(control, holder.session, token).await? {
+    if requests::has_one_lock(control, holder.session, &key, token).await? {
         requests::end_found_session(control, holder.session).await?;
         return Ok(true);
     }

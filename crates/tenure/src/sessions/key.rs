@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+#[cfg(feature = "postgres")]
+use crate::database;
+
 /// What the server calls a lock. Two names with the same key are the same lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Key {
@@ -25,6 +28,16 @@ impl Key {
             i32::from_be_bytes([a, b, c, d]),
             i32::from_be_bytes([e, f, g, h]),
         )
+    }
+
+    /// PostgreSQL: the key that the one upgradable holder of this key has too. It is made of the key and not of the name,
+    /// because two names with the same key are the same lock. No name begins with the byte 255, so the key of no name is
+    /// made of the same bytes.
+    #[cfg(feature = "postgres")]
+    pub(super) fn upgradable(&self) -> Self {
+        let mut bytes = vec![0xff];
+        bytes.extend_from_slice(format!("upgradable {self}").as_bytes());
+        Self::One(database::keys::bigint_of(&bytes))
     }
 }
 
@@ -188,6 +201,16 @@ mod tests {
         assert_eq!(sqlx("job1"), Key::One(8_446_400_879_160_614_314));
         assert_eq!(ruby("job1"), Key::Two(809_586_041, 0));
         assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn the_published_keys_of_upgradable_holders() {
+        let key = Key::One(-3_720_329_102_846_031_715);
+        assert_eq!(key.upgradable(), Key::One(-1_164_177_412_954_310_138));
+        assert_eq!(
+            Key::Two(7, -9).upgradable(),
+            Key::One(-8_554_213_612_459_457_163)
+        );
     }
 
     #[test]

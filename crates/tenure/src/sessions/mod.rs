@@ -7,10 +7,10 @@
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
-//! `names` and `key` (from a name to its key) · `dialect` with `mysql` and `postgres` (the SQL of each server) ·
+//! `names`, `key` and `mode` (from a name to its key, and how a key is held) · `dialect` with `mysql` and `postgres` (the SQL of each server) ·
 //! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
 //! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
-//! parts of a client) · `acquire`, `wait`, `renew`, `release` with `attempt` (the operations) · `holder_table` and
+//! parts of a client) · `acquire`, `wait`, `upgrade`, `renew`, `release` with `attempt` and `keep` (the operations) · `holder_table` and
 //! `inspect` (what people see) · `errors` (what errors of the server mean).
 
 mod acquire;
@@ -27,8 +27,10 @@ mod guarantees;
 mod holder_row;
 mod holder_table;
 mod inspect;
+mod keep;
 mod key;
 mod key_cache;
+mod mode;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod names;
@@ -36,6 +38,8 @@ mod operations;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod postgres_locks;
 mod release;
 mod renew;
 mod requests;
@@ -44,6 +48,7 @@ mod session;
 mod settings;
 mod statements;
 mod store;
+mod upgrade;
 mod wait;
 
 use std::sync::Arc;
@@ -55,6 +60,7 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 
 use crate::capabilities::stores_with;
@@ -83,6 +89,14 @@ impl AsyncBackend for Store {
 
     async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
         acquire::acquire(&self, &request).await
+    }
+
+    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
+        upgrade::upgrade(&self, &request).await
+    }
+
+    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
+        upgrade::downgrade(&self, &hold, mode).await
     }
 
     async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {

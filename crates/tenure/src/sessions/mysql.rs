@@ -11,6 +11,7 @@ use crate::database::{Row, hex};
 use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
+use super::mode::KeyMode;
 use super::operations::Operation;
 use super::server_info::{ServerInfo, SessionId};
 
@@ -24,6 +25,9 @@ const TOKEN_BITS: u64 = 72_057_594_037_927_935;
 /// How long one statement waits, in s. Our own clock ends waits: the server measures this limit on its wall clock,
 /// which may jump. It must not be negative, because then MariaDB does not wait at all.
 const WAIT_LIMIT_SECS: u32 = 3_600;
+
+/// How long one sleep of a session that keeps a lock takes.
+const KEEP_CHUNK: Duration = Duration::from_secs(4);
 
 /// The longest `wait_timeout` that every system accepts, in s.
 const MAX_IDLE_SECS: u64 = 2_147_483;
@@ -101,9 +105,22 @@ impl Dialect for MySql {
     }
 
     /// `ELT` evaluates `GET_LOCK` once, too: 0 is busy, NULL is an error.
-    fn wait(&self, key: &Key, _: bool, who: &str) -> String {
+    fn wait(&self, key: &Key, _: KeyMode, who: &str) -> String {
         format!(
             "/* tenure:wait {who} */ SELECT CONNECTION_ID(), ELT(GET_LOCK('{key}', {WAIT_LIMIT_SECS}) + 1, '0', {TOKEN})"
+        )
+    }
+
+    /// The server looks after the client of a statement that sleeps for 5 s or longer, so each sleep is shorter.
+    fn keep(&self, min_hold: Duration) -> String {
+        let micros = min_hold.as_micros();
+        let chunk = KEEP_CHUNK.as_micros();
+        let rest = Duration::from_micros(u64::try_from(micros % chunk).unwrap_or(0));
+        format!(
+            "/* tenure:keep {micros} */ SELECT SLEEP({}), BENCHMARK({}, SLEEP({}))",
+            rest.as_secs_f64(),
+            micros / chunk,
+            KEEP_CHUNK.as_secs()
         )
     }
 
@@ -123,6 +140,13 @@ impl Dialect for MySql {
     fn find_session(&self, session: SessionId) -> String {
         format!(
             "/* tenure:look */ SELECT id FROM information_schema.processlist WHERE id = {} AND (UUID_SHORT() >> 24) & 4294967295 = {}",
+            session.number, session.since
+        )
+    }
+
+    fn session_state(&self, session: SessionId) -> String {
+        format!(
+            "/* tenure:look */ SELECT info LIKE '/* tenure:keep %' FROM information_schema.processlist WHERE id = {} AND (UUID_SHORT() >> 24) & 4294967295 = {}",
             session.number, session.since
         )
     }
@@ -181,7 +205,8 @@ impl Dialect for MySql {
             false => ("NULL, NULL, NULL, NULL, NULL", String::new()),
         };
         format!(
-            "/* tenure:look */ SELECT u.id, (UUID_SHORT() >> 24) & 4294967295, {columns}, p.user, p.host, p.time * 1000000 \
+            "/* tenure:look */ SELECT u.id, (UUID_SHORT() >> 24) & 4294967295, {columns}, p.user, p.host, IF(p.info LIKE '/* tenure:keep %', 0, p.time * 1000000), \
+             IF(p.info LIKE '/* tenure:keep %', SUBSTRING_INDEX(SUBSTRING_INDEX(p.info, ' ', 3), ' ', -1) - p.time * 1000000, NULL) \
              FROM (SELECT IS_USED_LOCK('{key}') AS id) u {join} \
              LEFT JOIN information_schema.processlist p ON p.id = u.id WHERE u.id IS NOT NULL"
         )
@@ -201,7 +226,7 @@ impl Dialect for MySql {
         )
     }
 
-    fn other_locks(&self, session: SessionId, token: u64) -> String {
+    fn other_locks(&self, session: SessionId, _: &Key, token: u64) -> String {
         format!(
             "/* tenure:look */ SELECT COUNT(*) FROM tenure_holders WHERE connection = {} AND token <> {token} AND IS_USED_LOCK(lock_key) = connection",
             session.number

@@ -11,6 +11,7 @@ use crate::database::RequestError;
 
 use super::acquisitions::{AcquisitionState, Acquisitions};
 use super::key::Key;
+use super::mode::KeyMode;
 
 /// Operations in one statement.
 pub(super) const MAX_BATCH: usize = 32;
@@ -19,9 +20,9 @@ pub(super) const MAX_BATCH: usize = 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     /// Take the lock if it is free.
-    TryLock { key: Key, is_shared: bool },
+    TryLock { key: Key, mode: KeyMode },
     /// Release the lock.
-    Unlock { key: Key, is_shared: bool },
+    Unlock { key: Key, mode: KeyMode },
     /// Show that the session is there.
     Ping,
 }
@@ -30,9 +31,9 @@ impl Operation {
     /// What takes this operation back, if a refused statement has done it.
     pub(super) fn undo(&self) -> Option<Self> {
         match self {
-            Self::TryLock { key, is_shared } => Some(Self::Unlock {
+            Self::TryLock { key, mode } => Some(Self::Unlock {
                 key: key.clone(),
-                is_shared: *is_shared,
+                mode: *mode,
             }),
             Self::Unlock { .. } | Self::Ping => None,
         }
@@ -43,23 +44,30 @@ impl Operation {
 #[derive(Clone, Debug)]
 pub(super) struct LockRequest {
     pub(super) key: Key,
-    pub(super) is_shared: bool,
+    pub(super) mode: KeyMode,
+    /// The lock is kept past the end of its hold (`min_hold`).
+    pub(super) is_kept: bool,
     /// The ttl of a session that may carry the hold.
     pub(super) ttl: Duration,
 }
 
 impl LockRequest {
+    /// Whether no other acquisition may be on the session of this one: a statement of it may take long.
+    pub(super) fn reserves_session(&self) -> bool {
+        self.is_kept || self.mode.reserves_session()
+    }
+
     pub(super) fn try_lock(&self) -> Operation {
         Operation::TryLock {
             key: self.key.clone(),
-            is_shared: self.is_shared,
+            mode: self.mode,
         }
     }
 
     pub(super) fn unlock(&self) -> Operation {
         Operation::Unlock {
             key: self.key.clone(),
-            is_shared: self.is_shared,
+            mode: self.mode,
         }
     }
 }
@@ -172,14 +180,14 @@ mod tests {
     fn try_lock() -> PendingOperation {
         pending(Operation::TryLock {
             key: KEY,
-            is_shared: false,
+            mode: KeyMode::Exclusive,
         })
     }
 
     fn unlock() -> PendingOperation {
         pending(Operation::Unlock {
             key: KEY,
-            is_shared: false,
+            mode: KeyMode::Exclusive,
         })
     }
 
@@ -187,7 +195,8 @@ mod tests {
         let mut acquisitions = Acquisitions::default();
         let acquisition = Acquisition {
             key: KEY,
-            is_shared: false,
+            mode: KeyMode::Exclusive,
+            is_kept: false,
             state,
         };
         acquisitions.insert(OWNER, acquisition);

@@ -15,6 +15,7 @@ use super::connection::Connector;
 use super::context::Context;
 use super::errors;
 use super::key::Key;
+use super::mode::KeyMode;
 use super::operations::LockRequest;
 use super::session::Session;
 
@@ -31,14 +32,25 @@ const GROW_INTERVAL: Duration = Duration::from_secs(1);
 /// What is known of a session when one is chosen for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Candidate {
-    /// The session has the ttl of the request, is known to be there, and no acquisition waits on it.
+    /// The session has the ttl of the request, is known to be there, and no acquisition waits on it or needs it for
+    /// itself.
     is_usable: bool,
+    /// The session has no acquisitions.
+    is_empty: bool,
     /// There is room for another lock.
     has_room: bool,
     /// How the session has the key of the request, or may have it.
     key_state: KeyState,
     /// Operations without a reply.
     unanswered: usize,
+}
+
+impl Candidate {
+    /// Whether the session can take the lock, as its only acquisition if the request `reserves` the session.
+    fn fits(&self, reserves: bool) -> bool {
+        let is_good = self.is_usable && self.has_room && self.key_state == KeyState::NotHeld;
+        is_good && (self.is_empty || !reserves)
+    }
 }
 
 /// Which session a request uses.
@@ -49,29 +61,41 @@ pub(super) enum SessionChoice<S> {
     Busy,
     /// Open another session.
     Open,
+    /// The request needs a session of its own, and there are as many sessions as there may be.
+    Full,
 }
 
 /// The server would grant a lock once more to the session that has it, because it counts the locks of a session. So a
 /// session is never asked for a key that it has. This is also true of shared holds, which would overtake the waiters.
-fn choose(candidates: &[Candidate], is_shared: bool, may_open: bool) -> SessionChoice<usize> {
+fn choose(
+    candidates: &[Candidate],
+    (mode, reserves): (KeyMode, bool),
+    may_open: bool,
+) -> SessionChoice<usize> {
     let excludes = |state: KeyState| match state {
         KeyState::NotHeld => false,
-        KeyState::Shared => !is_shared,
+        KeyState::Shared => !matches!(mode, KeyMode::Shared | KeyMode::Upgradable),
+        KeyState::Upgradable => mode != KeyMode::Shared,
         KeyState::Exclusive => true,
     };
     if candidates.iter().any(|it| excludes(it.key_state)) {
         return SessionChoice::Busy;
     }
-    let is_good = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::NotHeld;
-    let good = candidates.iter().enumerate().filter(|(_, it)| is_good(it));
+    let good = candidates
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| it.fits(reserves));
     // Of sessions that are equally good the first: so the others become idle, and are closed.
     if let Some((at, _)) = good.min_by_key(|(_, it)| it.unanswered) {
         return SessionChoice::Use(at);
     }
+    if reserves && !may_open {
+        return SessionChoice::Full;
+    }
     // A shared hold that overtakes the waiters is better than none.
     let shares = |it: &Candidate| it.is_usable && it.has_room && it.key_state == KeyState::Shared;
     match candidates.iter().position(shares) {
-        Some(at) if !may_open => SessionChoice::Use(at),
+        Some(at) if !may_open && !reserves => SessionChoice::Use(at),
         _ => SessionChoice::Open,
     }
 }
@@ -104,7 +128,9 @@ impl Sessions {
             is_usable: session.lease.ttl == request.ttl
                 && !session.is_ended()
                 && !session.is_waiting.load(Ordering::SeqCst)
+                && !acquisitions.is_reserved()
                 && now < session.lease.usable_until(),
+            is_empty: acquisitions.is_empty(),
             has_room: acquisitions.len() < session.server_info.capacity,
             key_state: acquisitions.key_state(&request.key),
             unanswered: session.operations.unanswered(),
@@ -122,9 +148,14 @@ impl Sessions {
         let candidate = |session: &Arc<Session>| Self::candidate(session, request, now);
         let candidates: Vec<_> = list.iter().map(candidate).collect();
         let may_open = list.len() < self.context.settings.connections;
-        match choose(&candidates, request.is_shared, may_open) {
+        match choose(
+            &candidates,
+            (request.mode, request.reserves_session()),
+            may_open,
+        ) {
             SessionChoice::Busy => SessionChoice::Busy,
             SessionChoice::Open => SessionChoice::Open,
+            SessionChoice::Full => SessionChoice::Full,
             SessionChoice::Use(at) => {
                 let usable = candidates.iter().filter(|it| it.is_usable).count();
                 let is_overloaded = candidates[at].unanswered >= GROW_THRESHOLD;
@@ -222,9 +253,7 @@ impl Sessions {
         self.open_unless(request.ttl, |list| {
             let now = self.context.clock.now();
             list.iter().filter(is_new).any(|session| {
-                let candidate = Self::candidate(session, request, now);
-                let is_free = candidate.key_state == KeyState::NotHeld;
-                candidate.is_usable && candidate.has_room && is_free
+                Self::candidate(session, request, now).fits(request.reserves_session())
             })
         })
         .await
@@ -291,7 +320,8 @@ impl Sessions {
 fn add_acquisition(session: &Session, owner: OwnerId, request: &LockRequest, now: Time) {
     let acquisition = Acquisition {
         key: request.key.clone(),
-        is_shared: request.is_shared,
+        mode: request.mode,
+        is_kept: request.is_kept,
         state: AcquisitionState::Requested,
     };
     session.lease.use_at(now);
@@ -300,10 +330,12 @@ fn add_acquisition(session: &Session, owner: OwnerId, request: &LockRequest, now
 
 #[cfg(test)]
 mod tests {
+    use super::super::mode::KeyMode::{Exclusive, Shared, Upgradable};
     use super::*;
 
     const FREE: Candidate = Candidate {
         is_usable: true,
+        is_empty: true,
         has_room: true,
         key_state: KeyState::NotHeld,
         unanswered: 0,
@@ -317,26 +349,37 @@ mod tests {
         ..FREE
     };
 
+    /// As a lock without `min_hold`.
+    fn choose_for(candidates: &[Candidate], mode: KeyMode, may_open: bool) -> SessionChoice<usize> {
+        choose(candidates, (mode, mode.reserves_session()), may_open)
+    }
+
     fn has(key_state: KeyState, of: Candidate) -> Candidate {
         Candidate { key_state, ..of }
     }
 
     #[test]
     fn free_locks_share_the_first_session_that_is_usable() {
-        assert_eq!(choose(&[], false, true), SessionChoice::Open);
+        assert_eq!(choose_for(&[], Exclusive, true), SessionChoice::Open);
         assert_eq!(
-            choose(&[UNUSABLE, FULL, FREE, FREE], false, true),
+            choose_for(&[UNUSABLE, FULL, FREE, FREE], Exclusive, true),
             SessionChoice::Use(2)
         );
-        assert_eq!(choose(&[UNUSABLE, FULL], false, true), SessionChoice::Open);
-        assert_eq!(choose(&[UNUSABLE, FULL], false, false), SessionChoice::Open);
+        assert_eq!(
+            choose_for(&[UNUSABLE, FULL], Exclusive, true),
+            SessionChoice::Open
+        );
+        assert_eq!(
+            choose_for(&[UNUSABLE, FULL], Exclusive, false),
+            SessionChoice::Open
+        );
     }
 
     #[test]
     fn the_session_that_has_least_to_do_is_asked() {
         let busy = |unanswered| Candidate { unanswered, ..FREE };
         assert_eq!(
-            choose(&[busy(2), busy(1), busy(1)], false, true),
+            choose_for(&[busy(2), busy(1), busy(1)], Exclusive, true),
             SessionChoice::Use(1)
         );
     }
@@ -346,21 +389,55 @@ mod tests {
     fn no_session_is_asked_for_a_key_that_we_have() {
         for of in [FREE, UNUSABLE, FULL] {
             let ours = has(KeyState::Exclusive, of);
-            for shared in [true, false] {
-                assert_eq!(choose(&[FREE, ours], shared, true), SessionChoice::Busy);
+            for mode in [Shared, Exclusive] {
+                assert_eq!(choose_for(&[FREE, ours], mode, true), SessionChoice::Busy);
             }
             let ours = has(KeyState::Shared, of);
-            assert_eq!(choose(&[ours, FREE], false, true), SessionChoice::Busy);
-            assert_eq!(choose(&[ours, FREE], true, true), SessionChoice::Use(1));
+            assert_eq!(
+                choose_for(&[ours, FREE], Exclusive, true),
+                SessionChoice::Busy
+            );
+            assert_eq!(
+                choose_for(&[ours, FREE], Shared, true),
+                SessionChoice::Use(1)
+            );
         }
+    }
+
+    /// An upgrade waits on the session that has the hold, and other acquisitions of the session would wait with it.
+    #[test]
+    fn an_upgradable_hold_has_a_session_of_its_own() {
+        let used = Candidate {
+            is_empty: false,
+            ..FREE
+        };
+        let to = |candidates: &[Candidate], may_open| choose_for(candidates, Upgradable, may_open);
+        assert_eq!(to(&[used, FREE], true), SessionChoice::Use(1));
+        assert_eq!(to(&[used, UNUSABLE], true), SessionChoice::Open);
+        assert_eq!(to(&[used, UNUSABLE], false), SessionChoice::Full);
+        let kept = choose(&[used, UNUSABLE], (Exclusive, true), false);
+        assert_eq!(kept, SessionChoice::Full);
+        let reader = has(KeyState::Shared, used);
+        assert_eq!(to(&[reader, FREE], true), SessionChoice::Use(1));
+        let other = has(KeyState::Upgradable, UNUSABLE);
+        for (mode, choice) in [
+            (Shared, SessionChoice::Use(1)),
+            (Upgradable, SessionChoice::Busy),
+            (Exclusive, SessionChoice::Busy),
+        ] {
+            assert_eq!(choose_for(&[other, FREE], mode, true), choice);
+        }
+        // A shared lock of the session would not keep an upgrade of the same session waiting.
+        let both = [has(KeyState::Upgradable, FREE)];
+        assert_eq!(choose_for(&both, Shared, true), SessionChoice::Open);
     }
 
     #[test]
     fn shared_holds_go_to_sessions_of_their_own_as_long_as_there_may_be_more() {
         let ours = has(KeyState::Shared, FREE);
-        assert_eq!(choose(&[ours], true, true), SessionChoice::Open);
+        assert_eq!(choose_for(&[ours], Shared, true), SessionChoice::Open);
         assert_eq!(
-            choose(&[UNUSABLE, ours], true, false),
+            choose_for(&[UNUSABLE, ours], Shared, false),
             SessionChoice::Use(1)
         );
     }

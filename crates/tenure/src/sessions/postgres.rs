@@ -1,6 +1,5 @@
 //! PostgreSQL: advisory locks of the session.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::database::{Row, hex};
@@ -8,7 +7,9 @@ use crate::database::{Row, hex};
 use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
+use super::mode::KeyMode;
 use super::operations::{MAX_BATCH, Operation};
+use super::postgres_locks::{PreparedStatement, call, try_lock, unlock, wait_for};
 use super::server_info::{ServerInfo, SessionId};
 
 /// When this run of the server began, the same for every client: after a crash of one process all others start over
@@ -116,13 +117,12 @@ impl Dialect for Postgres {
         let mut taken = Vec::new();
         for (at, operation) in operations.iter().enumerate() {
             match operation {
-                Operation::TryLock { key, is_shared } => {
-                    let try_lock = call("pg_try_advisory_lock", *is_shared, key);
-                    taken.push(format!("{try_lock} AS t{at}"));
+                Operation::TryLock { key, mode } => {
+                    taken.push(format!("{} AS t{at}", try_lock(*mode, key)));
                     sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
                 }
-                Operation::Unlock { key, is_shared } => {
-                    sql += &format!(", {}::int", call("pg_advisory_unlock", *is_shared, key));
+                Operation::Unlock { key, mode } => {
+                    sql += &format!(", {}", unlock(*mode, key));
                 }
                 Operation::Ping => sql += ", 1",
             }
@@ -158,12 +158,81 @@ impl Dialect for Postgres {
         operations.iter().map(answer).collect()
     }
 
-    fn wait(&self, key: &Key, is_shared: bool, who: &str) -> String {
+    fn wait(&self, key: &Key, mode: KeyMode, who: &str) -> String {
         let wait = match key {
-            Key::One(key) if !is_shared => format!("EXECUTE tenure_wait({key})"),
-            key => wait_in(&call("pg_advisory_lock", is_shared, key)),
+            Key::One(key) if mode == KeyMode::Exclusive => format!("EXECUTE tenure_wait({key})"),
+            key => wait_in(&wait_for(mode, key)),
         };
         format!("/* tenure:wait {who} */ {wait}")
+    }
+
+    /// The transaction ends every second, so that the statement keeps no old snapshot. The server must not look whether
+    /// the client is there; afterwards it does so again, for the waits of the session.
+    fn keep(&self, min_hold: Duration) -> String {
+        let micros = min_hold.as_micros();
+        let check = |interval: &str| {
+            format!(
+                "IF current_setting('client_connection_check_interval', true) IS NOT NULL THEN \
+                 PERFORM set_config('client_connection_check_interval', '{interval}', false); END IF;"
+            )
+        };
+        format!(
+            "/* tenure:keep {micros} */ DO $$DECLARE ends timestamptz := clock_timestamp() + {micros} * interval '1 microsecond'; \
+             BEGIN {} LOOP COMMIT; EXIT WHEN clock_timestamp() >= ends; \
+             PERFORM pg_sleep(least(1, extract(epoch FROM ends - clock_timestamp()))); END LOOP; {} END$$",
+            check("0"),
+            check("1s"),
+        )
+    }
+
+    /// Before a wait of no time the server is asked whether other sessions have the key: if not, the session gets the key
+    /// before all waiters, because it has the key shared. `pg_try_advisory_lock` fails if any session waits.
+    fn try_upgrade(&self, key: &Key) -> String {
+        format!(
+            "/* tenure:upgrade */ SELECT pg_backend_pid(), CASE WHEN {} THEN {token} \
+             WHEN EXISTS (SELECT FROM pg_locks l WHERE l.granted AND l.pid <> pg_backend_pid() AND {}) THEN 0 \
+             WHEN set_config('lock_timeout', '1', true) IS NULL THEN 0 \
+             WHEN {}::text IS NOT NULL THEN {token} END",
+            call("pg_try_advisory_lock", key),
+            in_pg_locks(key),
+            call("pg_advisory_lock", key),
+            token = token(0),
+        )
+    }
+
+    /// The server puts this request before all that wait, because the session has the key shared. The shared lock is kept.
+    fn wait_for_upgrade(&self, key: &Key) -> String {
+        format!(
+            "/* tenure:upgrade */ {}",
+            wait_in(&call("pg_advisory_lock", key))
+        )
+    }
+
+    /// The shared lock is taken before the exclusive one is released, so that no other session comes in between. The
+    /// session waits for nothing then. What the session has is read first: locks are counted.
+    fn downgrade(&self, key: &Key, to: KeyMode) -> String {
+        let upgradable = key.upgradable();
+        let gives_up = match to {
+            KeyMode::Shared => format!(
+                "WHEN CASE WHEN gate THEN NOT {} ELSE false END THEN 0 ",
+                call("pg_advisory_unlock", &upgradable)
+            ),
+            _ => String::new(),
+        };
+        format!(
+            "/* tenure:downgrade */ SELECT pg_backend_pid(), CASE WHEN NOT (alone OR shares) THEN 0 \
+             WHEN CASE WHEN shares THEN false ELSE {}::text IS NULL END THEN 0 \
+             WHEN CASE WHEN alone THEN NOT {} ELSE false END THEN 0 \
+             {gives_up}ELSE 1 END \
+             FROM (SELECT coalesce(bool_or({held} AND l.mode <> 'ShareLock'), false) AS alone, \
+             coalesce(bool_or({held} AND l.mode = 'ShareLock'), false) AS shares, \
+             coalesce(bool_or({}), false) AS gate \
+             FROM pg_locks l WHERE l.granted AND l.pid = pg_backend_pid() OFFSET 0) AS has",
+            call("pg_advisory_lock_shared", key),
+            call("pg_advisory_unlock", key),
+            in_pg_locks(&upgradable),
+            held = in_pg_locks(key),
+        )
     }
 
     /// The commands name the begin of their session themselves.
@@ -181,6 +250,13 @@ impl Dialect for Postgres {
 
     fn find_session(&self, session: SessionId) -> String {
         format!("/* tenure:look */ SELECT pid FROM {}", process(session))
+    }
+
+    fn session_state(&self, session: SessionId) -> String {
+        format!(
+            "/* tenure:look */ SELECT (state = 'active' AND (query LIKE '/* tenure:keep %' OR query LIKE '/* tenure:upgrade %'))::int FROM {}",
+            process(session)
+        )
     }
 
     /// Cancelled by an administrator or by a limit; a limit on waits for locks.
@@ -249,19 +325,28 @@ impl Dialect for Postgres {
             false => ("NULL", "NULL", "NULL", "NULL", "", String::new()),
         };
         format!(
-            "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, CASE l.mode WHEN 'ShareLock' THEN 'shared' ELSE 'exclusive' END, \
-             {since}, {ttl}, a.usename, host(a.client_addr), {} \
-             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} WHERE l.granted AND {} ORDER BY {order}l.pid",
+            "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, \
+             CASE WHEN l.alone THEN 'exclusive' WHEN l.gate THEN 'upgradable' ELSE 'shared' END, \
+             {since}, {ttl}, a.usename, host(a.client_addr), CASE a.state WHEN 'active' THEN 0 ELSE {} END, \
+             CASE WHEN a.state = 'active' THEN substring(a.query FROM '^/\\* tenure:keep ([0-9]+)')::bigint - {} END \
+             FROM (SELECT l.pid, bool_or({held} AND l.mode <> 'ShareLock') AS alone, bool_or({gate}) AS gate \
+             FROM pg_locks l WHERE l.granted AND ({held} OR {gate}) GROUP BY l.pid HAVING bool_or({held})) l \
+             LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} ORDER BY {order}l.pid",
             micros("a.backend_start"),
             micros("clock_timestamp() - a.state_change"),
-            in_pg_locks(key)
+            micros("clock_timestamp() - a.query_start"),
+            held = in_pg_locks(key),
+            gate = in_pg_locks(&key.upgradable()),
         )
     }
 
     fn waiters(&self, key: &Key) -> String {
         format!(
-            "/* tenure:look */ SELECT a.query FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE NOT l.granted AND {} ORDER BY a.query_start, l.pid",
-            in_pg_locks(key)
+            "/* tenure:look */ SELECT a.query FROM (SELECT l.pid FROM pg_locks l WHERE {held} OR {} \
+             GROUP BY l.pid HAVING bool_or(NOT l.granted) AND NOT bool_or(l.granted AND {held})) l \
+             LEFT JOIN pg_stat_activity a ON a.pid = l.pid ORDER BY a.query_start, l.pid",
+            in_pg_locks(&key.upgradable()),
+            held = in_pg_locks(key),
         )
     }
 
@@ -274,87 +359,19 @@ impl Dialect for Postgres {
         )
     }
 
-    fn other_locks(&self, session: SessionId, _: u64) -> String {
+    fn other_locks(&self, session: SessionId, key: &Key, _: u64) -> String {
         format!(
-            "/* tenure:look */ SELECT count(*) - 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = {}",
-            session.number
+            "/* tenure:look */ SELECT count(*) FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.pid = {} AND NOT ({} OR {})",
+            session.number,
+            in_pg_locks(key),
+            in_pg_locks(&key.upgradable()),
         )
-    }
-}
-
-/// The prepared statements of a session: for locks that are not shared and have one number as key.
-enum PreparedStatement {
-    TryLock(i64),
-    Unlock(i64),
-    Many {
-        locked: Vec<i64>,
-        unlocked: Vec<i64>,
-    },
-}
-
-impl PreparedStatement {
-    fn of(operations: &[Operation]) -> Option<Self> {
-        let room = || Vec::with_capacity(operations.len());
-        let (mut locked, mut unlocked) = (room(), room());
-        for operation in operations {
-            let (Operation::TryLock { key, is_shared } | Operation::Unlock { key, is_shared }) =
-                operation
-            else {
-                continue;
-            };
-            let Key::One(key) = key else { return None };
-            match operation {
-                _ if *is_shared => return None,
-                Operation::TryLock { .. } => locked.push(*key),
-                _ => unlocked.push(*key),
-            }
-        }
-        match (&locked[..], &unlocked[..]) {
-            ([], []) => None,
-            ([key], []) if operations.len() == 1 => Some(Self::TryLock(*key)),
-            ([], [key]) if operations.len() == 1 => Some(Self::Unlock(*key)),
-            _ => Some(Self::Many { locked, unlocked }),
-        }
-    }
-}
-
-impl fmt::Display for PreparedStatement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = |f: &mut fmt::Formatter<'_>, keys: &[i64]| {
-            for (at, key) in keys.iter().enumerate() {
-                let comma = if at == 0 { "" } else { "," };
-                write!(f, "{comma}{key}")?;
-            }
-            Ok(())
-        };
-        match self {
-            Self::TryLock(key) => write!(f, "tenure_take({key})"),
-            Self::Unlock(key) => write!(f, "tenure_give({key})"),
-            Self::Many { locked, unlocked } => {
-                f.write_str("tenure_many('{")?;
-                set(f, locked)?;
-                f.write_str("}', '{")?;
-                set(f, unlocked)?;
-                f.write_str("}')")
-            }
-        }
     }
 }
 
 /// An instant or a span, in µs.
 fn micros(time: &str) -> String {
     format!("(extract(epoch FROM {time}) * 1000000)::bigint")
-}
-
-/// Calls one of the functions for advisory locks on that key.
-fn call(function: &str, is_shared: bool, key: &Key) -> String {
-    let shared = if is_shared { "_shared" } else { "" };
-    match key {
-        Key::Two(class, object) => format!("{function}{shared}({class}, {object})"),
-        Key::One(number) => format!("{function}{shared}({number})"),
-        // Never made for this server.
-        Key::Text(_) => format!("{function}{shared}(NULL::bigint)"),
-    }
 }
 
 /// A statement that waits in `call`, and then reads the token.
@@ -424,15 +441,16 @@ mod tests {
     /// Otherwise another session could have had a key, under a greater number, after our number was drawn.
     #[test]
     fn numbers_are_drawn_when_all_locks_are_there() {
-        let take = |number, is_shared| Operation::TryLock {
+        let take = |number, mode| Operation::TryLock {
             key: Key::One(number),
-            is_shared,
+            mode,
         };
         let give = Operation::Unlock {
             key: Key::One(8),
-            is_shared: false,
+            mode: KeyMode::Exclusive,
         };
-        let sql = Postgres.statement(&[take(7, false), give, take(9, true)]);
+        let sql =
+            Postgres.statement(&[take(7, KeyMode::Exclusive), give, take(9, KeyMode::Shared)]);
         assert!(sql.ends_with("(9) AS t2 OFFSET 0) AS taken"), "{sql}");
         let prepared = Postgres.prepare();
         let that_take = prepared
@@ -449,14 +467,14 @@ mod tests {
     /// Each reply is that of its operation.
     #[test]
     fn answers_of_many_are_told_apart() {
-        let key = |number| (Key::One(number), false);
+        let key = |number| (Key::One(number), KeyMode::Exclusive);
         let take = |number| {
-            let (key, is_shared) = key(number);
-            Operation::TryLock { key, is_shared }
+            let (key, mode) = key(number);
+            Operation::TryLock { key, mode }
         };
         let give = |number| {
-            let (key, is_shared) = key(number);
-            Operation::Unlock { key, is_shared }
+            let (key, mode) = key(number);
+            Operation::Unlock { key, mode }
         };
         let operations = [
             take(-1),

@@ -16,6 +16,7 @@ use tenure_core::support::RetryBudget;
 use super::acquisitions::{Acquisition, AcquisitionState};
 use super::batch;
 use super::errors;
+use super::keep;
 use super::operations::OperationResult;
 use super::requests;
 use super::session::Session;
@@ -105,6 +106,9 @@ pub(super) async fn unlock(
     owner: OwnerId,
     acquisition: Acquisition,
 ) -> Result<Release, Error> {
+    if session.is_keeping.load(Ordering::SeqCst) {
+        return Ok(keep::leave(store, session, owner, &acquisition.key).await);
+    }
     store.holder_table.remove(owner);
     match batch::unlock(session, owner, acquisition).await {
         Ok(reply) => {

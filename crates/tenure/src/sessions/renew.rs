@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use futures_util::future::join_all;
 
 use tenure_core::backend::{Hold, Renewal};
-use tenure_core::error::ErrorKind;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
@@ -16,8 +16,11 @@ use tenure_core::time::Time;
 use super::acquisitions::{Acquisition, AcquisitionState};
 use super::batch;
 use super::errors;
-use super::operations::{Operation, OperationError};
+use super::keep;
+use super::operations::Operation;
 use super::release::unlock;
+use super::requests;
+use super::server_info::SessionState;
 use super::session::Session;
 use super::statements;
 use super::store::Store;
@@ -31,18 +34,37 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
         }
     }
     let checks = sessions.iter().map(|session| async move {
-        match session.is_ended() || was_renewed_lately(session) {
-            true => Ok(()),
-            false => batch::request(session, Operation::Ping, None)
-                .await
-                .map(drop),
+        if session.is_ended() || was_renewed_lately(session) {
+            return Ok(());
         }
+        if session.is_busy() {
+            return check_statement(store, session).await;
+        }
+        let server = &store.context.settings.server;
+        let reply = batch::request(session, Operation::Ping, None).await;
+        reply
+            .map(drop)
+            .map_err(|error| errors::of_check(&error, server))
     });
     let checks = join_all(checks).await;
     holds
         .iter()
         .map(|hold| renewed(store, hold, &sessions, &checks))
         .collect()
+}
+
+/// Checks a session that waits for an upgrade or keeps its lock, on the control connection. The server does not count the time of a
+/// statement as silence, so a session that runs its statement now lasts for a ttl from now on.
+async fn check_statement(store: &Store, session: &Arc<Session>) -> Result<(), Error> {
+    let sent = store.context.clock.now();
+    let id = session.server_info.session;
+    match requests::session_state(&store.control, id).await? {
+        SessionState::Busy => session.lease.renew(sent),
+        // The answer to its statement is on the way.
+        SessionState::Idle => {}
+        SessionState::Gone => session.end(),
+    }
+    Ok(())
 }
 
 /// Whether a request of a moment ago was answered, so that another request is not needed. The moment is short, because
@@ -56,7 +78,7 @@ fn renewed(
     store: &Store,
     hold: &Hold,
     sessions: &[Arc<Session>],
-    checks: &[Result<(), OperationError>],
+    checks: &[Result<(), Error>],
 ) -> Renewal {
     let Some(session) = store.holds.get(hold.owner) else {
         return Renewal::Lost(LostReason::StoreSaysNo);
@@ -66,8 +88,7 @@ fn renewed(
     }
     let at = sessions.iter().position(|it| Arc::ptr_eq(it, &session));
     if let Some(Err(error)) = at.and_then(|at| checks.get(at)) {
-        let server = &store.context.settings.server;
-        return Renewal::Unknown(errors::of_check(error, server));
+        return Renewal::Unknown(error.clone());
     }
     let (sent, ttl) = (session.lease.sent(), session.lease.ttl);
     let mut acquisitions = lock(&session.acquisitions);
@@ -102,10 +123,10 @@ fn maintain(store: &Arc<Store>) -> Time {
 }
 
 fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
-    if session.is_waiting.load(Ordering::SeqCst) {
+    let scan = scan(session, now);
+    if session.is_busy() && !scan.has_holds {
         return Time::MAX;
     }
-    let scan = scan(session, now);
     for (owner, acquisition) in scan.expired {
         let (store, session) = (store.clone(), session.clone());
         store.clone().context.spawn(async move {
@@ -183,6 +204,9 @@ fn scan(session: &Session, now: Time) -> Scan {
 
 /// Checks whether the session is there, and whether an operator has asked to end a hold of it (`break_lock`).
 async fn check(store: &Store, session: &Arc<Session>) {
+    if session.is_busy() {
+        return check_busy(store, session).await;
+    }
     if !store.holder_table.is_usable() {
         // The end of a session is reported when it is noticed.
         let _ = batch::request(session, Operation::Ping, None).await;
@@ -197,6 +221,37 @@ async fn check(store: &Store, session: &Arc<Session>) {
     }
 }
 
+/// The same for a session that waits for an upgrade, or keeps its lock.
+async fn check_busy(store: &Store, session: &Arc<Session>) {
+    // The lease says until when the hold counts without an answer.
+    let _ = check_statement(store, session).await;
+    let context = &store.context;
+    if context.is_past(session.check_due_at()) {
+        let pause = context.settings.validate.min(session.lease.ttl / 3);
+        let next = context.clock.now().after(pause);
+        tokio::select! {
+            () = context.closing.raised() => {}
+            () = session.end.ended.raised() => {}
+            () = context.clock.sleep_until(next) => {}
+        }
+    }
+    if session.is_ended() || !store.holder_table.is_usable() {
+        return;
+    }
+    let id = session.server_info.session;
+    let Ok(tokens) = requests::requested_breaks(&store.control, id).await else {
+        return;
+    };
+    for (owner, acquisition) in begin_breaks(session, &tokens) {
+        store.report_loss(owner, LostReason::TakenOver);
+        // The session has no other hold, and cannot be asked to unlock now.
+        match session.is_keeping.load(Ordering::SeqCst) {
+            true => drop(keep::leave(store, session, owner, &acquisition.key).await),
+            false => session.end(),
+        }
+    }
+}
+
 /// The tokens of the holds that operators want to end. This request also checks whether the session is there.
 async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
     let context = &store.context;
@@ -205,11 +260,7 @@ async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
     let id = session.server_info.session;
     let sql = context.dialect.requested_breaks(id);
     match statements::query(session, sql, limit).await {
-        Ok(rows) => {
-            let tokens = rows.first().and_then(|row| row.get(1)?.as_deref());
-            let tokens = tokens.unwrap_or_default().split(' ');
-            tokens.filter_map(|token| token.parse().ok()).collect()
-        }
+        Ok(rows) => requests::tokens(&rows),
         Err(error) => {
             // Any other refusal is that of a statement that an operator cancelled.
             if !error.is_fatal()

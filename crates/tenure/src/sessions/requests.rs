@@ -12,7 +12,7 @@ use super::dialect;
 use super::errors;
 use super::holder_row::HolderRow;
 use super::key::Key;
-use super::server_info::SessionId;
+use super::server_info::{SessionId, SessionState};
 
 /// The first value of the first row.
 fn value(rows: &[Row]) -> Option<&str> {
@@ -34,6 +34,36 @@ pub(super) async fn session_exists(
     let sql = control.context.dialect.find_session(session);
     let rows = control.query(sql).await?;
     Ok(!rows.is_empty())
+}
+
+/// What the session does, as the control connection sees it.
+pub(super) async fn session_state(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<SessionState, Error> {
+    let sql = control.context.dialect.session_state(session);
+    let rows = control.query(sql).await?;
+    Ok(match rows.is_empty() {
+        true => SessionState::Gone,
+        false if value(&rows) == Some("1") => SessionState::Busy,
+        false => SessionState::Idle,
+    })
+}
+
+/// The tokens of the holds of that session that operators want to end.
+pub(super) async fn requested_breaks(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+) -> Result<Vec<u64>, Error> {
+    let sql = control.context.dialect.requested_breaks(session);
+    Ok(tokens(&control.query(sql).await?))
+}
+
+/// The tokens in the row of [`requested_breaks`](super::dialect::Dialect::requested_breaks).
+pub(super) fn tokens(rows: &[Row]) -> Vec<u64> {
+    let tokens = rows.first().and_then(|row| row.get(1)?.as_deref());
+    let tokens = tokens.unwrap_or_default().split(' ');
+    tokens.filter_map(|token| token.parse().ok()).collect()
 }
 
 /// Ends that session, and no later session that has its number.
@@ -105,13 +135,14 @@ pub(super) async fn request_break(
     control.query(sql).await.map(drop)
 }
 
-/// Whether the session has no other lock than the one with that token, as far as the server knows.
+/// Whether the session has no other lock than the hold of that key and token, as far as the server knows.
 pub(super) async fn has_one_lock(
     control: &Arc<ControlConnection>,
     session: SessionId,
+    key: &Key,
     token: u64,
 ) -> Result<bool, Error> {
-    let sql = control.context.dialect.other_locks(session, token);
+    let sql = control.context.dialect.other_locks(session, key, token);
     let rows = control.query(sql).await?;
     Ok(value(&rows) == Some("0"))
 }

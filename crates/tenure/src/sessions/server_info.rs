@@ -11,6 +11,15 @@ pub(super) struct SessionId {
     pub(super) since: u64,
 }
 
+/// What a session does, as another session sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionState {
+    Gone,
+    Idle,
+    /// The session waits for an upgrade, or keeps its lock.
+    Busy,
+}
+
 /// What the server reports when a session begins.
 #[derive(Clone, Debug)]
 pub(super) struct ServerInfo {

@@ -31,6 +31,8 @@ pub(super) struct Session {
     pub(super) changed: Notify,
     /// One acquisition waits in the server's queue, so the session can do nothing else.
     pub(super) is_waiting: AtomicBool,
+    /// A statement keeps the lock of the one acquisition (`min_hold`), so the session can do nothing else.
+    pub(super) is_keeping: AtomicBool,
     /// The maintenance task checks the session at this moment.
     pub(super) is_being_checked: AtomicBool,
     pub(super) end: SessionEnd,
@@ -176,6 +178,7 @@ impl Session {
             acquisitions: Mutex::default(),
             changed: Notify::new(),
             is_waiting: AtomicBool::new(false),
+            is_keeping: AtomicBool::new(false),
             is_being_checked: AtomicBool::new(false),
             end: SessionEnd {
                 ended: Flag::new(),
@@ -199,6 +202,11 @@ impl Session {
 
     pub(super) fn is_ended(&self) -> bool {
         self.end.ended.is_raised()
+    }
+
+    /// Whether the session runs a statement that takes as long as the server likes.
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_waiting.load(Ordering::SeqCst) || self.is_keeping.load(Ordering::SeqCst)
     }
 
     /// When the maintenance task checks whether the session is there.
@@ -249,6 +257,16 @@ impl Session {
             biased;
             () = self.end.closed.raised() => true,
             () = self.context.clock.sleep_until(limit) => false,
+        }
+    }
+
+    /// Closes the connection, and leaves the session to the server: it ends after the statement that it runs.
+    pub(super) fn leave(&self) {
+        self.end.ended.raise();
+        self.end.closed.raise();
+        // The task that runs the statement closes the connection.
+        if let Some(mut connection) = self.operations.try_lock() {
+            *connection = None;
         }
     }
 

@@ -9,7 +9,7 @@ use tenure_core::time::Time;
 
 use crate::database::{RequestError, Row};
 
-use super::operations::{LockRequest, OperationError, PendingOperation};
+use super::operations::{OperationError, PendingOperation};
 use super::session::Session;
 
 /// The outcome of a wait in the server's queue.
@@ -96,12 +96,11 @@ pub(super) async fn query(
     rows
 }
 
-/// Waits in the server's queue, for as long as that takes. The session must have no other acquisition.
+/// Waits in the server's queue with that statement, for as long as that takes. The session must have no other acquisition.
 pub(super) async fn wait_for_lock(
     session: Arc<Session>,
     owner: OwnerId,
-    request: LockRequest,
-    waiter: String,
+    sql: String,
 ) -> WaitOutcome {
     let context = &session.context;
     let mut guard = session.operations.lock().await;
@@ -109,9 +108,6 @@ pub(super) async fn wait_for_lock(
         session.end();
         return WaitOutcome::SessionEnded(no_answer(&session));
     };
-    let sql = context
-        .dialect
-        .wait(&request.key, request.is_shared, &waiter);
     let sent = context.clock.now();
     let rows = tokio::select! {
         biased;

@@ -24,9 +24,10 @@ use super::store::Store;
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
-const SKIPPED_PAUSES: u32 = 4;
+pub(super) const SKIPPED_PAUSES: u32 = 4;
 
-type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
+/// The statement of a waiter.
+pub(super) type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`Outcome::Busy`]: try again.
 ///
@@ -52,12 +53,11 @@ pub(super) async fn wait(
     if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
         return Ok(Outcome::NotBefore(from));
     }
-    let mut waiting: WaitFuture = Box::pin(statements::wait_for_lock(
-        session.clone(),
-        request.owner,
-        lock_request.clone(),
-        waiter_text(&request.holder),
-    ));
+    let (key, mode) = (&lock_request.key, lock_request.mode);
+    let waiter = waiter_text(&request.holder);
+    let sql = context.dialect.wait(key, mode, &waiter);
+    let waiting = statements::wait_for_lock(session.clone(), request.owner, sql);
+    let mut waiting: WaitFuture = Box::pin(waiting);
     let retries = &mut pacing.retries;
     match until_answered(store, request, &session, &mut waiting, retries).await? {
         None => cancel(store, request, lock_request, &session, waiting).await,
@@ -80,7 +80,7 @@ pub(super) async fn wait(
 }
 
 /// Sleeps until the next poll.
-async fn poll_later(store: &Store, request: &Request, pacing: &mut Pacing) -> Outcome {
+pub(super) async fn poll_later(store: &Store, request: &Request, pacing: &mut Pacing) -> Outcome {
     let pause = pacing.polls.pause(&store.context.clock);
     store.until_cancelled(request, pause).await;
     Outcome::Busy
@@ -129,7 +129,7 @@ async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
 
 /// The server has granted the lock. Its message may be old, if this process was stopped or cut off, and the session may
 /// have ended meanwhile: so the server is asked once more.
-async fn confirm(
+pub(super) async fn confirm(
     store: &Store,
     request: &Request,
     session: &Arc<Session>,
@@ -204,7 +204,7 @@ async fn cancel(
 
 /// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
 /// effect, so it is sent again.
-async fn send_cancel(
+pub(super) async fn send_cancel(
     store: &Store,
     session: &Session,
     pauses: &mut RetryBudget,

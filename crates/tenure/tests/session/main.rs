@@ -12,6 +12,8 @@ mod access;
 mod clocks;
 mod ends;
 mod failovers;
+mod keeping;
+mod modes;
 mod names;
 mod poolers;
 mod sharing;

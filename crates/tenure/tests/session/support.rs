@@ -67,6 +67,8 @@ pub(crate) trait Database: Sync {
     fn url_at(&self, port: u16) -> String;
     fn port(&self) -> u16;
     fn rows(&self, sql: &str) -> Vec<Row>;
+    /// The sessions that run a statement with that text.
+    fn running(&self, text: &str) -> Vec<u64>;
     /// The sessions that hold a lock.
     fn holders(&self, name: &str) -> Vec<u64>;
     /// The sessions that wait for a lock.
@@ -112,6 +114,12 @@ impl Database for MariaDb {
     fn waiters(&self, name: &str) -> Vec<u64> {
         numbers(self.rows(&format!(
             "SELECT id FROM information_schema.processlist WHERE state = 'User lock' AND INSTR(info, 'GET_LOCK(''{name}''') > 0"
+        )))
+    }
+
+    fn running(&self, text: &str) -> Vec<u64> {
+        numbers(self.rows(&format!(
+            "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND INSTR(info, '{text}') > 0"
         )))
     }
 
@@ -178,6 +186,12 @@ impl Database for Postgres {
 
     fn waiters(&self, name: &str) -> Vec<u64> {
         numbers(self.rows(&in_pg_locks(name, false)))
+    }
+
+    fn running(&self, text: &str) -> Vec<u64> {
+        numbers(self.rows(&format!(
+            "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND state = 'active' AND strpos(query, '{text}') > 0"
+        )))
     }
 
     fn sessions(&self) -> Vec<u64> {
