@@ -82,6 +82,7 @@ impl Client {
         Lock {
             inner,
             runtime: self.runtime.clone(),
+            other_runtime: None,
             by_thread: true,
             interrupt: None,
         }
@@ -179,6 +180,8 @@ impl Client {
 pub struct Lock {
     inner: crate::Lock,
     runtime: Arc<OwnRuntime>,
+    /// The runtime of the other client, of [`Lock::both`].
+    other_runtime: Option<Arc<OwnRuntime>>,
     by_thread: bool,
     interrupt: Option<Interrupt>,
 }
@@ -217,6 +220,24 @@ same_options! {
 }
 
 impl Lock {
+    /// Two locks of two stores as one lock; see [`Lock::both`](crate::Lock::both). Re-entrance depends on the thread
+    /// unless one of the two has an [owner](Lock::owner). An [interrupt](Lock::interrupted_by) is set on the result.
+    pub fn both(a: Self, b: Self) -> Self {
+        Self {
+            inner: crate::Lock::both(a.inner, b.inner),
+            runtime: a.runtime,
+            other_runtime: Some(b.runtime),
+            by_thread: a.by_thread && b.by_thread,
+            interrupt: None,
+        }
+    }
+
+    /// See [`Lock::k_of`](crate::Lock::k_of).
+    pub fn k_of<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>, k: usize) -> Self {
+        self.inner = self.inner.k_of(names, k);
+        self
+    }
+
     /// Makes the lock re-entrant for `owner` instead of for the calling thread.
     pub fn owner(mut self, owner: &Owner) -> Self {
         self.inner = self.inner.owner(owner);
@@ -249,10 +270,7 @@ impl Lock {
             }
         };
         let inner = block_on(&self.runtime, acquired)??;
-        Ok(Guard {
-            inner,
-            runtime: self.runtime.clone(),
-        })
+        Ok(self.guard(inner))
     }
 
     /// One attempt; see [`Lock::try_acquire`](crate::Lock::try_acquire).
@@ -261,10 +279,15 @@ impl Lock {
     /// As there.
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         let inner = block_on(&self.runtime, self.for_this_thread().try_acquire())??;
-        Ok(inner.map(|inner| Guard {
+        Ok(inner.map(|inner| self.guard(inner)))
+    }
+
+    fn guard(&self, inner: crate::Guard) -> Guard {
+        Guard {
             inner,
             runtime: self.runtime.clone(),
-        }))
+            _other_runtime: self.other_runtime.clone(),
+        }
     }
 
     /// Acquires, runs `body`, releases. A thread cannot be stopped from outside, so `body` should check
@@ -315,6 +338,8 @@ fn run_under<T>(guard: Guard, body: impl FnOnce(&Guard) -> T) -> Result<T, Error
 pub struct Guard {
     inner: crate::Guard,
     runtime: Arc<OwnRuntime>,
+    /// Kept as long as the guard: the other lock is renewed there.
+    _other_runtime: Option<Arc<OwnRuntime>>,
 }
 
 impl Guard {
@@ -331,6 +356,16 @@ impl Guard {
     /// See [`Guard::token`](crate::Guard::token).
     pub fn token(&self) -> FencingToken {
         self.inner.token()
+    }
+
+    /// The async guards of the two locks of [`Lock::both`], for their tokens; see [`Guard::both`](crate::Guard::both).
+    pub fn both(&self) -> Option<(&crate::Guard, &crate::Guard)> {
+        self.inner.both()
+    }
+
+    /// See [`Guard::names`](crate::Guard::names).
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.inner.names()
     }
 
     /// See [`Guard::tokens`](crate::Guard::tokens).

@@ -83,6 +83,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         "file:",
         &[
             Capability::Shared,
+            Capability::Upgradable,
             Capability::Permits,
             Capability::MinHold,
             Capability::LockDelay,
@@ -91,41 +92,45 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
     #[cfg(feature = "redis")]
     ("redis:", &Capability::ALL),
     #[cfg(feature = "redlock")]
-    ("redlock:", &[Capability::LockDelay]),
-    #[cfg(feature = "etcd")]
     (
-        "etcd:",
+        "redlock:",
         &[
             Capability::Shared,
+            Capability::Upgradable,
+            Capability::MinHold,
+            Capability::LockDelay,
+        ],
+    ),
+    #[cfg(feature = "etcd")]
+    ("etcd:", &Capability::ALL),
+    #[cfg(feature = "zookeeper")]
+    (
+        "zookeeper:",
+        &[
+            Capability::Shared,
+            Capability::Upgradable,
             Capability::Permits,
+            Capability::Fair,
+        ],
+    ),
+    #[cfg(feature = "mysql")]
+    ("mysql:", &[Capability::Fair, Capability::MinHold]),
+    #[cfg(feature = "mysql")]
+    ("mysql: with mode=table", &Capability::ALL),
+    #[cfg(feature = "postgres")]
+    (
+        "postgres:",
+        &[
+            Capability::Shared,
+            Capability::Upgradable,
             Capability::Fair,
             Capability::MinHold,
         ],
     ),
-    #[cfg(feature = "zookeeper")]
-    (
-        "zookeeper:",
-        &[Capability::Shared, Capability::Permits, Capability::Fair],
-    ),
-    #[cfg(feature = "mysql")]
-    ("mysql:", &[Capability::Fair]),
-    #[cfg(feature = "mysql")]
-    (
-        "mysql: with mode=table",
-        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
-    ),
     #[cfg(feature = "postgres")]
-    ("postgres:", &[Capability::Shared, Capability::Fair]),
-    #[cfg(feature = "postgres")]
-    (
-        "postgres: with mode=table",
-        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
-    ),
+    ("postgres: with mode=table", &Capability::ALL),
     #[cfg(feature = "sqlite")]
-    (
-        "sqlite:",
-        &[Capability::Fair, Capability::MinHold, Capability::LockDelay],
-    ),
+    ("sqlite:", &Capability::ALL),
 ];
 
 /// The stores of this build that have `capability`, for a message; the message says that a build can have more stores.

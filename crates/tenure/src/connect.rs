@@ -7,6 +7,7 @@ use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::name::Escaped;
 use tenure_core::{Client, memory};
 
+use crate::address::store_address;
 use crate::capabilities::{NOT_HERE, SCHEMES};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Mode, Server};
@@ -50,6 +51,7 @@ use crate::zookeeper;
 /// | --- | --- |
 /// | `prefix=TEXT` | put before every key |
 /// | `dialect=redisson` | locks in the format of Redisson's `RLock`, to share them with Java |
+/// | `lock=rw`, `lock=fair`, `lock=semaphore` | with `dialect=redisson`: every name is an `RReadWriteLock`, a fair lock or an `RPermitExpirableSemaphore` instead of an `RLock` (`lock=plain`) |
 /// | `restart_guard=30s` | for this long after its start a server grants nothing, because it may have forgotten who held what. Set it to the longest ttl that any client uses (default 30 s); `off`: grant at once, for a server that has no locks to lose, for example a fresh container in a test |
 /// | `timeout=2s` | limit of each request and each attempt to connect |
 /// | `wait_replicas=N` | a grant counts only after N replicas have it |
@@ -119,8 +121,13 @@ use crate::zookeeper;
 /// [`Unsupported`](ErrorKind::Unsupported): no backend of this build has that scheme.
 /// `Denied`: the store refused the user or password. `Unreachable`: the store did not answer.
 pub async fn connect(url: &str) -> Result<Client, Error> {
-    let client = open(url).await;
-    client.map_err(|err| err.with_step(Step::Connect))
+    let client = open(url)
+        .await
+        .map_err(|err| err.with_step(Step::Connect))?;
+    Ok(match store_address(url) {
+        Some(address) => client.with_address(address),
+        None => client,
+    })
 }
 
 async fn open(url: &str) -> Result<Client, Error> {
@@ -249,7 +256,7 @@ mod tests {
                 persistence: redis::Persistence::None,
                 fails_over: false,
                 is_guarded: true,
-                is_redisson: false,
+                redisson: None,
             });
             #[cfg(feature = "redlock")]
             let redlock = majority::guarantees([&plain; 3]);

@@ -82,6 +82,9 @@
 //! | `redis:` appendfsync always | S L | E | E | E | E | - | X | E L | S | E |
 //! | `redis:` no append-only file, a replica may take over | S L | E | E | E L | E L | X | X | E L | S | E |
 //! | `redis:` no append-only file, dialect=redisson | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redis:` no append-only file, dialect=redisson, lock=rw | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redis:` no append-only file, dialect=redisson, lock=fair | S L | E | E | E L | E L | - | X | E L | S | E |
+//! | `redis:` no append-only file, dialect=redisson, lock=semaphore | S L | E | E | E L | E L | - | X | E L | X | E |
 //! | `redlock:` no append-only file | S L | E L | E L | E L | E L | - | X | E L | S | E L |
 //! | `redlock:` no append-only file, restart_guard=off | S L | E L | E L | X r | X r | - | X | E L | S | E L |
 //! | `redlock:` appendfsync always | S L | E L | E L | E L | E L | - | X | E L | S | E L |
@@ -231,6 +234,7 @@ mod tls;
 pub mod zookeeper;
 
 // The public API that tenure-core does not have.
+mod address;
 #[cfg(feature = "blocking")]
 pub mod blocking;
 mod connect;

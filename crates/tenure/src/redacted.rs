@@ -11,6 +11,7 @@ const HARMLESS: &[&str] = &[
     "key",
     "keys",
     "lease",
+    "lock",
     "mode",
     "names",
     "prefix",

@@ -34,6 +34,7 @@ enum Kind {
     Release,
     LockAll,
     LockAny,
+    KOf,
     Owner,
     OwnerScope,
     Shared,
@@ -41,7 +42,7 @@ enum Kind {
     Inspect,
 }
 
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind::Acquire,
     Kind::TryAcquire,
     Kind::AcquireWithWait,
@@ -49,6 +50,7 @@ const KINDS: [Kind; 12] = [
     Kind::Release,
     Kind::LockAll,
     Kind::LockAny,
+    Kind::KOf,
     Kind::Owner,
     Kind::OwnerScope,
     Kind::Shared,
@@ -73,6 +75,7 @@ fn operation(kind: Kind, client: &Client, name: &'static str, owner: &Owner) -> 
         Kind::AcquireWithWait => acquire_and_drop(lock.wait(STEP_TIME * 5)),
         Kind::LockAll => acquire_and_drop(client.lock_all(NAMES).ttl(TTL)),
         Kind::LockAny => acquire_and_drop(client.lock_any(["a", "b"]).ttl(TTL)),
+        Kind::KOf => acquire_and_drop(lock.k_of(NAMES, 2)),
         Kind::Owner => acquire_and_drop(lock.owner(owner)),
         Kind::Shared => acquire_and_drop(lock.shared()),
         Kind::Permit => acquire_and_drop(lock.permits(2)),

@@ -33,8 +33,9 @@ mod harness {
 use harness::skips::{
     CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
     NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_PASSWORD, NO_PERMITS,
-    NO_PROXY, NO_RESTART, NO_UPGRADABLE, ONLY_EXCLUSIVE, Skips,
+    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_ORDER_OF_READERS,
+    NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART, NO_SHARED, NO_UPGRADABLE, ONE_PERMIT,
+    ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips, UPGRADABLE_OUTSIDE_THE_QUEUE,
 };
 use tenure::conformance::{Open, Setup, run_only};
 
@@ -106,11 +107,13 @@ fn file() {
             NO_PASSWORD,
             NEVER_SILENT,
             NO_LOST_REQUESTS,
-            NO_UPGRADABLE,
+            NO_LOST_UPGRADES,
             (
                 "no order of waiters is promised",
                 &[
                     "waiting::clients_are_served_in_order",
+                    "mode_matrix::a_queue_of_all_modes_is_served_in_order",
+                    "many::k_of_does_not_block_others_with_what_it_cannot_use",
                     "modes::a_writer_is_not_starved",
                 ],
             ),
@@ -135,7 +138,56 @@ fn redis_redisson() {
     column(
         "redis, redisson",
         harness::redis::open_redisson,
-        &[ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[ONLY_EXCLUSIVE, &[NO_ORDER]],
+    );
+}
+
+/// Redisson's read-write lock.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_redisson_rw() {
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, redisson, rw",
+        harness::redis::open_redisson_rw,
+        &[&[
+            NO_UPGRADABLE,
+            NO_PERMITS,
+            NO_MIN_HOLD,
+            NO_LOCK_DELAY,
+            NO_ORDER,
+            NO_ORDER_OF_READERS,
+        ]],
+    );
+}
+
+/// Redisson's fair lock.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_redisson_fair() {
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, redisson, fair",
+        harness::redis::open_redisson_fair,
+        &[ONLY_EXCLUSIVE],
+    );
+}
+
+/// Redisson's semaphore; an exclusive hold is the only permit of one.
+#[cfg(feature = "redis")]
+#[test]
+fn redis_redisson_semaphore() {
+    tenure_testkit::needs!(redis);
+    column(
+        "redis, redisson, semaphore",
+        harness::redis::open_redisson_semaphore,
+        &[&[
+            NO_SHARED,
+            NO_UPGRADABLE,
+            NO_ORDER,
+            ONE_PERMIT,
+            ONE_SET_OF_PERMITS,
+        ]],
     );
 }
 
@@ -182,9 +234,14 @@ fn redlock() {
         "redlock",
         harness::redis::open_redlock,
         &[
-            ONLY_EXCLUSIVE,
             NO_PROXY,
-            &[NO_ORDER, NO_MIN_HOLD, NO_PASSWORD],
+            &[
+                NO_PERMITS,
+                NO_LOST_UPGRADES,
+                NO_ORDER,
+                NO_ORDER_OF_READERS,
+                NO_PASSWORD,
+            ],
         ],
     );
 }
@@ -196,7 +253,10 @@ fn redlock_over_memory() {
     virtual_column(
         "redlock over memory, virtual",
         harness::redlock::open_virtual,
-        &[IN_THIS_PROCESS, ONLY_EXCLUSIVE, &[NO_ORDER, NO_MIN_HOLD]],
+        &[
+            IN_THIS_PROCESS,
+            &[NO_PERMITS, NO_ORDER, NO_ORDER_OF_READERS],
+        ],
     );
 }
 
@@ -209,14 +269,15 @@ fn redlock_over_memory_on_the_real_clock() {
         harness::redlock::open,
         &[
             IN_MEMORY,
-            ONLY_EXCLUSIVE,
             &[
+                NO_PERMITS,
+                NO_LOST_UPGRADES,
                 NO_LEASE,
                 NEVER_SILENT,
                 NO_LOST_REQUESTS,
                 NO_EVICTION,
                 NO_ORDER,
-                NO_MIN_HOLD,
+                NO_ORDER_OF_READERS,
             ],
         ],
     );
@@ -230,7 +291,7 @@ fn etcd() {
     column(
         "etcd",
         harness::etcd::open,
-        &[&[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
+        &[&[CAN_EVERYTHING, NO_PASSWORD]],
     );
 }
 
@@ -242,7 +303,7 @@ fn etcd_three_members() {
     column(
         "etcd, three members",
         harness::etcd::open_three,
-        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
+        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
     );
 }
 
@@ -253,7 +314,7 @@ fn etcd_tls_with_password() {
     column(
         "etcd, tls",
         harness::etcd::open_tls,
-        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY]],
+        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING]],
     );
 }
 
@@ -264,7 +325,7 @@ fn etcd_lease_per_lock() {
     column(
         "etcd, lease=lock",
         harness::etcd::open_lease_per_lock,
-        &[NO_PROXY, &[NO_UPGRADABLE, NO_LOCK_DELAY, NO_PASSWORD]],
+        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
     );
 }
 
@@ -276,7 +337,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[&[NO_UPGRADABLE, NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -288,10 +349,10 @@ fn zookeeper_ensemble() {
         "zookeeper, ensemble",
         harness::zookeeper::open_ensemble,
         &[&[
-            NO_UPGRADABLE,
             NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_LOST_REQUESTS,
+            NO_LOST_UPGRADES,
             NO_LOST_REQUESTS_OF_LEASES,
         ]],
     );
@@ -304,7 +365,7 @@ fn zookeeper_tls() {
     column(
         "zookeeper, tls",
         harness::zookeeper::open_tls,
-        &[NO_PROXY, &[NO_UPGRADABLE, NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES]],
     );
 }
 
@@ -318,12 +379,7 @@ fn mysql() {
         harness::session::open_mysql,
         &[
             ONLY_EXCLUSIVE,
-            &[
-                NO_MIN_HOLD,
-                NO_LOCK_DELAY,
-                NO_EVICTION,
-                ENDS_WITH_ITS_CONNECTION,
-            ],
+            &[NO_LOCK_DELAY, NO_EVICTION, ENDS_WITH_ITS_CONNECTION],
         ],
     );
 }
@@ -337,12 +393,11 @@ fn postgres() {
         "postgres",
         harness::session::open_postgres,
         &[&[
-            NO_UPGRADABLE,
             NO_PERMITS,
-            NO_MIN_HOLD,
             NO_LOCK_DELAY,
             NO_EVICTION,
             ENDS_WITH_ITS_CONNECTION,
+            UPGRADABLE_OUTSIDE_THE_QUEUE,
         ]],
     );
 }
@@ -355,7 +410,7 @@ fn mysql_table() {
     column(
         "mysql, table",
         harness::table::open_mysql,
-        &[ONLY_EXCLUSIVE],
+        &[&[CAN_EVERYTHING]],
     );
 }
 
@@ -366,7 +421,7 @@ fn postgres_table() {
     column(
         "postgres, table",
         harness::table::open_postgres,
-        &[ONLY_EXCLUSIVE],
+        &[&[CAN_EVERYTHING]],
     );
 }
 
@@ -378,9 +433,14 @@ fn sqlite() {
         "sqlite",
         harness::table::open_sqlite,
         &[
-            ONLY_EXCLUSIVE,
             NO_PROXY,
-            &[NO_CONNECTION, NO_RESTART, NO_PASSWORD],
+            &[
+                CAN_EVERYTHING,
+                NO_LOST_UPGRADES,
+                NO_CONNECTION,
+                NO_RESTART,
+                NO_PASSWORD,
+            ],
         ],
     );
 }

@@ -70,6 +70,9 @@ fn file(fault: Fault) -> Evidence {
 fn redis(fault: Fault, has: &dyn Fn(&str) -> bool) -> Evidence {
     let is_redisson = has("redisson");
     match fault {
+        Fault::ClientClock if has("semaphore") => Shown(&[
+            "tenure/tests/interop/redisson_semaphore::a_client_in_java_whose_clock_is_ahead_takes_our_permit",
+        ]),
         Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
             Shown(&["runs/redis::redis_that_forgets_lets_two_hold"])
         }

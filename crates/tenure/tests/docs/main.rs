@@ -100,12 +100,12 @@ fn table() -> Vec<Guarantees> {
 /// The settings of Redis that change the guarantees.
 fn redis() -> Vec<Guarantees> {
     use tenure::majority;
-    use tenure::redis::{Configuration, Persistence, guarantees};
+    use tenure::redis::{Configuration, Persistence, RedissonLock, guarantees};
     let plain = Configuration {
         persistence: Persistence::None,
         fails_over: false,
         is_guarded: true,
-        is_redisson: false,
+        redisson: None,
     };
     let other = |change: fn(&mut Configuration)| {
         let mut configuration = plain;
@@ -118,7 +118,10 @@ fn redis() -> Vec<Guarantees> {
         other(|it| it.persistence = Persistence::Mostly),
         other(|it| it.persistence = Persistence::Full),
         other(|it| it.fails_over = true),
-        other(|it| it.is_redisson = true),
+        other(|it| it.redisson = Some(RedissonLock::Plain)),
+        other(|it| it.redisson = Some(RedissonLock::ReadWrite)),
+        other(|it| it.redisson = Some(RedissonLock::Fair)),
+        other(|it| it.redisson = Some(RedissonLock::Semaphore)),
         majority::guarantees([&guarantees(plain); 5]),
         majority::guarantees([&other(|it| it.is_guarded = false); 5]),
         majority::guarantees([&other(|it| it.persistence = Persistence::Full); 5]),
@@ -214,7 +217,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
 | How a loss is noticed, and how late | {}{} |
 | Shared holds, upgradable holds, permits | {}, {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
-
+{}
 | Fault | Promise | Why | Shown by |
 | --- | --- | --- | --- |
 ",
@@ -231,6 +234,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
         yes_no(guarantees.permits),
         yes_no(guarantees.min_hold),
         yes_no(guarantees.lock_delay),
+        why_not(guarantees),
     );
     for cell in &guarantees.faults {
         let (fault, note) = (cell.fault.as_str(), cell.note);
@@ -240,6 +244,14 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
             (_, Evidence::Shown(tests)) => places(tests),
         };
         let _ = writeln!(page, "| {fault} | {cell} | {note} | {shown} |");
+    }
+}
+
+/// The row that says why a store does not have everything, as its errors do.
+fn why_not(guarantees: &Guarantees) -> String {
+    match guarantees.why_not {
+        "" => String::new(),
+        reason => format!("| Why not more | {reason} |\n"),
     }
 }
 

@@ -123,6 +123,11 @@ pub(crate) async fn run_all(store: &TracedStore) -> String {
     renew(store).await;
     // The number of renewals depends on the speed of the machine.
     add_line("renew", store.counts(), false);
+    // The first time loads the script.
+    take_three_and_release(store).await;
+    store.counts();
+    take_three_and_release(store).await;
+    add_line("take three free locks", store.counts(), true);
     text
 }
 
@@ -132,6 +137,14 @@ async fn take_and_release(store: &TracedStore, times: u32) {
         let guard = take(&client, &format!("take-{times}"), LONG).await;
         soon(guard.release()).await.unwrap();
     }
+    client.close().await;
+}
+
+async fn take_three_and_release(store: &TracedStore) {
+    let client = store.traced().await;
+    let all = client.lock_all(["three-1", "three-2", "three-3"]).ttl(LONG);
+    let guard = soon(all.acquire()).await.unwrap();
+    soon(guard.release()).await.unwrap();
     client.close().await;
 }
 

@@ -134,7 +134,11 @@ impl Harness for ServerHarness {
             RequestFault::Late(by) => Fault::Late(by),
             _ => return None,
         };
-        at_once(move || planner.plan(requests_of(step), fault))
+        let requests = match step {
+            Step::Upgrade => "change",
+            step => requests_of(step),
+        };
+        at_once(move || planner.plan(requests, fault))
     }
 
     fn break_connection(&self) -> Option<BoxFuture<Verdict>> {
@@ -194,13 +198,20 @@ pub(crate) fn directory(prefix: &str, name: &str) -> String {
 /// The first key holds, alone or together with the following keys of its kind.
 fn counts_of(keys: &[Key]) -> ContenderCounts {
     let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
-    let (mut holders, mut waiters, mut permits) = (0, 0, 0);
+    let (mut holders, mut waiters, mut permits, mut upgradable) = (0, 0, 0, 0);
     let mut is_blocked = false;
+    // From an upgrade on only keys hold that held at that time.
+    let mut last_holder = u64::MAX;
     for (at, key) in keys.iter().enumerate() {
         let value = value(key);
-        let mut holds = !is_blocked;
+        let mut holds = !is_blocked && key.created <= last_holder;
         match value["mode"].as_str() {
             Some("shared") => {}
+            Some("upgradable" | "upgrading") => {
+                upgradable += 1;
+                holds &= upgradable == 1;
+                last_holder = value["last_holder"].as_u64().unwrap_or(last_holder);
+            }
             Some("permits") => {
                 permits += 1;
                 holds &= permits <= value["limit"].as_u64().unwrap_or(0);
@@ -211,7 +222,7 @@ fn counts_of(keys: &[Key]) -> ContenderCounts {
             }
         }
         is_blocked |= !holds;
-        if value["mode"] == "reserved" {
+        if value["mode"] == "reserved" || value["reserved"] == true {
             continue;
         }
         holders += usize::from(holds);

@@ -110,7 +110,9 @@ fn counts(dir: &Path, name: &str) -> std::io::Result<ContenderCounts> {
             let entry = entry?;
             let side = entry.file_name();
             let tail = side.to_str().and_then(|side| side.strip_prefix(&*own));
-            if tail.is_some_and(|tail| tail.starts_with("%s") || tail.starts_with("%p")) {
+            let is_holder =
+                |tail: &str| ["%s", "%p", "%u"].iter().any(|kind| tail.starts_with(kind));
+            if tail.is_some_and(is_holder) {
                 sides += usize::from(is_locked(&entry.path())?);
             }
         }

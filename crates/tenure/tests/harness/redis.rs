@@ -9,6 +9,7 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::skips::{ONE_PERMIT, ONE_SET_OF_PERMITS};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::{
     Certificates, Cluster, PASSWORD, Redis, SentinelSetup, independent, redlock_url,
@@ -28,6 +29,27 @@ pub(crate) fn open_redisson() -> Opened {
     static SERVER: LazyLock<Redis> =
         LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
     open_through_proxy(&SERVER, Kind::Redisson, "&dialect=redisson")
+}
+
+/// The same with read-write locks of Redisson.
+pub(crate) fn open_redisson_rw() -> Opened {
+    static SERVER: LazyLock<Redis> =
+        LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
+    open_through_proxy(&SERVER, Kind::ReadWrite, "&dialect=redisson&lock=rw")
+}
+
+/// The same with fair locks of Redisson.
+pub(crate) fn open_redisson_fair() -> Opened {
+    static SERVER: LazyLock<Redis> =
+        LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
+    open_through_proxy(&SERVER, Kind::Fair, "&dialect=redisson&lock=fair")
+}
+
+/// The same with semaphores of Redisson.
+pub(crate) fn open_redisson_semaphore() -> Opened {
+    static SERVER: LazyLock<Redis> =
+        LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
+    open_through_proxy(&SERVER, Kind::Semaphore, "&dialect=redisson&lock=semaphore")
 }
 
 fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Opened {
@@ -89,6 +111,9 @@ const FORGETS: &str = "timeout=2s&restart_guard=off";
 enum Kind {
     One,
     Redisson,
+    ReadWrite,
+    Fair,
+    Semaphore,
     Cluster,
     Majority,
 }
@@ -122,18 +147,21 @@ impl ServerHarness {
         let keys = Keys::of(name);
         let counts = |server: &&Redis| match kind {
             Kind::Redisson => keys.look_at_redisson(server),
+            Kind::ReadWrite => keys.look_at_read_write(server),
+            Kind::Fair => keys.look_at_fair(server),
+            Kind::Semaphore => keys.look_at_semaphore(server),
             _ => keys.count_contenders(server),
         };
         let seen: Vec<_> = servers.iter().map(counts).collect();
         let waiters = seen.iter().map(|(_, waiters)| *waiters).max().unwrap_or(0);
         let holders = match kind {
-            Kind::One | Kind::Redisson | Kind::Cluster => {
-                seen.iter().map(|(holders, _)| holders).sum()
-            }
-            // One if a client has more than half of the servers; there cannot be two such clients.
+            // So many are on more than half of the servers.
             Kind::Majority => {
-                seen.iter().map(|(holders, _)| holders).sum::<usize>() / (servers.len() / 2 + 1)
+                let mut holders: Vec<_> = seen.iter().map(|(holders, _)| *holders).collect();
+                holders.sort_unstable();
+                holders[(servers.len() - 1) / 2]
             }
+            _ => seen.iter().map(|(holders, _)| holders).sum(),
         };
         ContenderCounts {
             holders,
@@ -144,6 +172,14 @@ impl ServerHarness {
 
 impl Harness for ServerHarness {
     methods_of_stores!();
+
+    fn cannot_show(&self, behaviour: &str) -> Option<&'static str> {
+        let reasons = [ONE_PERMIT, ONE_SET_OF_PERMITS];
+        let reason = reasons.iter().find(|(_, names)| names.contains(&behaviour));
+        reason
+            .filter(|_| self.kind == Kind::Semaphore)
+            .map(|(why, _)| *why)
+    }
 
     fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let counts = Self::counts_of(&self.servers, self.kind, name);
@@ -167,7 +203,10 @@ impl Harness for ServerHarness {
         let name = name.to_owned();
         self.all(move |server| {
             // A cluster node that does not have the key refuses; another node deletes the key.
-            server.ask(&["DEL", &Keys::of(&name).lock]);
+            // Of a semaphore the holders are in a key of their own.
+            let keys = Keys::of(&name);
+            server.ask(&["DEL", &keys.lock]);
+            server.ask(&["DEL", &format!("{}:timeout", keys.tagged())]);
         })
     }
 
@@ -286,13 +325,53 @@ impl Keys {
     /// Redisson's lock is a hash with its owner as the field, and a waiter subscribes to the lock's channel.
     fn look_at_redisson(&self, server: &Redis) -> (usize, usize) {
         let holders = usize::from(server.ask(&["HLEN", &self.lock]) == Value::Int(1));
-        let channel = match self.lock.contains('{') {
-            true => format!("redisson_lock__channel:{}", self.lock),
-            false => format!("redisson_lock__channel:{{{}}}", self.lock),
+        (holders, self.subscribers(server, "redisson_lock__channel"))
+    }
+
+    /// A read-write lock is a hash too, with its mode and a field for each holder.
+    fn look_at_read_write(&self, server: &Redis) -> (usize, usize) {
+        let fields = match server.ask(&["HLEN", &self.lock]) {
+            Value::Int(fields) => usize::try_from(fields).unwrap_or(0),
+            _ => 0,
         };
+        let holders = fields.saturating_sub(1);
+        (holders, self.subscribers(server, "redisson_rwlock"))
+    }
+
+    /// A fair lock has its waiters in a list.
+    fn look_at_fair(&self, server: &Redis) -> (usize, usize) {
+        let holders = usize::from(server.ask(&["HLEN", &self.lock]) == Value::Int(1));
+        let queue = format!("redisson_lock_queue:{}", self.tagged());
+        let waiters = server.ask(&["LLEN", &queue]).int();
+        (holders, usize::try_from(waiters).unwrap_or(0))
+    }
+
+    /// A semaphore has the ids of the permits that are held in a sorted set, by the end of their leases.
+    fn look_at_semaphore(&self, server: &Redis) -> (usize, usize) {
+        let time = server.ask(&["TIME"]).items();
+        let seconds: u64 = time[0].text().parse().expect("a number");
+        let micros: u64 = time[1].text().parse().expect("a number");
+        let now = (seconds * 1_000 + micros / 1_000).to_string();
+        let held = format!("{}:timeout", self.tagged());
+        let holders = server.ask(&["ZCOUNT", &held, &now, "+inf"]).int();
+        let holders = usize::try_from(holders).unwrap_or(0);
+        (holders, self.subscribers(server, "redisson_sc"))
+    }
+
+    /// The lock as it is called in Redisson's side keys.
+    fn tagged(&self) -> String {
+        match self.lock.contains('{') {
+            true => self.lock.clone(),
+            false => format!("{{{}}}", self.lock),
+        }
+    }
+
+    /// How many connections have subscribed to the lock's channel.
+    fn subscribers(&self, server: &Redis, kind: &str) -> usize {
+        let channel = format!("{kind}:{}", self.tagged());
         let listeners = server.ask(&["PUBSUB", "NUMSUB", &channel]).items();
         let waiters = listeners.get(1).map_or(0, Value::int);
-        (holders, usize::try_from(waiters).unwrap_or(0))
+        usize::try_from(waiters).unwrap_or(0)
     }
 }
 

@@ -85,6 +85,7 @@ pub(crate) fn requests_of(step: Step) -> &'static str {
         Step::Acquire => "acquire",
         Step::Renew => "renew",
         Step::Release => "release",
+        Step::Upgrade => "upgrade",
         _ => "look",
     }
 }

@@ -9,6 +9,7 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::skips::UPGRADABLE_OUTSIDE_THE_QUEUE;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Proxy};
@@ -65,6 +66,12 @@ struct ServerHarness {
 
 impl Harness for ServerHarness {
     methods_of_stores!();
+
+    fn cannot_show(&self, behaviour: &str) -> Option<&'static str> {
+        let (reason, behaviours) = UPGRADABLE_OUTSIDE_THE_QUEUE;
+        let is_postgres = matches!(self.database, Database::Postgres(_));
+        (is_postgres && behaviours.contains(&behaviour)).then_some(reason)
+    }
 
     fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
         let counts = match self.database {
@@ -217,7 +224,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> ContenderCounts {
     let row = ask(
         inside,
         &format!(
-            "SELECT count(*) FILTER (WHERE granted), count(*) FILTER (WHERE NOT granted) FROM pg_locks, (SELECT {} AS key) k \
+            "SELECT count(DISTINCT pid) FILTER (WHERE granted), count(DISTINCT pid) FILTER (WHERE NOT granted) FROM pg_locks, (SELECT {} AS key) k \
          WHERE locktype = 'advisory' AND objsubid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
          AND ((classid::bigint << 32) | objid::bigint) = key",
             postgres_key(name)

@@ -25,6 +25,7 @@ pub(crate) const NO_LOST_REQUESTS: Skips = (
     &[
         "ending::a_release_without_an_answer_is_typed_and_repeated",
         "ending::an_acquire_without_an_answer_leaves_nothing",
+        "many::lock_all_without_an_answer_leaves_nothing",
         "ending::an_acquire_that_hangs_leaves_nothing",
     ],
 );
@@ -105,7 +106,39 @@ pub(crate) const NO_PERMITS: Skips = (
 
 pub(crate) const NO_ORDER: Skips = (
     "no order of waiters is promised",
-    &["waiting::clients_are_served_in_order"],
+    &[
+        "waiting::clients_are_served_in_order",
+        "mode_matrix::a_queue_of_all_modes_is_served_in_order",
+        "many::k_of_does_not_block_others_with_what_it_cannot_use",
+    ],
+);
+
+/// For a store without an order that has shared holds.
+pub(crate) const NO_ORDER_OF_READERS: Skips = (NO_ORDER.0, &["modes::a_writer_is_not_starved"]);
+
+/// Of sessions in PostgreSQL.
+pub(crate) const UPGRADABLE_OUTSIDE_THE_QUEUE: Skips = (
+    "requests for upgradable holds wait for each other outside the queue of the lock",
+    &["mode_matrix::a_queue_of_all_modes_is_served_in_order"],
+);
+
+/// Of Redisson's semaphore.
+pub(crate) const ONE_PERMIT: Skips = (
+    "an exclusive hold is the only permit of one, and another number of permits is an error",
+    &[
+        "modes::permits_and_exclusive_never_meet",
+        "mode_matrix::no_two_holders_conflict",
+        "mode_matrix::tokens_grow_from_mode_to_mode",
+        "mode_matrix::one_of_several_holders_is_broken",
+        "faults::a_killed_holder_in_each_mode_frees_its_place",
+        "faults::a_killed_waiter_in_each_mode_is_skipped",
+    ],
+);
+
+/// Of Redisson's semaphore.
+pub(crate) const ONE_SET_OF_PERMITS: Skips = (
+    "Redisson keeps the permits of `x` and of `{x}` in one set",
+    &["names::hostile_names_are_all_distinct"],
 );
 
 pub(crate) const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
@@ -128,9 +161,11 @@ pub(crate) const NO_PROCESSES: Skips = (
     "no other process can reach this store",
     &[
         "faults::a_killed_holder_frees_the_lock",
+        "faults::a_killed_holder_in_each_mode_frees_its_place",
         "faults::tokens_grow_over_crashes",
         "faults::lock_delay_reserves_after_a_crash",
         "faults::a_killed_waiter_does_not_block_the_queue",
+        "faults::a_killed_waiter_in_each_mode_is_skipped",
         "faults::a_stopped_waiter_does_not_keep_the_lock_from_others",
         "faults::a_paused_holder_behaves_as_promised",
         "faults::processes_exclude_each_other",
@@ -171,6 +206,7 @@ pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (
     &[
         "holding::an_error_on_renewal_is_neither_loss_nor_success",
         "faults::a_broken_connection_does_not_end_a_lease",
+        "upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold",
     ],
 );
 

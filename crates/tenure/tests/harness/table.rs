@@ -131,7 +131,9 @@ impl Harness for ServerHarness {
             self.database.name(name),
         );
         let rows = self.database.rows(&format!(
-            "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner<>'' AND until-delay>{now}),
+            "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner NOT IN ('', '*') AND until-delay>{now})
+                    +(SELECT COUNT(*) FROM {table} l JOIN {table}_modes m ON m.name=l.name
+                      WHERE l.name={name} AND l.owner='*' AND m.token>0 AND m.until-m.delay>{now}),
                     (SELECT COUNT(*) FROM {table}_waiters WHERE name={name} AND until>{now})"
         ));
         let count = |at: usize| {
@@ -218,7 +220,9 @@ impl Harness for ServerHarness {
 
     fn wipe_store(&self) -> Option<BoxFuture<Verdict>> {
         let table = self.database.table();
-        self.order(format!("DELETE FROM {table}; DELETE FROM {table}_waiters"))
+        self.order(format!(
+            "DELETE FROM {table}; DELETE FROM {table}_waiters; DELETE FROM {table}_modes"
+        ))
     }
 
     fn restart_store(&self) -> Option<BoxFuture<Verdict>> {

@@ -147,6 +147,7 @@ impl Harness for ServerHarness {
         let requests = match step {
             // The first request of an inspection.
             Step::Inspect => "sync",
+            Step::Upgrade => "change",
             step => requests_of(step),
         };
         disturb(proxy.planner(), requests, request_fault, "throttled")
@@ -194,6 +195,8 @@ struct Queue {
     dir: String,
     /// Number and node, first come first.
     all: Vec<(u32, String)>,
+    /// The data of each node.
+    data: Vec<String>,
 }
 
 impl Queue {
@@ -207,27 +210,47 @@ impl Queue {
         let children = wire.children(&dir).into_iter();
         let mut all: Vec<(u32, String)> = children.filter_map(numbered).collect();
         all.sort();
-        Self { dir, all }
+        let mut data = |(_, child): &(u32, String)| {
+            let node = wire.get(&format!("{dir}/{child}"));
+            let data = node.map(|node| node.data).unwrap_or_default();
+            String::from_utf8_lossy(&data).into_owned()
+        };
+        let data = all.iter().map(&mut data).collect();
+        Self { dir, all, data }
     }
 
     fn holders(&self) -> usize {
-        let mut permits = 0;
-        let mut holders = 0;
-        for (_, child) in &self.all {
+        let (mut permits, mut upgradable) = (0, 0);
+        // The last one that may hold, while another one waits to become exclusive.
+        let mut last = u32::MAX;
+        for (at, (number, child)) in self.all.iter().enumerate() {
             let kind = &child["_c_".len() + 36..];
+            let changed = |mode: &str| self.data[at].contains(&format!(r#""mode":"{mode}""#));
+            let is_exclusive = (kind.starts_with("-lock-") || kind.starts_with("-upgradable-"))
+                && !changed("shared")
+                && (kind.starts_with("-lock-") || changed("exclusive"));
             let holds = if let Some(limit) = kind.strip_prefix("-permits-") {
                 permits += 1;
                 let limit: usize = limit.split('-').next().unwrap().parse().unwrap();
                 permits <= limit
+            } else if kind.starts_with("-upgradable-") && !changed("shared") && !is_exclusive {
+                upgradable += 1;
+                if let Some((_, rest)) = self.data[at].split_once(r#""last":"#) {
+                    let digits = rest.split(|char: char| !char.is_ascii_digit()).next();
+                    last = number + digits.unwrap().parse::<u32>().unwrap();
+                }
+                upgradable <= 1
             } else {
-                kind.starts_with("-shared-") || holders == 0
+                !is_exclusive || at == 0
             };
-            holders += usize::from(holds);
-            if !holds || kind.starts_with("-lock-") {
-                break;
+            if !holds || *number > last {
+                return at;
+            }
+            if is_exclusive {
+                return at + 1;
             }
         }
-        holders
+        self.all.len()
     }
 }
 

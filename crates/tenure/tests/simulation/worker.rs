@@ -108,6 +108,7 @@ impl Worker {
                 owner = Some(new);
                 lock
             }
+            3 => self.client.lock(name).k_of(NAMES, 2),
             _ => self.client.lock(name),
         };
         let ttl = if has_every_fault {

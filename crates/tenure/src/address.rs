@@ -1,0 +1,94 @@
+//! The address of a store: what of its URL says which locks a client shares with others.
+
+/// Options that choose the locks; all others say how a client reaches them.
+const CHOOSE_LOCKS: &[&str] = &["dialect", "keys", "mode", "names", "prefix", "table"];
+
+/// The same text for all URLs of one store, as far as a URL can say that: without user, password and options that do not
+/// choose the locks, the hosts sorted. `None`: each client of this URL has a store of its own.
+///
+/// Two hosts may be one server, and a URL may leave out the port. So equal addresses mean equal stores, and different
+/// addresses mean nothing.
+pub(crate) fn store_address(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once(':')?;
+    let scheme = match scheme {
+        "memory" => return None,
+        "rediss" => "redis",
+        "etcds" => "etcd",
+        other => other,
+    };
+    if scheme == "file" {
+        return Some(url.to_owned());
+    }
+    // A password may contain any character unescaped, so everything before the last @ is left out.
+    let rest = match rest.rsplit_once('@') {
+        Some((_, rest)) if scheme != "sqlite" => rest,
+        _ => rest.strip_prefix("//").unwrap_or(rest),
+    };
+    let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (hosts, path) = match scheme {
+        "sqlite" => ("", base),
+        _ => base.find('/').map_or((base, ""), |at| base.split_at(at)),
+    };
+    let mut hosts: Vec<_> = hosts.split(',').map(str::to_ascii_lowercase).collect();
+    hosts.sort_unstable();
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let chooses = |option: &&str| {
+        let (key, _) = option.split_once('=').unwrap_or((option, ""));
+        CHOOSE_LOCKS.contains(&key)
+    };
+    let mut options: Vec<_> = query.split('&').filter(chooses).collect();
+    options.sort_unstable();
+    Some(format!(
+        "{scheme}://{}{path}?{}",
+        hosts.join(","),
+        options.join("&")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_one_store_have_one_address() {
+        for (one, other) in [
+            ("redis://me:secret@Host/2?timeout=1s", "rediss://host/2"),
+            ("etcd://b,a,c", "etcds://x:y@a,b,c?ca=file"),
+            (
+                "postgres://h/d?table=t&mode=table&timeout=1s",
+                "postgres://u:p@h/d?mode=table&connections=2&table=t",
+            ),
+            ("redis://h/", "redis://h"),
+            ("sqlite:/a@b.db?timeout=1s", "sqlite:/a@b.db"),
+        ] {
+            assert_eq!(store_address(one), store_address(other), "{one}");
+        }
+        assert_eq!(store_address("memory:"), None);
+    }
+
+    #[test]
+    fn urls_of_different_stores_have_different_addresses() {
+        for (one, other) in [
+            ("redis://h/1", "redis://h/2"),
+            ("redis://h?prefix=a", "redis://h?prefix=b"),
+            ("mysql://h/d", "mysql://h/d?mode=table"),
+            ("redis://h", "etcd://h"),
+            ("file:/a", "file:/b"),
+            ("sqlite:/a", "sqlite:/b"),
+        ] {
+            assert_ne!(store_address(one), store_address(other), "{one}");
+        }
+    }
+
+    #[test]
+    fn no_address_has_a_password() {
+        for url in [
+            "redis://u:se@cret@h",
+            "mysql://:secret@h/d",
+            "etcd://secret@a,b",
+        ] {
+            let address = store_address(url).unwrap();
+            assert!(!address.contains("cret"), "{address}");
+        }
+    }
+}
