@@ -8,6 +8,7 @@ use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
 use crate::history::{Claim, History};
+use crate::mode::{HoldMode, PERMITS};
 use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run proves nothing.
@@ -22,7 +23,7 @@ const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 /// does not run for a while on a busy machine loses its place without a fault of the plan.
 const MAX_CHANCE_OVERTAKINGS: usize = 5;
 
-/// Two workers believed at the same time that they hold the name.
+/// Two workers believed at the same time that they hold the name, in modes that exclude each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// Acquisition and worker of the earlier holder.
@@ -199,6 +200,20 @@ struct Judge<'a> {
     ttl: u64,
 }
 
+/// The one among the holders that `claim` may not be beside, and that holds longest.
+fn excluded_by<'a>(open: &[&'a Claim], claim: &Claim) -> Option<&'a Claim> {
+    let together = |it: &&&Claim| it.mode.may_be_together(claim.mode);
+    let excluding = open
+        .iter()
+        .filter(|it| !together(it))
+        .max_by_key(|it| it.end);
+    let permits = open.iter().filter(|it| it.mode == HoldMode::Permit);
+    let is_one_too_many =
+        claim.mode == HoldMode::Permit && permits.clone().count() >= PERMITS.get() as usize;
+    let last_permit = permits.max_by_key(|it| it.end).filter(|_| is_one_too_many);
+    excluding.or(last_permit).copied()
+}
+
 impl Judge<'_> {
     /// The first fault that was active at `at`, or shortly before, and under which the table `allows` the finding.
     /// A cell that the table does not have promises nothing.
@@ -218,9 +233,10 @@ impl Judge<'_> {
     }
 
     fn overlaps(&self, claims: &[&Claim], found: &mut Findings) {
-        let mut open: Option<&Claim> = None;
+        let mut open: Vec<&Claim> = Vec::new();
         for claim in claims {
-            if let Some(first) = open.filter(|first| claim.start < first.end) {
+            open.retain(|first| claim.start < first.end);
+            if let Some(first) = excluded_by(&open, claim) {
                 let at = claim.start;
                 found.overlaps.push(Overlap {
                     first: (first.acquisition, first.worker),
@@ -232,15 +248,16 @@ impl Judge<'_> {
                     }),
                 });
             }
-            if open.is_none_or(|first| claim.end > first.end) {
-                open = Some(claim);
-            }
+            open.push(claim);
         }
     }
 
-    /// A token must be greater than each token that was granted before its request was sent.
+    /// A token must be greater than each token that was granted before its request was sent. A downgrade asks for none.
     fn tokens(&self, claims: &[&Claim], found: &mut Findings) {
         for (index, claim) in claims.iter().enumerate() {
+            if claim.keeps_token() {
+                continue;
+            }
             let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
             let greatest = earlier.map(|it| it.token).max();
             if greatest.is_some_and(|greatest| claim.token <= greatest) {
@@ -265,15 +282,19 @@ impl Judge<'_> {
 
     fn writes(&self, claims: &[&Claim], found: &mut Findings) {
         let of: HashMap<u64, &Claim> = claims.iter().map(|it| (it.acquisition, *it)).collect();
-        // The start of the newest claim whose write the fenced side accepted.
-        let mut newest_taken = 0;
+        // The start of the newest claim whose write, or whose access, the fenced side accepted.
+        let (mut newest_write, mut newest_access) = (0, 0);
         for write in &self.history.writes {
             let Some(claim) = of.get(&write.acquisition) else {
                 continue;
             };
-            // Another worker got the name after this claim and before this write.
+            // Another worker, which may not be beside this one, got the name after this claim and before this access.
             let before = claims.partition_point(|it| it.start < write.at);
-            let superseded = before > 0 && claims[before - 1].start > claim.start;
+            let later = claims[..before].iter().rev();
+            let superseded = later
+                .take_while(|it| it.start > claim.start)
+                .any(|it| !it.mode.may_be_together(claim.mode));
+            let is_write = claim.mode == HoldMode::Exclusive;
             let acquisition = write.acquisition;
             let writes = &mut found.writes;
             if superseded {
@@ -287,12 +308,20 @@ impl Judge<'_> {
                 writes.newest_refused += usize::from(!write.accepted);
             }
             if write.accepted {
-                if claim.start < newest_taken {
+                let newest = if is_write {
+                    newest_access
+                } else {
+                    newest_write
+                };
+                if claim.start < newest {
                     writes
                         .late_accepted
                         .push(self.token_anomaly(acquisition, write.at));
                 }
-                newest_taken = newest_taken.max(claim.start);
+                newest_access = newest_access.max(claim.start);
+                if is_write {
+                    newest_write = newest_write.max(claim.start);
+                }
             }
         }
     }
@@ -312,7 +341,8 @@ impl Judge<'_> {
     /// A request needs some time until it is in the queue, so only a worker that asked a whole ttl later is certainly
     /// behind in the queue. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
-        for claim in claims {
+        // An upgrade comes before all that wait.
+        for claim in claims.iter().filter(|it| it.changes.is_none()) {
             let has_trouble = |worker: usize, since: u64| {
                 self.history.faults.iter().any(|it| {
                     it.worker.is_none_or(|hit| hit == worker)

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mode::HoldMode;
 use crate::plan::FaultKind;
 
 /// One event, a line of the log. All instants are those of [`crate::clock::now`].
@@ -47,6 +48,12 @@ pub enum Event {
         name: String,
         /// The number of this acquisition, unique in the run.
         acquisition: u64,
+        /// How the worker holds.
+        #[serde(default)]
+        mode: HoldMode,
+        /// The acquisition whose hold has this mode from now on; none: the worker did not hold before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        changes: Option<u64>,
         /// Its fencing token.
         token: u64,
         /// When the worker had asked.
@@ -72,13 +79,13 @@ pub enum Event {
         /// Whether the holder lost the lock; otherwise it releases.
         lost: bool,
     },
-    /// A write reached the register.
+    /// A write, or the read of a holder that is not exclusive, reached the register.
     Wrote {
         /// When.
         at: u64,
         /// Which acquisition.
         acquisition: u64,
-        /// Whether the fenced side accepted the write.
+        /// Whether the fenced side accepted the access.
         accepted: bool,
     },
     /// A worker is about to be killed.

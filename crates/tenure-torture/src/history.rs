@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::event::Event;
+use crate::mode::HoldMode;
 use crate::plan::FaultKind;
 
 /// One acquisition, for the time in which its owner believed that it holds.
@@ -14,6 +15,10 @@ pub struct Claim {
     pub worker: usize,
     /// The name of the lock.
     pub name: String,
+    /// How the worker holds.
+    pub mode: HoldMode,
+    /// The acquisition whose hold has this mode now; none: the worker did not hold before.
+    pub changes: Option<u64>,
     /// Fencing token.
     pub token: u64,
     /// When the worker had asked.
@@ -50,7 +55,7 @@ pub struct Wait {
     pub to: u64,
 }
 
-/// One write to the register.
+/// One access to the register: a write of an exclusive holder, or a read of another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
     /// When.
@@ -84,6 +89,13 @@ pub struct History {
     pub vanished: Vec<usize>,
     /// The last error that a worker got instead of a lock.
     pub refusal: Option<String>,
+}
+
+impl Claim {
+    /// Whether the token is that of the claim before: a downgrade keeps it.
+    pub fn keeps_token(&self) -> bool {
+        self.changes.is_some() && self.mode != HoldMode::Exclusive
+    }
 }
 
 impl History {
@@ -146,6 +158,13 @@ impl History {
             to,
         });
         self.faults.sort_by_key(|it| it.from);
+    }
+
+    /// The number of acquisitions and changes that led to each mode.
+    pub fn mode_counts(&self) -> Vec<(HoldMode, usize)> {
+        let count = |mode| self.claims.iter().filter(|it| it.mode == mode).count();
+        let counts = HoldMode::ALL.map(|mode| (mode, count(mode)));
+        counts.into_iter().filter(|it| it.1 > 0).collect()
     }
 
     /// The names that were asked for, each once.
@@ -236,6 +255,8 @@ impl Builder {
                 worker,
                 name,
                 acquisition,
+                mode,
+                changes,
                 token,
                 asked,
                 deadline,
@@ -246,6 +267,8 @@ impl Builder {
                     acquisition: *acquisition,
                     worker: *worker,
                     name: name.clone(),
+                    mode: *mode,
+                    changes: *changes,
                     token: *token,
                     asked: *asked,
                     start: *at,

@@ -1,6 +1,6 @@
 //! Tries to break a lock on the store of its user, judges the result, and draws what happened.
 //!
-//! A run has worker processes that acquire names, hold them, write to a register and release them ([`worker`]); a
+//! A run has worker processes that acquire names in all modes, hold them, access a register and release them ([`worker`]); a
 //! schedule of faults from one seed ([`mod@plan`]), injected into the worker that holds at that moment ([`nemesis`]);
 //! and a log of events ([`event`]), which the checker judges afterwards by the guarantees of the store ([`checker`]).
 //!
@@ -22,6 +22,7 @@ pub mod clock;
 pub mod event;
 pub mod history;
 mod legend;
+pub mod mode;
 pub mod monitor;
 pub mod nemesis;
 pub mod plan;
@@ -43,11 +44,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tenure::guarantees::Guarantees;
 use tenure::{Client, Error, ErrorKind};
 
+use mode::Modes;
 use monitor::StoreMonitor;
 use report::Report;
 use runner::Setup;
+use worker::Workload;
 
 /// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
@@ -71,7 +75,8 @@ pub fn check(url: &str) -> Result<(), Error> {
 /// is called with each fault when it begins.
 ///
 /// # Errors
-/// The errors of connecting and of a first acquisition, and the errors of processes, ports and files.
+/// The errors of connecting and of a first acquisition, the errors of processes, ports and files, and
+/// [`ErrorKind::Unsupported`] for a mode that was asked for and that the store does not have.
 pub async fn torture(
     setup: Setup,
     shown: String,
@@ -82,10 +87,11 @@ pub async fn torture(
     let client = tenure::connect(&setup.url).await?;
     let names = runner::names(&setup);
     let mut setup = setup;
-    setup.workload.ttl = lease(&client, &names[0], setup.workload.ttl).await?;
+    let promises = client.guarantees().clone();
+    setup.workload.modes = modes_to_mix(setup.workload.modes, &promises)?;
+    setup.workload.ttl = lease(&client, &names[0], &setup.workload).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
     let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
-    let promises = client.guarantees().clone();
     let log = runner::events_of(&setup.out);
     let mut monitor = StoreMonitor::new(
         client.clone(),
@@ -131,12 +137,32 @@ pub async fn torture(
     Ok(report)
 }
 
+/// The modes that the store has, of those that were asked for.
+fn modes_to_mix(asked: Modes, promises: &Guarantees) -> Result<Modes, Error> {
+    let had = asked.had_by(promises);
+    let missing: Vec<_> = asked.iter().filter(|mode| !had.contains(*mode)).collect();
+    match missing.first() {
+        Some(mode) if asked != Modes::ALL => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} has no holds of the mode {mode}; leave it out of --modes",
+                promises.backend
+            ),
+        )),
+        _ => Ok(had),
+    }
+}
+
 /// The lease that the store really grants. It may be longer than requested, and faults have to last longer than the
 /// lease. A store that grants nothing, or that another run uses, is an error here.
-async fn lease(client: &Client, name: &str, ttl: Duration) -> Result<Duration, Error> {
+async fn lease(client: &Client, name: &str, workload: &Workload) -> Result<Duration, Error> {
+    let ttl = workload.ttl;
+    let mode = workload.modes.iter().next().unwrap_or_default();
+
     // The first request opens connections; a short lease may not last for that.
     drop(client.inspect(name).await?);
-    let Some(guard) = client.lock(name).ttl(ttl).try_acquire().await? else {
+    let lock = mode.applied_to(client.lock(name).ttl(ttl));
+    let Some(guard) = lock.try_acquire().await? else {
         return Err(Error::new(
             ErrorKind::WaitElapsed,
             format!("{name} is held, so another run uses this store; try again when it has ended"),

@@ -1,7 +1,8 @@
-//! The resource that the lock protects: a register on a loopback port, to which every worker may write.
+//! The resource that the lock protects: a register on a loopback port, to which every worker has access.
 //!
-//! The register has two sides. The unfenced side accepts every write; the fenced side refuses a token that is less than
-//! the greatest one so far. The checker, which knows all claims, decides which writes were late.
+//! The register has two sides. The unfenced side accepts every access. The fenced side refuses a write whose token is less
+//! than the greatest one so far, and a read whose token is less than that of the last write. The checker, which knows all
+//! claims, decides which accesses were late.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -15,10 +16,35 @@ use crate::sync::lock;
 
 #[derive(Default)]
 struct Values {
-    /// The greatest token on the fenced side, for each name.
-    greatest: HashMap<String, u64>,
-    /// The acquisition of the last write and its time, for each name.
+    /// The greatest tokens on the fenced side, for each name.
+    fences: HashMap<String, Fence>,
+    /// The acquisition of the last access and its time, for each name.
     last: HashMap<String, (u64, u64)>,
+}
+
+/// The greatest tokens of one name. Readers may be there at the same time, so their tokens need not grow among each other.
+#[derive(Default)]
+struct Fence {
+    written: u64,
+    accessed: u64,
+}
+
+impl Fence {
+    /// Whether the access is one of the newest holder, or of a reader beside that one.
+    fn accepts(&mut self, token: u64, is_write: bool) -> bool {
+        let least = match is_write {
+            true => self.accessed,
+            false => self.written,
+        };
+        if token < least {
+            return false;
+        }
+        self.accessed = token.max(self.accessed);
+        if is_write {
+            self.written = token;
+        }
+        true
+    }
 }
 
 /// The register. Dropping it closes its port.
@@ -29,7 +55,7 @@ pub struct Register {
 }
 
 impl Register {
-    /// Starts the register; each write becomes an event of `log`.
+    /// Starts the register; each access becomes an event of `log`.
     ///
     /// # Errors
     /// The errors of the socket.
@@ -61,7 +87,7 @@ impl Register {
         self.address
     }
 
-    /// The acquisition that wrote last under `name`, unless that is longer ago than `within` nanoseconds.
+    /// The acquisition that accessed `name` last, unless that is longer ago than `within` nanoseconds.
     pub fn holder(&self, name: &str, within: u64) -> Option<u64> {
         let (acquisition, at) = *lock(&self.values).last.get(name)?;
         (now().saturating_sub(at) < within).then_some(acquisition)
@@ -76,7 +102,7 @@ impl Drop for Register {
     }
 }
 
-/// Reads lines `NAME TOKEN ACQUISITION` and answers each with `yes` or `no`: whether the fenced side accepted it.
+/// Reads lines `NAME TOKEN ACQUISITION write|read` and answers each with `yes` or `no`: whether the fenced side accepted it.
 fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
     // Without this option small messages wait for each other's acknowledgement, 40 ms for each write.
     let _ = stream.set_nodelay(true);
@@ -88,14 +114,14 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
         let (Some(token), Some(acquisition)) = (number(), number()) else {
             return;
         };
+        let is_write = words.next() == Some("write");
         let accepted = {
             let mut values = lock(values);
             let at = now();
             values.last.insert(name.clone(), (acquisition, at));
-            let greatest = values.greatest.entry(name).or_default();
-            let accepted = token >= *greatest;
-            *greatest = token.max(*greatest);
-            // Under the lock, so that the log has the writes in the order in which they reached the register.
+            let fence = values.fences.entry(name).or_default();
+            let accepted = fence.accepts(token, is_write);
+            // Under the lock, so that the log has the accesses in the order in which they reached the register.
             let wrote = Event::Wrote {
                 at,
                 acquisition,

@@ -100,8 +100,20 @@ impl Report {
                 "; the store was away {times} times, {seconds:.1} s in all, not by our doing"
             ),
         };
+        let modes = self.history.mode_counts();
+        let modes: Vec<_> = match modes.len() {
+            0 | 1 => Vec::new(),
+            _ => modes
+                .iter()
+                .map(|(mode, count)| format!("{count} {mode}"))
+                .collect(),
+        };
+        let modes = match modes.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", modes.join(", ")),
+        };
         format!(
-            "{} acquisitions, {injected} faults{faults} in {:.1} s; seed {}; store {}{outages}",
+            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{outages}",
             self.history.claims.len(),
             self.seconds(),
             self.seed,
@@ -153,6 +165,11 @@ impl Report {
             .iter()
             .map(|(kind, count)| (kind.to_string(), (*count).into()))
             .collect();
+        let modes = self.history.mode_counts();
+        let modes: serde_json::Map<String, Value> = modes
+            .iter()
+            .map(|(mode, count)| (mode.to_string(), (*count).into()))
+            .collect();
         json!({
             "verdict": match self.verdict() {
                 Verdict::Ok => "ok",
@@ -164,6 +181,7 @@ impl Report {
             "store": self.store,
             "seconds": self.seconds(),
             "acquisitions": self.history.claims.len(),
+            "modes": modes,
             "writes": self.history.writes.len(),
             "faults": faults,
             "faults_left_out": self.left_out,

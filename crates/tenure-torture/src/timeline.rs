@@ -275,7 +275,8 @@ impl<'a> Timeline<'a> {
         let color = legend::color_of(&self.names, &claim.name);
         let (worker, token, name) = (claim.worker, claim.token, shortened(&claim.name));
         let times = self.times(claim.start, claim.end);
-        let text = format!("worker {worker} holds {name} with token {token}: {times}");
+        let mode = claim.mode;
+        let text = format!("worker {worker} holds {name}, {mode}, with token {token}: {times}");
         self.bar(&format!("hold n{color}"), area, text);
         let token = token.to_string();
         if text_width(&token) + 4.0 <= width {

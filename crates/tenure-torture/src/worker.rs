@@ -1,8 +1,9 @@
-//! A worker process: acquires a name, writes to the register while it believes that it holds, and releases.
+//! A worker process: acquires a name in some mode, accesses the register while it believes that it holds, and releases.
 
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use rustix::process::getppid;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::{nanos, now};
 use crate::event::{Event, Log};
+use crate::mode::{HoldMode, Modes};
 use crate::random::Random;
 
 /// The environment variable with a worker's [`Settings`]. Arguments are visible to all users, and the URL may hold a
@@ -31,6 +33,8 @@ pub struct Workload {
     pub hold: Duration,
     /// Workers try again and again, and do not wait. Then a lock that is free by mistake is taken at once.
     pub only_tries: bool,
+    /// The modes in which workers hold, in turn.
+    pub modes: Modes,
 }
 
 /// The settings of a worker.
@@ -65,8 +69,12 @@ pub fn worker_of(acquisition: u64) -> usize {
 pub trait Locks {
     /// A hold of it.
     type Held: Held;
-    /// Acquires `name`, if necessary after a wait. An error gives the reason of the refusal.
-    fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>>;
+    /// Acquires `name` in that mode, if necessary after a wait. An error gives the reason of the refusal.
+    fn acquire(
+        &self,
+        name: &str,
+        mode: HoldMode,
+    ) -> impl Future<Output = Result<Self::Held, String>>;
     /// Ends the client, and leaves nothing in the store.
     fn close(self) -> impl Future<Output = ()>;
 }
@@ -76,7 +84,15 @@ pub trait Held {
     /// The fencing token.
     fn token(&self) -> u64;
     /// Until when the owner believes that it holds; `None` when it knows that it lost.
-    fn deadline(&mut self) -> impl Future<Output = Option<u64>>;
+    fn deadline(&self) -> impl Future<Output = Option<u64>>;
+    /// Makes an upgradable hold exclusive; `false` when the hold stays as it is.
+    fn upgrade(&self) -> impl Future<Output = bool> {
+        std::future::ready(false)
+    }
+    /// Makes the hold shared; `false` when that failed.
+    fn downgrade(&self) -> impl Future<Output = bool> {
+        std::future::ready(false)
+    }
     /// Releases the lock. The checker judges by the history, so an error is not returned.
     fn release(self) -> impl Future<Output = ()>;
 }
@@ -105,8 +121,9 @@ impl Tenure {
 impl Locks for Tenure {
     type Held = tenure::Guard;
 
-    async fn acquire(&self, name: &str) -> Result<tenure::Guard, String> {
+    async fn acquire(&self, name: &str, mode: HoldMode) -> Result<tenure::Guard, String> {
         let lock = self.client.lock(name).ttl(self.ttl).label("torture");
+        let lock = mode.applied_to(lock);
         if self.only_tries {
             let tried = lock
                 .try_acquire()
@@ -127,12 +144,20 @@ impl Held for tenure::Guard {
         self.token().into()
     }
 
-    async fn deadline(&mut self) -> Option<u64> {
+    async fn deadline(&self) -> Option<u64> {
         // The clock is read before the remaining time: if the process is stopped between the two, it claims a shorter
         // time and not a longer one.
         let now = now();
         self.is_held()
             .then(|| now.saturating_add(nanos(self.remaining())))
+    }
+
+    async fn upgrade(&self) -> bool {
+        Self::upgrade(self).await.is_ok()
+    }
+
+    async fn downgrade(&self) -> bool {
+        Self::downgrade(self).await.is_ok()
     }
 
     async fn release(self) {
@@ -232,13 +257,18 @@ async fn work<L: Locks>(
             worker,
             name: name.clone(),
         })?;
+        let mode = settings.workload.modes.choose(&mut work.random);
         let acquired = tokio::select! {
-            acquired = locks.acquire(name) => acquired,
+            acquired = locks.acquire(name, mode) => acquired,
             _ = stop.changed() => break,
         };
         let at = now();
         match acquired {
-            Ok(held) => work.hold(name, held, [asked, at], &stop).await?,
+            Ok(held) => {
+                work.hold(name, mode, &held, [asked, at], &stop).await?;
+                held.release().await;
+                pause(work.random.between(0, 5)).await;
+            }
             Err(why) => {
                 work.log.append(&Event::Refused {
                     at,
@@ -264,57 +294,149 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// One acquisition, from the grant to the release.
+    /// One acquisition, from the grant until the release.
     async fn hold<H: Held>(
         &mut self,
         name: &str,
-        mut held: H,
+        mode: HoldMode,
+        held: &H,
         [asked, at]: [u64; 2],
         stop: &watch::Receiver<bool>,
     ) -> io::Result<()> {
+        self.claim(name, mode, held, [asked, at], None).await?;
+        let mut ended = self.access_for_a_while(name, mode, held, stop).await?;
+        if mode == HoldMode::Upgradable && ended == Ended::InTime {
+            ended = self.change_modes(name, held, stop).await?;
+        }
+        self.log.append(&Event::Ended {
+            at: now(),
+            acquisition: self.acquisition,
+            lost: ended == Ended::Lost,
+        })
+    }
+
+    /// Begins a claim: of a new hold, or of the hold of the acquisition `changes`, whose mode has changed.
+    async fn claim<H: Held>(
+        &mut self,
+        name: &str,
+        mode: HoldMode,
+        held: &H,
+        [asked, at]: [u64; 2],
+        changes: Option<u64>,
+    ) -> io::Result<()> {
         self.acquisition += 1;
-        let acquisition = self.acquisition;
         // A lock that was lost since the grant is a claim without a length.
         let deadline = held.deadline().await.unwrap_or(at);
         self.log.append(&Event::Claimed {
             at,
             worker: self.settings.worker,
             name: name.to_owned(),
-            acquisition,
+            acquisition: self.acquisition,
+            mode,
+            changes,
             token: held.token(),
             asked,
             deadline,
+        })
+    }
+
+    /// Ends a claim whose hold goes on in another mode; returns its acquisition.
+    fn end_claim_at(&mut self, at: u64) -> io::Result<u64> {
+        let acquisition = self.acquisition;
+        self.log.append(&Event::Ended {
+            at,
+            acquisition,
+            lost: false,
         })?;
+        Ok(acquisition)
+    }
+
+    /// Upgrades the hold, and downgrades it after a while. One of four upgrades is given up soon.
+    async fn change_modes<H: Held>(
+        &mut self,
+        name: &str,
+        held: &H,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<Ended> {
+        let asked = now();
+        let give_up_after = match self.random.between(0, 4) {
+            0 => self.random.between(0, 20),
+            _ => u64::MAX,
+        };
+        if !self.upgrade(held, give_up_after, stop).await? {
+            return self
+                .access_for_a_while(name, HoldMode::Upgradable, held, stop)
+                .await;
+        }
+        let at = now();
+        let before = self.end_claim_at(at)?;
+        let mode = HoldMode::Exclusive;
+        self.claim(name, mode, held, [asked, at], Some(before))
+            .await?;
+        let ended = self.access_for_a_while(name, mode, held, stop).await?;
+        if ended != Ended::InTime || self.random.between(0, 2) == 0 {
+            return Ok(ended);
+        }
+        // The store lets readers in before the worker has the answer.
+        let asked = now();
+        let before = self.end_claim_at(asked)?;
+        if !held.downgrade().await {
+            return Ok(Ended::Lost);
+        }
+        let mode = HoldMode::Shared;
+        self.claim(name, mode, held, [asked, now()], Some(before))
+            .await?;
+        self.access_for_a_while(name, mode, held, stop).await
+    }
+
+    /// Whether the upgrade was granted within so many ms; meanwhile the worker goes on believing in its upgradable hold.
+    async fn upgrade<H: Held>(
+        &mut self,
+        held: &H,
+        give_up_after: u64,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<bool> {
+        let mut stopped = stop.clone();
+        let mut given_up = pin!(pause(give_up_after));
+        let mut upgrade = pin!(held.upgrade());
+        loop {
+            tokio::select! {
+                biased;
+                granted = &mut upgrade => return Ok(granted),
+                () = &mut given_up => return Ok(false),
+                _ = stopped.changed() => return Ok(false),
+                () = pause(10) => {}
+            }
+            let at = now();
+            if let Some(deadline) = held.deadline().await {
+                self.log.append(&Event::Believed {
+                    at,
+                    acquisition: self.acquisition,
+                    deadline,
+                })?;
+            }
+        }
+    }
+
+    /// Accesses the register for a while, as long as the worker believes that it holds.
+    async fn access_for_a_while<H: Held>(
+        &mut self,
+        name: &str,
+        mode: HoldMode,
+        held: &H,
+        stop: &watch::Receiver<bool>,
+    ) -> io::Result<Ended> {
         let longest = nanos(self.settings.workload.hold) / 1_000_000;
         // Three of four holds are short, so that many acquisitions happen; one of four is long enough for renewals.
         let hold = match self.random.between(0, 4) {
             0 => self.random.between(longest / 2, longest),
             _ => self.random.between(5, longest / 10),
         };
-        let until = at + hold * 1_000_000;
-        let lost = self.write_until(until, name, &mut held, stop).await?;
-        self.log.append(&Event::Ended {
-            at: now(),
-            acquisition,
-            lost,
-        })?;
-        held.release().await;
-        pause(self.random.between(0, 5)).await;
-        Ok(())
-    }
-
-    /// Writes to the register while the worker believes that it holds; returns whether it lost the lock.
-    async fn write_until<H: Held>(
-        &mut self,
-        until: u64,
-        name: &str,
-        held: &mut H,
-        stop: &watch::Receiver<bool>,
-    ) -> io::Result<bool> {
+        let until = now() + hold * 1_000_000;
         loop {
             let at = now();
             let Some(deadline) = held.deadline().await else {
-                return Ok(true);
+                return Ok(Ended::Lost);
             };
             // This is logged before the release too: a client that believes again after its deadline has a bug.
             self.log.append(&Event::Believed {
@@ -322,25 +444,49 @@ impl Work<'_> {
                 acquisition: self.acquisition,
                 deadline,
             })?;
-            if at >= until || *stop.borrow() {
-                return Ok(false);
+            if *stop.borrow() {
+                return Ok(Ended::Stopped);
             }
-            // The worker waits between the check and the write, so that a pause can fall between the two.
+            if at >= until {
+                return Ok(Ended::InTime);
+            }
+            // The worker waits between the check and the access, so that a pause can fall between the two.
             pause(self.random.between(0, 6)).await;
-            write(&self.register, name, held.token(), self.acquisition).await?;
+            access(&self.register, name, mode, held.token(), self.acquisition).await?;
             pause(self.random.between(1, 6)).await;
         }
     }
+}
+
+/// How a worker came to the end of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// The worker has held for as long as it wanted.
+    InTime,
+    /// The worker was asked to end.
+    Stopped,
+    /// The worker noticed that it does not hold any more.
+    Lost,
 }
 
 async fn pause(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// One write to the register, and its answer. A message that is sent by two system calls would wait for an
+/// One access to the register, and its answer: a write of an exclusive holder, or a read. A message that is sent by two system calls would wait for an
 /// acknowledgement of its first part.
-async fn write(register: &TcpStream, name: &str, token: u64, acquisition: u64) -> io::Result<()> {
-    let line = format!("{name} {token} {acquisition}\n");
+async fn access(
+    register: &TcpStream,
+    name: &str,
+    mode: HoldMode,
+    token: u64,
+    acquisition: u64,
+) -> io::Result<()> {
+    let kind = match mode {
+        HoldMode::Exclusive => "write",
+        _ => "read",
+    };
+    let line = format!("{name} {token} {acquisition} {kind}\n");
     let mut rest = line.as_bytes();
     while !rest.is_empty() {
         register.writable().await?;

@@ -8,6 +8,7 @@ use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event::{self, Event, Log};
 use tenure_torture::history::History;
+use tenure_torture::mode::HoldMode;
 use tenure_torture::plan::FaultKind;
 
 const MS: u64 = 1_000_000;
@@ -37,10 +38,28 @@ fn claimed(asked: u64, at: u64, worker: usize, token: u64, deadline: u64) -> Eve
         worker,
         name: "n".to_owned(),
         acquisition: 1000 + at,
+        mode: HoldMode::Exclusive,
+        changes: None,
         token,
         asked: asked * MS,
         deadline: deadline * MS,
     }
+}
+
+/// The same in another mode.
+fn in_mode(mode: HoldMode, mut event: Event) -> Event {
+    if let Event::Claimed { mode: held, .. } = &mut event {
+        *held = mode;
+    }
+    event
+}
+
+/// The same, where the hold that was claimed at that time has this mode now.
+fn changed_from(claimed_at: u64, mut event: Event) -> Event {
+    if let Event::Claimed { changes, .. } = &mut event {
+        *changes = Some(1000 + claimed_at);
+    }
+    event
 }
 
 fn ended(at: u64, claimed_at: u64, lost: bool) -> Event {
@@ -464,6 +483,118 @@ fn names_are_judged_on_their_own() {
         event
     }));
     assert_eq!(judge(&events, Promise::Effects).violations(), 0);
+}
+
+/// A good run, and then workers with these modes and tokens, which hold at the same time.
+fn together(modes: &[(HoldMode, u64)]) -> Findings {
+    let mut events = good(30);
+    for (worker, (mode, token)) in modes.iter().enumerate() {
+        let at = 3_000 + worker as u64;
+        let claim = claimed(3_000, at, worker, *token, 4_000);
+        events.extend([in_mode(*mode, claim), ended(3_500, at, false)]);
+    }
+    events.push(over(3_600));
+    judge(&events, Promise::Effects)
+}
+
+#[test]
+fn holders_that_may_be_together_are_no_overlap() {
+    let modes = [
+        (HoldMode::Shared, 101),
+        (HoldMode::Upgradable, 102),
+        (HoldMode::Permit, 103),
+        (HoldMode::Shared, 104),
+        (HoldMode::Permit, 105),
+    ];
+    let found = together(&modes);
+    assert_eq!(found.violations(), 0, "{found:?}");
+}
+
+#[test]
+fn each_conflict_of_modes_is_an_overlap() {
+    use HoldMode::{Exclusive, Permit, Shared, Upgradable};
+    for modes in [
+        &[Exclusive, Shared][..],
+        &[Shared, Exclusive],
+        &[Permit, Exclusive],
+        &[Upgradable, Exclusive],
+        &[Upgradable, Upgradable],
+        &[Permit, Permit, Permit],
+        // The conflict is with the first one, and not with the last one.
+        &[Upgradable, Shared, Upgradable],
+    ] {
+        let modes: Vec<_> = modes
+            .iter()
+            .zip(101..)
+            .map(|(mode, token)| (*mode, token))
+            .collect();
+        let found = together(&modes);
+        assert_eq!(found.overlaps.len(), 1, "{modes:?}: {found:?}");
+        assert_eq!(found.overlaps[0].documented, None);
+    }
+}
+
+/// A hold that is upgraded at 3,100 ms to this token, and downgraded at 3,200 ms; then a reader with this token.
+fn changes(upgraded: u64, reader: u64) -> Findings {
+    let mut events = good(30);
+    let upgrade = claimed(3_050, 3_100, 0, upgraded, 4_000);
+    let downgrade = claimed(3_200, 3_210, 0, upgraded, 4_000);
+    events.extend([
+        in_mode(HoldMode::Upgradable, claimed(3_000, 3_010, 0, 101, 4_000)),
+        ended(3_100, 3_010, false),
+        changed_from(3_010, upgrade),
+        wrote(3_150, 3_100, true),
+        ended(3_200, 3_100, false),
+        in_mode(HoldMode::Shared, changed_from(3_100, downgrade)),
+        ended(3_400, 3_210, false),
+        in_mode(HoldMode::Shared, claimed(3_150, 3_205, 1, reader, 4_000)),
+        wrote(3_220, 3_205, true),
+        wrote(3_230, 3_210, true),
+        ended(3_300, 3_205, false),
+        over(3_500),
+    ]);
+    judge(&events, Promise::Effects)
+}
+
+#[test]
+fn a_change_of_mode_is_judged_as_a_claim() {
+    assert_eq!(changes(102, 103).violations(), 0, "{:?}", changes(102, 103));
+    assert_eq!(
+        changes(101, 103).tokens.len(),
+        1,
+        "the upgrade kept its token"
+    );
+    assert_eq!(
+        changes(102, 102).tokens.len(),
+        1,
+        "a reader has that of a writer"
+    );
+}
+
+#[test]
+fn a_read_beside_a_newer_reader_is_not_late() {
+    let mut events = good(30);
+    events.extend([
+        in_mode(HoldMode::Shared, claimed(3_000, 3_010, 0, 101, 4_000)),
+        in_mode(HoldMode::Shared, claimed(3_000, 3_020, 1, 102, 4_000)),
+        wrote(3_030, 3_020, true),
+        wrote(3_040, 3_010, true),
+        ended(3_100, 3_010, false),
+        ended(3_100, 3_020, false),
+        claimed(3_110, 3_120, 2, 103, 4_000),
+    ]);
+    let before = events.clone();
+    events.push(over(3_500));
+    assert_eq!(judge(&events, Promise::Effects).violations(), 0);
+
+    let mut events = before;
+    events.extend([
+        wrote(3_130, 3_120, true),
+        wrote(3_140, 3_010, true),
+        over(3_500),
+    ]);
+    let found = judge(&events, Promise::Effects).writes;
+    assert_eq!((found.late.len(), found.late_accepted.len()), (1, 1));
 }
 
 #[test]

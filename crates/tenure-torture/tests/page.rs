@@ -4,6 +4,7 @@
 
 use tenure_torture::checker::{Anomaly, Findings, Overlap};
 use tenure_torture::history::{Claim, History, InjectedFault, Wait};
+use tenure_torture::mode::HoldMode;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
 use tenure_torture::report_page::report_page;
@@ -18,6 +19,8 @@ fn report() -> Report {
         acquisition: worker as u64,
         worker,
         name: EVIL.into(),
+        mode: HoldMode::Exclusive,
+        changes: None,
         token: 7,
         asked: start,
         start,
@@ -122,7 +125,7 @@ fn every_bar_says_who_and_when() {
     }
     let (page, picture) = (report_page(&report), picture(&report));
     for text in [
-        "worker 0 holds orders/🦀 with token 7: 2.000 s, from 1.000 s to 3.000 s",
+        "worker 0 holds orders/🦀, exclusive, with token 7: 2.000 s, from 1.000 s to 3.000 s",
         &format!(
             "worker 2 waits for {}: 1.000 s, from 1.000 s to 2.000 s",
             escaped(EVIL)

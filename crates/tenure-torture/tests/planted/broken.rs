@@ -1,5 +1,6 @@
 //! Lock clients with one common mistake each, and three clients without a mistake.
 
+use std::cell::Cell;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::sync::Mutex;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 
 use tenure_torture::clock::{nanos, now};
+use tenure_torture::mode::HoldMode;
 use tenure_torture::worker::{self, Held, Settings};
 
 /// The mistake of a client.
@@ -63,8 +65,11 @@ impl Bug {
 
 /// How long a listening client waits for a message before it polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a client waits in the queue before it gives up and enters the queue again.
+/// How long a client waits in the queue before it gives up and enters the queue again; twice as long after each time
+/// without an answer, because on a busy machine an answer takes longer than this.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(15);
+/// The longest such time.
+const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Locks {
     bug: Bug,
@@ -74,6 +79,8 @@ pub(crate) struct Locks {
     life: u64,
     connection: Mutex<Option<BufReader<TcpStream>>>,
     number: Mutex<u64>,
+    /// How long the next request waits in the queue.
+    queue_timeout: Mutex<Duration>,
     /// The owners whose locks were requested and not released. A client in a queue renews all of them at once, as a
     /// session does.
     owners: Mutex<Vec<String>>,
@@ -93,6 +100,7 @@ impl Locks {
             life: settings.life,
             connection: Mutex::default(),
             number: Mutex::default(),
+            queue_timeout: Mutex::new(QUEUE_TIMEOUT),
             owners: Mutex::default(),
             began: Instant::now(),
         }
@@ -179,10 +187,15 @@ impl Locks {
             self.owners.lock().unwrap().push(owner.into());
             self.renew_all(name);
             let line = format!("queue {name} {owner} {ttl}");
-            let answer = self.ask_with_timeout(&line, QUEUE_TIMEOUT).await;
+            let timeout = *self.queue_timeout.lock().unwrap();
+            let answer = self.ask_with_timeout(&line, timeout).await;
+            *self.queue_timeout.lock().unwrap() = match answer {
+                Some(_) => QUEUE_TIMEOUT,
+                None => (timeout * 2).min(MAX_QUEUE_TIMEOUT),
+            };
             if answer.is_none() {
                 match self.bug {
-                    Bug::NoGiveBack => tokio::time::sleep(QUEUE_TIMEOUT).await,
+                    Bug::NoGiveBack => tokio::time::sleep(timeout).await,
                     _ => self.free(name, owner),
                 }
             }
@@ -207,7 +220,7 @@ impl Locks {
 impl worker::Locks for &'static Locks {
     type Held = Hold;
 
-    async fn acquire(&self, name: &str) -> Result<Hold, String> {
+    async fn acquire(&self, name: &str, _: HoldMode) -> Result<Hold, String> {
         loop {
             let owner = self.new_owner();
             let (asked, sent) = (now(), self.clock());
@@ -230,8 +243,8 @@ impl worker::Locks for &'static Locks {
                     Bug::PlainCounterToken => counter,
                     _ => clock,
                 },
-                deadline: self.deadline(sent),
-                renewed: sent,
+                deadline: Cell::new(self.deadline(sent)),
+                renewed: Cell::new(sent),
                 locks: self,
             });
         }
@@ -245,8 +258,8 @@ pub(crate) struct Hold {
     name: String,
     owner: String,
     token: u64,
-    deadline: u64,
-    renewed: u64,
+    deadline: Cell<u64>,
+    renewed: Cell<u64>,
 }
 
 impl Held for Hold {
@@ -254,14 +267,14 @@ impl Held for Hold {
         self.token
     }
 
-    async fn deadline(&mut self) -> Option<u64> {
+    async fn deadline(&self) -> Option<u64> {
         let bug = self.locks.bug;
         if bug == Bug::NoDeadline {
             return Some(u64::MAX);
         }
         let sent = self.locks.clock();
-        let is_due = sent > self.renewed + self.locks.ttl / 3;
-        if is_due && (sent < self.deadline || bug == Bug::RenewWithoutOwner) {
+        let is_due = sent > self.renewed.get() + self.locks.ttl / 3;
+        if is_due && (sent < self.deadline.get() || bug == Bug::RenewWithoutOwner) {
             let owner = match bug {
                 Bug::RenewWithoutOwner => "*",
                 _ => &self.owner,
@@ -272,8 +285,8 @@ impl Held for Hold {
                 .ask(&format!("renew {} {owner} {ttl}", self.name));
             match answer.as_deref() {
                 Some("yes") => {
-                    self.deadline = self.locks.deadline(sent);
-                    self.renewed = sent;
+                    self.deadline.set(self.locks.deadline(sent));
+                    self.renewed.set(sent);
                 }
                 Some(_) => return None,
                 // No answer is neither a success nor a loss: the deadline stays.
@@ -282,7 +295,8 @@ impl Held for Hold {
         }
         // In this order, so that the client claims a shorter time if the process is stopped between the two.
         let (at, now) = (now(), self.locks.clock());
-        (now < self.deadline).then(|| at + self.deadline - now)
+        let deadline = self.deadline.get();
+        (now < deadline).then(|| at + deadline - now)
     }
 
     async fn release(self) {

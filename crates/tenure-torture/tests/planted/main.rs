@@ -18,6 +18,7 @@ use tenure_torture::checker::{self, Findings, Verdict};
 use tenure_torture::clock::now;
 use tenure_torture::event::{self, Event};
 use tenure_torture::history::History;
+use tenure_torture::mode::Modes;
 use tenure_torture::nemesis::Environment;
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
@@ -60,6 +61,7 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
             ttl: Duration::from_millis(500),
             hold: Duration::from_millis(400),
             only_tries: false,
+            modes: Modes::EXCLUSIVE,
         },
         seed: 11,
         faults: faults.to_vec(),

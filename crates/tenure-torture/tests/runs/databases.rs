@@ -72,7 +72,7 @@ macro_rules! on {
             fn sessions_whose_clock_goes_back() {
                 needs!($server, "cc");
                 let run = super::$database("sessions, back", TRUSTED).only(&[FaultKind::ClockBack]);
-                let report = run.go(|made, found| made > 3 && found.not_enough.is_none());
+                let report = run.go(|run| run.faults > 3 && run.found.not_enough.is_none());
                 assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
                 assert_eq!(report.findings.overlaps, []);
             }

@@ -17,9 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use environment::{Store, TestEnvironment};
+use tenure::guarantees::Guarantees;
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event;
 use tenure_torture::history::History;
+use tenure_torture::mode::{HoldMode, Modes};
 use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
 use tenure_torture::report::Report;
@@ -80,6 +82,7 @@ impl Run {
                 ttl,
                 hold: ttl.mul_f64(0.8),
                 only_tries: false,
+                modes: Modes::ALL,
             },
             seed: 5,
             faults,
@@ -103,6 +106,12 @@ impl Run {
         self
     }
 
+    /// Mixes only these modes.
+    pub(crate) fn modes(mut self, modes: Modes) -> Self {
+        self.setup.workload.modes = modes;
+        self
+    }
+
     /// Allows only these faults.
     pub(crate) fn only(mut self, faults: &[FaultKind]) -> Self {
         for kind in faults {
@@ -118,11 +127,14 @@ impl Run {
         self
     }
 
-    /// Runs until each kind of fault has happened. All that the table promises must hold, and tokens never go back.
+    /// Runs until each kind of fault has happened, and the name was held in each mode of the store. All that the table promises must hold, and tokens never go back.
     #[track_caller]
     pub(crate) fn keeps_its_promise(self) -> Done {
         let kinds = self.setup.faults.len();
-        let report = self.go(move |made, found| made > kinds && found.not_enough.is_none());
+        let report = self.go(move |run| {
+            let each_mode = run.modes.iter().all(|mode| run.counts(mode) >= 2);
+            run.faults > kinds && run.found.not_enough.is_none() && each_mode
+        });
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
         assert_eq!(report.findings.writes.late_accepted, []);
         assert_eq!(report.findings.tokens, []);
@@ -138,9 +150,10 @@ impl Run {
         // holder can learn of the fault by its next renewal: those that wait in a queue may ask later.
         self.setup.workload.hold = self.setup.workload.ttl;
         self.setup.workload.only_tries = true;
-        let report = self.go(|made, found| {
-            let seen = !found.overlaps.is_empty() && found.not_enough.is_none();
-            seen || made > 100
+        self.setup.workload.modes = Modes::EXCLUSIVE;
+        let report = self.go(|run| {
+            let seen = !run.found.overlaps.is_empty() && run.found.not_enough.is_none();
+            seen || run.faults > 100
         });
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
         assert!(!report.findings.overlaps.is_empty(), "{}", text(&report));
@@ -150,14 +163,15 @@ impl Run {
         report
     }
 
-    /// Runs until `is_enough` is true of the number of faults and the findings so far.
-    fn go(self, is_enough: impl Fn(usize, &Findings) -> bool + Send + 'static) -> Done {
+    /// Runs until `is_enough` is true of the run so far.
+    fn go(self, is_enough: impl Fn(&SoFar<'_>) -> bool + Send + 'static) -> Done {
         let Self {
             setup,
             mut dir,
             name,
         } = self;
-        block_on(until_it_grants(&setup.url));
+        let had = block_on(until_it_grants(&setup.url));
+        let modes = setup.workload.modes.had_by(&had);
         let stop = Arc::new(AtomicBool::new(false));
         let raised = stop.clone();
         let (events, kinds, ttl) = (
@@ -177,7 +191,13 @@ impl Run {
                 return;
             }
             let history = History::of(&event::read(&events).unwrap());
-            if is_enough(made, &check(&history, &nothing, ttl, &kinds)) {
+            let run = SoFar {
+                faults: made,
+                modes,
+                found: &check(&history, &nothing, ttl, &kinds),
+                history: &history,
+            };
+            if is_enough(&run) {
                 raised.store(true, Ordering::SeqCst);
             }
         };
@@ -194,19 +214,40 @@ impl Run {
     }
 }
 
-/// Creates missing tables, and waits until the server grants locks after its start.
-async fn until_it_grants(url: &str) {
+/// A run that goes on.
+struct SoFar<'a> {
+    /// The number of faults.
+    faults: usize,
+    /// The modes of the store.
+    modes: Modes,
+    found: &'a Findings,
+    history: &'a History,
+}
+
+impl SoFar<'_> {
+    /// How often the name was held in that mode.
+    fn counts(&self, mode: HoldMode) -> usize {
+        let counts = self.history.mode_counts();
+        let count = counts.iter().find(|it| it.0 == mode);
+        count.map_or(0, |it| it.1)
+    }
+}
+
+/// Creates missing tables, and waits until the server grants locks after its start. Returns what the store promises.
+async fn until_it_grants(url: &str) -> Guarantees {
     // Longer than any restart guard here, by more than one second: servers report their uptime in whole seconds.
     let ttl = Duration::from_secs(5);
     let client = tenure::connect(url).await.unwrap();
     client.init().await.unwrap();
-    let attempt = async || client.lock("tenure-torture-0").ttl(ttl).try_acquire().await;
+    let attempt = async || client.lock("tenure-torture").ttl(ttl).try_acquire().await;
     let start = Instant::now();
     while let Err(error) = attempt().await.map(drop) {
         assert!(start.elapsed() < tenure_testkit::TEST_TIMEOUT, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let guarantees = client.guarantees().clone();
     client.close().await;
+    guarantees
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {

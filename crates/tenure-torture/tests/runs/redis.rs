@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure_torture::mode::{HoldMode, Modes};
 use tenure_torture::plan::FaultKind;
 
 use crate::Run;
@@ -40,9 +41,16 @@ fn redis_alone() {
 #[test]
 fn redis_with_the_format_of_redisson() {
     needs!(redis, "cc");
-    let options = format!("{TRUSTED}&dialect=redisson");
-    let run = run("redis, redisson", &options, &[]).without(&VOID);
-    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+    for lock in ["plain", "rw", "fair", "semaphore"] {
+        let options = format!("{TRUSTED}&dialect=redisson&lock={lock}");
+        let run = run("redis, redisson", &options, &[]).without(&VOID);
+        // A semaphore has one number of permits, and an exclusive hold is the only permit of one.
+        let run = match lock {
+            "semaphore" => run.modes(Modes::of(&[HoldMode::Permit])),
+            _ => run,
+        };
+        assert_eq!(run.keeps_its_promise().findings.overlaps, [], "{lock}");
+    }
 }
 
 #[test]

@@ -1,0 +1,175 @@
+//! How a worker holds a name, and which modes a run mixes.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+use tenure::guarantees::Guarantees;
+
+use crate::random::Random;
+
+/// The number of permits of each name.
+pub const PERMITS: NonZeroU32 = NonZeroU32::MIN.saturating_add(1);
+
+/// How a name is held.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum HoldMode {
+    /// One holder at a time.
+    #[default]
+    Exclusive,
+    /// Together with all others but an exclusive holder.
+    Shared,
+    /// As shared, one at a time, and may become exclusive.
+    Upgradable,
+    /// One of [`PERMITS`] permits.
+    Permit,
+}
+
+impl HoldMode {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Exclusive,
+        Self::Shared,
+        Self::Upgradable,
+        Self::Permit,
+    ];
+
+    /// The name on the command line and in a report.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Upgradable => "upgradable",
+            Self::Permit => "permits",
+        }
+    }
+
+    /// The lock in this mode.
+    pub(crate) fn applied_to(self, lock: tenure::Lock) -> tenure::Lock {
+        match self {
+            Self::Exclusive => lock,
+            Self::Shared => lock.shared(),
+            Self::Upgradable => lock.upgradable(),
+            Self::Permit => lock.permits(PERMITS.get()),
+        }
+    }
+
+    /// Whether two workers may hold a name in these modes at the same time. The number of permits is another question.
+    pub fn may_be_together(self, other: Self) -> bool {
+        let exclude_each_other = match (self, other) {
+            (Self::Exclusive, _) | (_, Self::Exclusive) => true,
+            (first, second) => first == Self::Upgradable && second == first,
+        };
+        !exclude_each_other
+    }
+}
+
+impl fmt::Display for HoldMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for HoldMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|mode| mode.as_str() == text).ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            format!("there is no such mode; known are {known}")
+        })
+    }
+}
+
+/// The modes that a run mixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Modes([bool; HoldMode::ALL.len()]);
+
+impl Modes {
+    /// Every mode.
+    pub const ALL: Self = Self([true; HoldMode::ALL.len()]);
+
+    /// Exclusive holds only.
+    pub const EXCLUSIVE: Self = Self([true, false, false, false]);
+
+    /// The modes of this list.
+    pub fn of(modes: &[HoldMode]) -> Self {
+        Self(HoldMode::ALL.map(|mode| modes.contains(&mode)))
+    }
+
+    /// The modes among these that the store has.
+    #[must_use]
+    pub fn had_by(self, store: &Guarantees) -> Self {
+        let had = [true, store.shared, store.upgradable, store.permits];
+        let mut both = self;
+        for (wanted, has) in both.0.iter_mut().zip(had) {
+            *wanted &= has;
+        }
+        both
+    }
+
+    /// Whether the mode is one of these.
+    pub fn contains(self, mode: HoldMode) -> bool {
+        self.0[mode as usize]
+    }
+
+    /// Each of the modes.
+    pub fn iter(self) -> impl Iterator<Item = HoldMode> {
+        let modes = HoldMode::ALL.into_iter();
+        modes.filter(move |mode| self.contains(*mode))
+    }
+
+    /// One of the modes. Half of the holds are exclusive where that mode is one of several: it conflicts with all others.
+    pub fn choose(self, random: &mut Random) -> HoldMode {
+        let modes: Vec<HoldMode> = self.iter().collect();
+        let chosen = match modes.len() {
+            0 | 1 => 0,
+            count => random.between(0, 2 * (count as u64 - 1)) as usize,
+        };
+        modes
+            .get(chosen)
+            .or(modes.first())
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tenure::guarantees::Order;
+
+    use super::*;
+
+    #[test]
+    fn modes_that_the_store_lacks_are_left_out() {
+        let mut store = Guarantees::new("some", Order::Fair, Vec::new());
+        let modes = |modes: Modes| modes.iter().collect::<Vec<_>>();
+        assert_eq!(modes(Modes::ALL.had_by(&store)), [HoldMode::Exclusive]);
+        store.shared = true;
+        store.permits = true;
+        let had = Modes::ALL.had_by(&store);
+        let expected = [HoldMode::Exclusive, HoldMode::Shared, HoldMode::Permit];
+        assert_eq!(modes(had), expected);
+        assert_eq!(
+            modes(Modes::EXCLUSIVE.had_by(&store)),
+            [HoldMode::Exclusive]
+        );
+    }
+
+    #[test]
+    fn each_mode_is_chosen() {
+        let mut random = Random::new(1);
+        let mut counts = [0; HoldMode::ALL.len()];
+        for _ in 0..1_000 {
+            counts[Modes::ALL.choose(&mut random) as usize] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
+        assert!(counts[0] > 400, "{counts:?}");
+        let shared = Modes::of(&[HoldMode::Shared]);
+        assert_eq!(shared.choose(&mut random), HoldMode::Shared);
+    }
+}
