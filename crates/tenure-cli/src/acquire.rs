@@ -232,8 +232,12 @@ async fn report_busy(client: &Client, plan: &Plan, console: &Console, error: &Er
         (None, None, Some(holder)) => format!("{name} is held by {}", text::holder(holder)),
         (None, None, None) => format!("{name} is busy"),
     };
-    if let (true, [_, _, ..]) = (plan.any, &plan.names[..]) {
-        reason = format!("none of {} is free: {reason}", text::quoted(&plan.names));
+    if let (Some(count), [_, _, ..]) = (plan.count, &plan.names[..]) {
+        let names = text::quoted(&plan.names);
+        reason = match count {
+            1 => format!("none of {names} is free: {reason}"),
+            _ => format!("fewer than {count} of {names} are free: {reason}"),
+        };
     }
     match plan.options.wait {
         Some(wait) if !wait.is_zero() => {

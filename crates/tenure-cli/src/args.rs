@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use tenure_torture::mode::HoldMode;
 use tenure_torture::plan::FaultKind;
 
 use crate::duration;
@@ -64,6 +65,9 @@ Examples:
 
   Hold two locks, both or none:
     tenure run account/1 account/2 -- ./transfer.sh 1 2
+
+  Use any two of four graphics cards; $TENURE_NAME has two lines, the names that are held:
+    tenure run --k-of 2 gpu/0 gpu/1 gpu/2 gpu/3 -- ./train.sh
 
   Run at most once per hour, and do nothing if it has run already:
     tenure run -n -E 0 --every 1h cleanup -- ./cleanup.sh
@@ -140,13 +144,13 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,
-    /// Names to hold, all of them or none (with --any: one of them)
+    /// Names to hold, all of them or none (with --any: one of them; with --k-of N: N of them)
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
     /// Command to run and its arguments
     ///
     /// Its environment has the names in TENURE_NAME, their fencing tokens in TENURE_TOKEN and the owner
-    /// ids in TENURE_OWNER: one line for each name. With --any there is one line, of the name that is held.
+    /// ids in TENURE_OWNER: one line for each name. With --any and --k-of there are lines of the names that are held.
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
 }
@@ -155,7 +159,7 @@ pub(crate) struct Run {
 pub(crate) struct Hold {
     #[command(flatten)]
     pub(crate) acquire: Acquire,
-    /// Names to hold, all of them or none (with --any: one of them)
+    /// Names to hold, all of them or none (with --any: one of them; with --k-of N: N of them)
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<OsString>,
 }
@@ -172,8 +176,11 @@ pub(crate) struct Acquire {
     #[command(flatten)]
     pub(crate) lease: Lease,
     /// Hold one of the names, the first one that is free, instead of all
-    #[arg(long)]
+    #[arg(long, conflicts_with = "k_of")]
     pub(crate) any: bool,
+    /// Hold N of the names, those that are free first, instead of all
+    #[arg(long, value_name = "N")]
+    pub(crate) k_of: Option<usize>,
     /// Hold the lock together with others that use --shared
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
@@ -323,6 +330,9 @@ pub(crate) struct Torture {
     /// TCP servers and without TLS.
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub(crate) faults: Vec<FaultKind>,
+    /// How the locks are held: exclusive, shared, upgradable, permits [default: all that the store has]
+    #[arg(long, value_name = "MODE", value_delimiter = ',')]
+    pub(crate) modes: Vec<HoldMode>,
     /// Directory for the events, the page and the picture [default: a new directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! What `run` and `hold` acquire.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use crate::lock_name::lock_name;
 /// What is acquired and how. It is checked as far as possible without a store.
 pub(crate) struct Plan {
     pub(crate) names: Vec<LockName>,
-    /// Acquire one of the names instead of all.
-    pub(crate) any: bool,
+    /// How many of the names are acquired, if not all.
+    pub(crate) count: Option<usize>,
     pub(crate) options: Options,
     pub(crate) busy_code: u8,
 }
@@ -21,7 +22,14 @@ impl Plan {
     /// # Errors
     /// `Invalid`, which names the input and its cure.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names = names.iter().map(lock_name).collect::<Result<_, _>>()?;
+        let names: Vec<_> = names.iter().map(lock_name).collect::<Result<_, _>>()?;
+        let count = match how.any {
+            true => Some(1),
+            false => how.k_of,
+        };
+        if let Some(count) = how.k_of {
+            check_k_of(&names, count)?;
+        }
         let mut options = Options::default();
         options.mode = match how.permits {
             Some(limit) => Mode::Permits { limit },
@@ -60,20 +68,42 @@ impl Plan {
         options.validate()?;
         Ok(Self {
             names,
-            any: how.any,
+            count,
             options,
             busy_code: how.busy_exit_code,
         })
     }
 
     pub(crate) fn lock(&self, client: &Client) -> Lock {
-        let lock = match self.names.as_slice() {
-            [name] => client.lock(name),
-            names if self.any => client.lock_any(names),
-            names => client.lock_all(names),
+        let lock = match (self.names.as_slice(), self.count) {
+            ([name], _) => client.lock(name),
+            (names, None) => client.lock_all(names),
+            (names, Some(1)) => client.lock_any(names),
+            (names, Some(count)) => client.lock(&names[0]).k_of(names, count),
         };
         lock.options(self.options.clone())
     }
+}
+
+/// Refuses a number of names that cannot be held, in the words of the command line.
+fn check_k_of(names: &[LockName], count: usize) -> Result<(), Error> {
+    let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    if count == 0 {
+        return invalid("`--k-of` is 0; give the number of names to hold, at least 1".into());
+    }
+    let mut seen = HashSet::new();
+    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+        return invalid(format!(
+            "the name {name} is there twice, and with `--k-of` each name counts once; leave one out"
+        ));
+    }
+    if count > names.len() {
+        return invalid(format!(
+            "`--k-of` is {count}, and there are {} names; name more locks, or lower `--k-of`",
+            names.len()
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -97,7 +127,7 @@ mod tests {
         };
         let seconds = Duration::from_secs;
         let plain = plan("");
-        assert!(!plain.any);
+        assert_eq!(plain.count, None);
         let mut options = Options::default();
         options.min_lease = options.ttl;
         assert_eq!(plain.options, options);
@@ -106,7 +136,8 @@ mod tests {
             "--any -w 1s --ttl 20s --drift 2s --renew never --max-hold 3s --shared --fair \
              --every 4s --lock-delay 5s --label why",
         );
-        assert!(full.any);
+        assert_eq!(full.count, Some(1));
+        assert_eq!(plan("--k-of 2").count, Some(2));
         options.mode = Mode::Shared;
         options.wait = Some(seconds(1));
         options.ttl = seconds(20);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
+use tenure_torture::mode::Modes;
 use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::Workload;
@@ -132,6 +133,10 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             ttl: args.ttl,
             hold: args.ttl.mul_f64(0.8),
             only_tries: false,
+            modes: match args.modes.is_empty() {
+                true => Modes::ALL,
+                false => Modes::of(&args.modes),
+            },
         },
         seed,
         faults,
@@ -152,12 +157,13 @@ fn random_seed() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tenure_torture::mode::HoldMode;
     use tenure_torture::plan::FaultKind;
 
     use super::*;
 
     #[test]
-    fn the_help_names_every_fault_that_can_be_asked_for() {
+    fn the_help_names_every_fault_and_mode_that_can_be_asked_for() {
         use clap::CommandFactory as _;
         let mut command = args::Cli::command();
         let torture = command.find_subcommand_mut("torture");
@@ -168,6 +174,9 @@ mod tests {
             .filter(|kind| !kind.hits_all_workers())
         {
             assert!(help.contains(kind.as_str()), "{kind}");
+        }
+        for mode in HoldMode::ALL {
+            assert!(help.contains(mode.as_str()), "{mode}");
         }
     }
 }

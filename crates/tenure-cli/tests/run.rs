@@ -392,6 +392,45 @@ fn of_any_names_the_first_that_becomes_free_is_held() {
 }
 
 #[test]
+fn of_k_names_the_command_is_told_those_that_are_held() {
+    let store = Store::new();
+    let script = r#"printf '%s|%s|%s' "$TENURE_NAME" "$TENURE_TOKEN" "$TENURE_OWNER""#;
+    let mut b = store.start(&["hold", "b"]);
+    assert!(b.line().starts_with("acquired \"b\""));
+    let two = ["run", "--json", "-n", "--k-of", "2", "c", "b", "a"];
+    let output = store.output(&[&two[..], &["--", "sh", "-c", script]].concat());
+    assert_eq!(output.status.code(), Some(0));
+    let acquired = next_event(&mut output.stderr.as_slice(), "acquired");
+    assert_eq!(acquired["names"], serde_json::json!(["a", "c"]));
+    let lines = |values: &serde_json::Value| {
+        let values = values.as_array().unwrap().iter();
+        let text = |value: &serde_json::Value| match value.as_str() {
+            Some(text) => text.to_owned(),
+            None => value.to_string(),
+        };
+        values.map(text).collect::<Vec<_>>().join("\n")
+    };
+    let (tokens, owners) = (lines(&acquired["tokens"]), lines(&acquired["owners"]));
+    assert_eq!(text(&output.stdout), format!("a\nc|{tokens}|{owners}"));
+
+    let output = store.output(&["run", "-n", "--k-of", "3", "c", "b", "a", "--", "true"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(75), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for word in ["fewer than 3 of \"c\", \"b\", \"a\"", "\"b\" is held by"] {
+        assert!(message.contains(word), "{word}: {message}");
+    }
+    let mut waiter = store.start(&["hold", "--json", "--k-of", "3", "a", "b", "c"]);
+    waiter.event("waiting");
+    b.close_input();
+    let acquired: serde_json::Value = serde_json::from_str(&waiter.line()).unwrap();
+    assert_eq!(acquired["names"], serde_json::json!(["a", "b", "c"]));
+    waiter.close_input();
+    assert_eq!(waiter.code(), 0);
+    assert_eq!(store.try_run("b"), 0);
+}
+
+#[test]
 fn a_lease_that_is_never_renewed_ends_the_command() {
     let store = Store::new();
     let options = ["--renew", "never", "--ttl", "2s", "--grace", "100ms"];

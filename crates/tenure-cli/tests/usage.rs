@@ -123,6 +123,23 @@ fn mistakes_are_refused_before_anything_is_touched() {
         (&["run", "--any", "--", "true"], &["no lock name"]),
         (&["hold", "--any"], &["NAME"]),
         (
+            &["run", "--k-of", "0", "x", "--", "true"],
+            &["--k-of", "at least 1"],
+        ),
+        (
+            &["run", "--k-of", "3", "x", "y", "--", "true"],
+            &["--k-of", "3", "2 names", "lower"],
+        ),
+        (
+            &["hold", "--k-of", "2", "x", "y", "x"],
+            &["\"x\"", "twice", "leave one out"],
+        ),
+        (&["hold", "--k-of", "two", "x", "y"], &["two", "--k-of"]),
+        (
+            &["run", "--any", "--k-of", "1", "x", "--", "true"],
+            &["--any", "--k-of"],
+        ),
+        (
             &["run", "--permits", "0", "x", "--", "true"],
             &["--permits", "0"],
         ),

@@ -261,6 +261,16 @@ fn redis_as_redisson() {
 }
 
 #[test]
+fn redis_as_a_read_write_lock_of_redisson() {
+    on_redis("redis", 1, "&dialect=redisson&lock=rw");
+}
+
+#[test]
+fn redis_as_a_fair_lock_of_redisson() {
+    on_redis("redis", 1, "&dialect=redisson&lock=fair");
+}
+
+#[test]
 fn redlock() {
     on_redis("redlock", 3, "");
 }
@@ -368,10 +378,11 @@ fn rows(query: &Query, statements: &'static [&'static str]) -> ListEntries {
     })
 }
 
-/// In a table: locks that are held, and waiters.
+/// In a table: locks that are held, waiters, and both beside others.
 const IN_TABLE: &[&str] = &[
     "SELECT name, owner FROM tenure_locks WHERE until > 0 ORDER BY name",
     "SELECT name, owner FROM tenure_locks_waiters ORDER BY place",
+    "SELECT name, owner FROM tenure_locks_modes ORDER BY name, owner",
 ];
 
 fn on_mysql(options: &str, records: &'static [&'static str]) {
