@@ -5,6 +5,8 @@ import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.framework.recipes.locks.InterProcessReadWriteLock;
+import org.apache.curator.framework.recipes.locks.InterProcessSemaphoreV2;
+import org.apache.curator.framework.recipes.locks.Lease;
 import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.apache.zookeeper.KeeperException;
 import org.apache.zookeeper.ZooDefs;
@@ -13,10 +15,11 @@ import org.apache.zookeeper.data.Stat;
 import org.apache.zookeeper.recipes.lock.LockListener;
 import org.apache.zookeeper.recipes.lock.WriteLock;
 
-/** The mutex of Curator, its read and write locks, and ZooKeeper's own recipe, in one session. */
+/** The mutex of Curator, its read and write locks, its semaphore, and ZooKeeper's own recipe, in one session. */
 public final class Driver extends Orders<Driver.Mutex> {
     private final CuratorFramework curator;
     private String kind = "lock";
+    private int permits = 1;
 
     private Driver(CuratorFramework curator) {
         this.curator = curator;
@@ -38,6 +41,7 @@ public final class Driver extends Orders<Driver.Mutex> {
     String obey(String[] order) throws Exception {
         if (order[0].equals("kind")) {
             kind = order[1];
+            permits = order.length > 2 ? Integer.parseInt(order[2]) : 1;
             return "kind\t" + kind;
         }
         return super.obey(order);
@@ -51,6 +55,7 @@ public final class Driver extends Orders<Driver.Mutex> {
             case "lock" -> new Curators(new Telling(curator, path));
             case "read" -> new Curators(new InterProcessReadWriteLock(curator, path).readLock());
             case "write" -> new Curators(new InterProcessReadWriteLock(curator, path).writeLock());
+            case "semaphore" -> new Permit(curator, path, permits);
             case "recipe" -> new Recipe(curator.getZookeeperClient().getZooKeeper(), path);
             default -> throw new IllegalArgumentException("unknown kind " + kind);
         };
@@ -104,6 +109,33 @@ public final class Driver extends Orders<Driver.Mutex> {
         @Override
         public String path() {
             return mutex instanceof Telling telling ? telling.path() : null;
+        }
+    }
+
+    private static final class Permit implements Mutex {
+        private final InterProcessSemaphoreV2 semaphore;
+        private final String path;
+        private Lease lease;
+
+        Permit(CuratorFramework curator, String path, int permits) {
+            semaphore = new InterProcessSemaphoreV2(curator, path, permits);
+            this.path = path;
+        }
+
+        @Override
+        public boolean acquire(long wait) throws Exception {
+            lease = semaphore.acquire(wait, TimeUnit.MILLISECONDS);
+            return lease != null;
+        }
+
+        @Override
+        public void release() {
+            semaphore.returnLease(lease);
+        }
+
+        @Override
+        public String path() {
+            return path + "/leases/" + lease.getNodeName();
         }
     }
 

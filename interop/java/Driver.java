@@ -3,12 +3,17 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.HashMap;
 import java.util.HexFormat;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
@@ -21,6 +26,8 @@ public final class Driver {
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
 
     private final RedissonClient redisson;
+    /** The ids of the permits that are held, by the name of the semaphore. */
+    private final Map<String, Deque<String>> permits = new HashMap<>();
     private String kind = "lock";
 
     private Driver(RedissonClient redisson) {
@@ -63,6 +70,9 @@ public final class Driver {
             case "lock":
                 return acquire(order[1], Long.parseLong(order[2]), Long.parseLong(order[3]));
             case "unlock":
+                if (kind.equals("semaphore")) {
+                    return release(order[1]);
+                }
                 try {
                     lock(order[1]).unlock();
                     return "released";
@@ -71,6 +81,10 @@ public final class Driver {
                 }
             case "locked":
                 return lock(order[1]).isLocked() ? "yes" : "no";
+            case "set":
+                return semaphore(order[1]).trySetPermits(Integer.parseInt(order[2])) ? "set" : "kept";
+            case "available":
+                return "available\t" + semaphore(order[1]).availablePermits();
             case "depth":
                 return "depth\t" + lock(order[1]).getHoldCount();
             case "count":
@@ -87,13 +101,32 @@ public final class Driver {
             case "fenced": return redisson.getFencedLock(name);
             case "fair": return redisson.getFairLock(name);
             case "spin": return redisson.getSpinLock(name);
+            case "read": return redisson.getReadWriteLock(name).readLock();
+            case "write": return redisson.getReadWriteLock(name).writeLock();
             default: throw new IllegalArgumentException("unknown kind " + kind);
         }
     }
 
-    /** A lease of 0 is Redisson's -1: the watchdog's lease, renewed by it. */
+    private RPermitExpirableSemaphore semaphore(String name) {
+        return redisson.getPermitExpirableSemaphore(name);
+    }
+
+    private String release(String name) {
+        String id = permits.getOrDefault(name, new ArrayDeque<>()).pollLast();
+        return id != null && semaphore(name).tryRelease(id) ? "released" : "not-held";
+    }
+
+    /** A lease of 0 is Redisson's -1: the watchdog's lease, renewed by it; of a permit a lease without an end. */
     private String acquire(String name, long wait, long lease) throws InterruptedException {
         long leaseOrWatchdog = lease == 0 ? -1 : lease;
+        if (kind.equals("semaphore")) {
+            String id = semaphore(name).tryAcquire(wait, leaseOrWatchdog, TimeUnit.MILLISECONDS);
+            if (id == null) {
+                return "busy";
+            }
+            permits.computeIfAbsent(name, key -> new ArrayDeque<>()).addLast(id);
+            return "held\t" + id;
+        }
         RLock lock = lock(name);
         if (lock instanceof RFencedLock) {
             RFencedLock fenced = (RFencedLock) lock;
@@ -108,6 +141,17 @@ public final class Driver {
     }
 
     private String count(String name, int tasks, int n, Path file, long lease) throws Exception {
+        if (kind.equals("semaphore")) {
+            RPermitExpirableSemaphore semaphore = semaphore(name);
+            return Orders.inThreads(tasks, () -> {
+                for (int i = 0; i < n; i++) {
+                    String id = semaphore.acquire(lease == 0 ? -1 : lease, TimeUnit.MILLISECONDS);
+                    Orders.addOne(file);
+                    semaphore.release(id);
+                }
+                return null;
+            });
+        }
         RLock lock = lock(name);
         return Orders.inThreads(tasks, () -> {
             for (int i = 0; i < n; i++) {

@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::time::Duration;
 
-use tenure::ErrorKind;
+use tenure::{ErrorKind, Renew};
 
 use crate::etcd_peers::{Etcd, ForeignClient};
 use crate::support::{
@@ -45,6 +45,8 @@ with_each_client! {
     all_are_served_in_order
     a_foreign_holder_is_killed
     a_holder_of_ours_is_killed
+    our_upgradable_holder_and_a_foreign_client
+    a_reservation_of_ours_keeps_a_foreign_client_out
 }
 
 /// Waits until `count` clients hold the lock or wait for it.
@@ -147,6 +149,69 @@ async fn a_holder_of_ours_is_killed(etcd: Etcd, mut foreign: ForeignClient) {
     foreign.begin("a", LONG).await;
     let key = foreign.granted().await;
     assert_eq!(etcd.keys("a"), [key]);
+}
+
+/// Whether the foreign client, which waits, was granted the lock.
+async fn is_granted(foreign: &mut ForeignClient) -> bool {
+    let moment = Duration::from_millis(50);
+    tokio::time::timeout(moment, foreign.granted())
+        .await
+        .is_ok()
+}
+
+/// A foreign client that waits comes after an upgrade and after a downgrade, and the tokens are in that order.
+async fn our_upgradable_holder_and_a_foreign_client(etcd: Etcd, mut foreign: ForeignClient) {
+    let (our_client, other) = (etcd.client("").await, etcd.client("?lease=lock").await);
+    foreign.take("a", LONG).await;
+    let lock = our_client.lock("a").upgradable();
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    let waiting = {
+        let lock = lock.clone();
+        tokio::spawn(async move { lock.acquire().await.unwrap() })
+    };
+    until_queued(&etcd, "a", 2).await;
+    foreign.unlock("a").await;
+    let upgradable = soon("our turn", waiting).await.unwrap();
+    assert!(foreign.try_fails("a").await);
+    let reader = other.lock("a").shared().acquire().await.unwrap();
+    let last = upgradable.token().max(reader.token());
+    foreign.begin("a", LONG).await;
+    until_queued(&etcd, "a", 3).await;
+    let upgradable = std::sync::Arc::new(upgradable);
+    let upgrading = {
+        let guard = upgradable.clone();
+        tokio::spawn(async move { guard.upgrade().await.unwrap() })
+    };
+    assert!(!is_granted(&mut foreign).await && !upgrading.is_finished());
+    reader.release().await.unwrap();
+    soon("the upgrade", upgrading).await.unwrap();
+    assert!(!is_granted(&mut foreign).await, "a writer in between");
+    let theirs = etcd.created("a")[1];
+    assert!(last < upgradable.token() && upgradable.token().get() < theirs);
+    upgradable.downgrade().await.unwrap();
+    assert!(!is_granted(&mut foreign).await, "a writer beside a reader");
+    let guard = std::sync::Arc::into_inner(upgradable).unwrap();
+    guard.release().await.unwrap();
+    let key = foreign.granted().await;
+    assert_eq!(etcd.keys("a"), [key]);
+    foreign.unlock("a").await;
+}
+
+/// After a hold with `lock_delay` has run out, its key is still the first one.
+async fn a_reservation_of_ours_keeps_a_foreign_client_out(etcd: Etcd, mut foreign: ForeignClient) {
+    let our_client = etcd.client("").await;
+    let lock = our_client.lock("a").ttl(SHORT).renew(Renew::Never);
+    let guard = lock.lock_delay(SHORT).acquire().await.unwrap();
+    let ours = etcd.keys("a");
+    foreign.begin("a", LONG).await;
+    until_queued(&etcd, "a", 2).await;
+    soon("the end of the lease", guard.lost()).await;
+    drop(guard);
+    assert!(!is_granted(&mut foreign).await, "the name is not reserved");
+    assert_eq!(etcd.keys("a")[0], ours[0]);
+    let key = foreign.granted().await;
+    assert_eq!(etcd.keys("a"), [key]);
+    foreign.unlock("a").await;
 }
 
 /// Published vectors: the lease in hexadecimal, without zeros before it.

@@ -42,6 +42,12 @@ impl Etcd {
         keys.into_iter().map(|key| key.key).collect()
     }
 
+    /// The revisions at which these keys were created.
+    pub(crate) fn created(&self, name: &str) -> Vec<u64> {
+        let keys = self.0.keys(&format!("{name}/"));
+        keys.into_iter().map(|key| key.created).collect()
+    }
+
     /// The number of leases.
     pub(crate) fn leases(&self) -> usize {
         self.0.leases().len()

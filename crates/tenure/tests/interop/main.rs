@@ -14,9 +14,13 @@
 
 mod support;
 
+mod curator;
 mod etcd;
 mod etcd_peers;
 mod redisson;
+mod redisson_fair;
+mod redisson_rw;
+mod redisson_semaphore;
 mod shedlock;
 mod tokens;
 mod zookeeper;

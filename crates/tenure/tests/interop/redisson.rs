@@ -10,6 +10,7 @@ use crate::support::{
 };
 
 const SHORT: Duration = Duration::from_secs(1);
+const RESERVATION: Duration = Duration::from_secs(2);
 /// Names, and what Redisson derives from them: a hash tag in the name is kept, otherwise one is added.
 const NAMES: &[(&str, &str)] = &[
     ("orders/42", "{orders/42}"),
@@ -86,6 +87,27 @@ async fn a_foreign_client_waits_for_tenure() {
         foreign.unlock(name).await;
         assert!(!redis.exists(name), "{name}");
     }
+}
+
+/// After our release the name stays reserved, and Redisson waits until then, no longer.
+#[tokio::test]
+async fn a_foreign_client_waits_until_our_reservation_ends() {
+    let (redis, our_client, mut foreign) = or_skip!(start_all().await);
+    let start = Instant::now();
+    let lock = our_client.lock(NAME).ttl(LONG).min_hold(RESERVATION);
+    let guard = soon("our request", lock.try_acquire()).await.unwrap();
+    foreign.tell(&["lock", NAME, &millis(WAIT_TIMEOUT), "30000"]);
+    until_redisson_subscribed(&redis).await;
+    guard.unwrap().release().await.unwrap();
+    assert_eq!(redis.hash(NAME), [("-".to_owned(), "1".to_owned())]);
+    assert!(redis.ttl(NAME) <= 2_000);
+    let status = our_client.inspect(NAME).await.unwrap();
+    assert!(status.reserved.is_some() && !status.is_held());
+    assert!(try_fails(&our_client, NAME).await);
+    foreign.held().await;
+    assert!(start.elapsed() >= RESERVATION);
+    foreign.unlock(NAME).await;
+    assert!(!redis.exists(NAME));
 }
 
 /// The message of a release wakes the waiter of the other library, which does not sleep until the end of the lease.

@@ -1,6 +1,7 @@
 //! The drivers of foreign clients, and a Redis server for each test, which the test inspects directly.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -111,6 +112,16 @@ impl Redis {
         tenure::connect(&url).await.unwrap()
     }
 
+    /// A client of ours for one kind of lock of Redisson.
+    pub(crate) async fn redisson_lock(&self, lock: &str) -> Client {
+        let url = self.redisson_url(lock);
+        tenure::connect(&url).await.unwrap()
+    }
+
+    pub(crate) fn redisson_url(&self, lock: &str) -> String {
+        self.url(&format!("&dialect=redisson&lock={lock}"))
+    }
+
     /// Sends a command and returns the answer, which must not be an error.
     #[track_caller]
     pub(crate) fn ask(&self, command: &[&str]) -> Value {
@@ -146,6 +157,17 @@ impl Redis {
     /// The number of connections that have subscribed to the channel.
     pub(crate) fn subscribers(&self, channel: &str) -> i64 {
         self.ask(&["PUBSUB", "NUMSUB", channel]).items()[1].int()
+    }
+
+    /// How many subscriptions the server has made since its start. Unlike the number of subscribers, this number does not
+    /// fall when a waiter that was served ends its subscription some time later.
+    pub(crate) fn subscriptions_made(&self) -> i64 {
+        let text = self.ask(&["INFO", "commandstats"]).text();
+        let calls = |line: &str| {
+            let calls = line.strip_prefix("cmdstat_subscribe:calls=")?;
+            calls.split(',').next()?.parse().ok()
+        };
+        text.lines().find_map(calls).unwrap_or(0)
     }
 
     /// The number of channels to which the connections of that name have subscribed.
@@ -200,6 +222,24 @@ impl Driver {
         server: &impl Server,
         options: &[&str],
     ) -> Option<Self> {
+        let arguments = options.iter().map(|it| (*it).to_owned()).collect();
+        Self::start_in(language, server, arguments, Vec::new()).await
+    }
+
+    /// Redisson, which uses locks of this kind.
+    pub(crate) async fn redisson(server: &impl Server, kind: &str) -> Option<Self> {
+        let mut driver = Self::start("java", server).await?;
+        driver.ask(&["kind", kind]).await;
+        Some(driver)
+    }
+
+    /// Starts the driver with these arguments and this environment.
+    pub(crate) async fn start_in(
+        language: &str,
+        server: &impl Server,
+        arguments: Vec<String>,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let program = root.join("target/interop").join(language).join("run");
         if !program.exists() {
@@ -208,7 +248,7 @@ impl Driver {
         }
         let mut command = Command::new(program);
         command.args(["127.0.0.1", &server.port().to_string()]);
-        command.args(options);
+        command.args(arguments).envs(environment);
         let mut driver = Self {
             process: LockHolder::spawn(command).unwrap(),
         };
@@ -285,11 +325,21 @@ pub(crate) fn waiting(client: &Client, name: &str) -> JoinHandle<Guard> {
 
 /// A process of ours that holds the lock.
 pub(crate) async fn our_holder(url: &str, name: &str, ttl: &str) -> LockHolder {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
-    command.args([url, name, "--ttl", ttl]);
-    let mut holder = LockHolder::spawn(command).unwrap();
+    our_holder_in(url, name, &["--ttl", ttl]).await
+}
+
+/// A process of ours that holds the lock, with these options.
+pub(crate) async fn our_holder_in(url: &str, name: &str, options: &[&str]) -> LockHolder {
+    let mut holder = our_process(url, name, options);
     holder.held().await.unwrap();
     holder
+}
+
+/// A process of ours that acquires the lock, with these options.
+pub(crate) fn our_process(url: &str, name: &str, options: &[&str]) -> LockHolder {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
+    command.args([url, name]).args(options);
+    LockHolder::spawn(command).unwrap()
 }
 
 /// `tasks` tasks of each of the two clients increment a number in one file, `each` times, by a read and a write under
