@@ -48,9 +48,12 @@ def finish(process):
 
 
 def contend(
-    port, command, processes, workers, seconds, work_us, folder, name="contended", lead=1
+    port, command, processes, workers, seconds, work_us, folder, name="contended", lead=1, permits=1
 ):
-    """Figures of one lock for which `processes` with `workers` each compete, after `lead` seconds of preparation."""
+    """Figures of one lock for which `processes` with `workers` each compete, after `lead` seconds of preparation.
+
+    With several permits hand-overs are not told apart: any of the holders may have made room.
+    """
     begin = time.monotonic_ns() + lead * 1_000_000_000
     files = [f"{folder}/held-{i}" for i in range(processes)]
     scenario = ("contend", workers, begin, seconds, work_us)
@@ -86,8 +89,20 @@ def contend(
         "p99_us": at(0.99),
         "starved": sum(count == 0 for count in shares.values()),
         "most_to_least": max(shares.values()) / least if least else float("inf"),
-        "overlaps": overlaps,
+        "overlaps": overlaps if permits == 1 else 0,
+        "at_once": most_at_once(held),
     }
+
+
+def most_at_once(held):
+    """The greatest number of holders at one time. A release is sent after it was noted, so at the same instant the end of a
+    hold comes first."""
+    ends = [(time, step) for acquired, released, _ in held for time, step in ((acquired, 1), (released, -1))]
+    most = now = 0
+    for _, step in sorted(ends):
+        now += step
+        most = max(most, now)
+    return most
 
 
 def rotated(clients, turn):

@@ -65,7 +65,14 @@ fn nanoseconds(clock: ClockId) -> u64 {
 pub(crate) async fn run<L: Locks>(locks: L, scenario: &[&str]) -> Result<String, Failure> {
     let seconds = |text: &str| -> Result<u64, Failure> { Ok((text.parse::<f64>()? * 1e9) as u64) };
     match *scenario {
-        ["free", workers, time] => free(locks, workers.parse()?, seconds(time)?).await,
+        ["free", workers, time] => {
+            let name = |worker| format!("free-{worker}");
+            free(locks, workers.parse()?, seconds(time)?, name).await
+        }
+        ["share", workers, time] => {
+            let name = |_| "shared".to_owned();
+            free(locks, workers.parse()?, seconds(time)?, name).await
+        }
         [
             "contend",
             workers,
@@ -92,15 +99,19 @@ pub(crate) async fn run<L: Locks>(locks: L, scenario: &[&str]) -> Result<String,
     }
 }
 
-/// Pairs of acquire and release, each worker with a name of its own.
-async fn free<L: Locks>(locks: L, workers: usize, time: u64) -> Result<String, Failure> {
+/// Pairs of acquire and release that no worker has to wait for.
+async fn free<L: Locks>(
+    locks: L,
+    workers: usize,
+    time: u64,
+    name: impl Fn(usize) -> String,
+) -> Result<String, Failure> {
     let begin = now() + WARM_UP;
     let end = begin + time;
     let mut tasks = JoinSet::new();
     for worker in 0..workers {
-        let locks = locks.clone();
+        let (locks, name) = (locks.clone(), name(worker));
         tasks.spawn(async move {
-            let name = format!("free-{worker}");
             let mut times = Vec::new();
             loop {
                 let began = now();

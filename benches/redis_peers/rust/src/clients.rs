@@ -32,6 +32,60 @@ impl Raw {
     }
 }
 
+/// A bare lock of readers: a script that adds a reader unless there is a writer, and one that removes the reader.
+#[derive(Clone)]
+pub(crate) struct RawShared {
+    connection: MultiplexedConnection,
+    acquire: Arc<redis::Script>,
+    release: Arc<redis::Script>,
+}
+
+impl RawShared {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        Ok(Self {
+            connection: connection(port, AsyncConnectionConfig::new()).await?,
+            acquire: Arc::new(redis::Script::new(
+                "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end \
+                 local time = redis.call('TIME') \
+                 redis.call('ZADD', KEYS[1], time[1] * 1000 + time[2] / 1000 + ARGV[2], ARGV[1]) \
+                 redis.call('PEXPIRE', KEYS[1], ARGV[2]) \
+                 return 1",
+            )),
+            release: Arc::new(redis::Script::new(
+                "return redis.call('ZREM', KEYS[1], ARGV[1])",
+            )),
+        })
+    }
+}
+
+impl Locks for RawShared {
+    type Hold = (String, String);
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let owner = format!("{:032x}", rand::random::<u128>());
+        let (readers, writer) = (format!("{{{name}}}:readers"), format!("{{{name}}}:writer"));
+        let mut invocation = self.acquire.key(&readers);
+        invocation.key(writer).arg(&owner).arg(TTL.as_millis() as u64);
+        let granted: u32 = invocation.invoke_async(&mut self.connection.clone()).await?;
+        if granted == 1 {
+            Ok((readers, owner))
+        } else {
+            Err("busy".into())
+        }
+    }
+
+    async fn unlock(&self, (readers, owner): Self::Hold) -> Result<(), Failure> {
+        let mut invocation = self.release.key(readers);
+        invocation.arg(owner);
+        let removed: u32 = invocation.invoke_async(&mut self.connection.clone()).await?;
+        if removed == 1 {
+            Ok(())
+        } else {
+            Err("lost".into())
+        }
+    }
+}
+
 async fn connection(
     port: &str,
     config: AsyncConnectionConfig,
@@ -135,6 +189,40 @@ fn memory() -> Result<u64, Failure> {
 
 #[derive(Clone)]
 pub(crate) struct Tenure(tenure::Client);
+
+/// The same with shared holds.
+#[derive(Clone)]
+pub(crate) struct TenureShared(pub(crate) Tenure);
+
+impl Locks for TenureShared {
+    type Hold = tenure::Guard;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let Tenure(client) = &self.0;
+        Ok(client.lock(name).ttl(TTL).shared().acquire().await?)
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        Ok(hold.release().await?)
+    }
+}
+
+/// The same with one of eight permits.
+#[derive(Clone)]
+pub(crate) struct TenurePermits(pub(crate) Tenure);
+
+impl Locks for TenurePermits {
+    type Hold = tenure::Guard;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let Tenure(client) = &self.0;
+        Ok(client.lock(name).ttl(TTL).permits(8).acquire().await?)
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        Ok(hold.release().await?)
+    }
+}
 
 impl Tenure {
     pub(crate) async fn connect(ports: &str) -> Result<Self, Failure> {

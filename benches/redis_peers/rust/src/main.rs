@@ -24,6 +24,15 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
             clients::keep(port, scenario[1].parse()?, scenario[2].parse()?).await
         }
         "tenure" => scenarios::run(clients::Tenure::connect(port).await?, scenario).await,
+        "raw-shared" => scenarios::run(clients::RawShared::connect(port).await?, scenario).await,
+        "tenure-shared" => {
+            let client = clients::Tenure::connect(port).await?;
+            scenarios::run(clients::TenureShared(client), scenario).await
+        }
+        "tenure-permits" => {
+            let client = clients::Tenure::connect(port).await?;
+            scenarios::run(clients::TenurePermits(client), scenario).await
+        }
         "rslock" => scenarios::run(clients::Rslock::connect(port), scenario).await,
         "distributed-lock" => {
             scenarios::run(clients::DistributedLock::connect(port).await?, scenario).await
