@@ -1,6 +1,7 @@
 //! The architecture as a test: which layer may import which layer, and which files may read a clock.
 //! The layers are those of two crates, of which `tenure` imports `tenure-core`; cargo refuses the other direction.
-//! (`tidy/circles.rs`: circles of imports. `tidy/house.rs`: rules for every file. `tidy/source.rs`: reading source.)
+//! (`tidy/circles.rs`: circles of imports. `tidy/house.rs`: rules for every file. `tidy/mutants.rs`: the list of mutants.
+//! `tidy/source.rs`: reading source.)
 //!
 //! A violation is printed as `file:line: [rule] what; why the rule is there`.
 //! The test reads source text and knows no types, so it finds mistakes and not every deliberate violation.
@@ -12,6 +13,8 @@
 mod circles;
 #[path = "tidy/house.rs"]
 mod house;
+#[path = "tidy/mutants.rs"]
+mod mutants;
 #[path = "tidy/source.rs"]
 mod source;
 
@@ -245,6 +248,56 @@ fn the_tree_keeps_the_rules() {
         found.len(),
         found.join("\n")
     );
+}
+
+#[test]
+fn each_mutant_can_be_planted() {
+    let texts = mutants::read();
+    let found = mutants::mutants(&Tree::read(), &texts);
+    assert!(found.is_empty(), "{found:#?}");
+    assert!(texts.len() > 20, "the list names too few files");
+}
+
+#[test]
+fn a_mutant_that_cannot_be_planted_is_seen() {
+    let files = [
+        ("crates/x/src/lib.rs", "mod tests { fn one() {} }"),
+        ("crates/x/tests/whole/main.rs", "mod part;"),
+        ("crates/x/tests/whole/part.rs", "async fn two() {}"),
+    ];
+    let file = |(name, text): (&str, &str)| (name.to_owned(), text.to_owned());
+    let tree = Tree::new(files.map(file));
+    let problem_of = |test: &str, change: &str| {
+        let list = format!("# -\nmutant: m\nfile: f\ntest: {test}\n{change}\n");
+        let texts = [(mutants::LIST, list.as_str()), ("f", "a b\nb c\n")];
+        let found = mutants::mutants(&tree, &texts.map(file).into());
+        let found = found
+            .into_iter()
+            .map(|(_, line, what)| format!("{line}: {what}"));
+        found.collect::<Vec<_>>().join("\n")
+    };
+    let lib = "x lib tests::one";
+    assert_eq!(problem_of(lib, "-b\n-b c\n+b"), "");
+    assert_eq!(problem_of("x whole part::two", "-a"), "");
+    for (test, change, problem) in [
+        (lib, "-b\n+d", "its text is 2 times"),
+        (lib, "-d\n+b", "its text is 0 times"),
+        (lib, "+b", "its text is 0 times"),
+        (lib, "-a\n+a", "its text is replaced by itself"),
+        ("x lib tests::on", "-a", "there is no `on`"),
+        ("x whole tests::one", "-a", "there is no `tests`"),
+        (
+            "x whole two modes::none",
+            "-a",
+            "there is no behaviour `modes::none`",
+        ),
+        ("x whole", "-a", "it names no package"),
+    ] {
+        let found = problem_of(test, change);
+        let start = format!("2: [mutants] \"m\": {problem}");
+        assert!(found.starts_with(&start), "{test}, {change:?}: {found}");
+        assert_eq!(found.lines().count(), 1, "{found}");
+    }
 }
 
 /// The violations of a small tree that keeps the rules, with one more file.

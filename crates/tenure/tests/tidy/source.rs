@@ -68,6 +68,15 @@ impl Source {
             .collect()
     }
 
+    /// Whether a function or a module of that name is declared anywhere in the file, tests included.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        ["fn", "mod"].iter().any(|keyword| {
+            let start = format!("{keyword} {name}");
+            let mut places = self.text.split(&start).skip(1);
+            places.any(|rest| !is_word(rest))
+        })
+    }
+
     fn find(&self, words: &str) -> Vec<usize> {
         let words: Vec<_> = words.split(' ').collect();
         let is_there = move |i: &usize| {
