@@ -9,6 +9,7 @@
 pub(crate) mod holders;
 pub(crate) mod partitions;
 pub(crate) mod power;
+pub(crate) mod walk;
 pub(crate) mod writes;
 
 use std::panic::Location;

@@ -1,206 +1,21 @@
 //! Holds beside others, and changes of their mode: compared with the reference table, and with lost requests and leases.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
-use tenure::{Client, Error, ErrorKind, Guard, HoldInfo, Lock, Mode};
-use tenure_core::fence::OwnerId;
-use tenure_core::logic::table::{LockRequest, Table, Verdict};
-use tenure_core::time::Time;
+use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Fault;
 use tokio::task::JoinHandle;
 
+use crate::common::walk::{Walk, WalkOptions};
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, start_acquire, until,
 };
 
 /// Longer than the test.
 const HOUR: Duration = Duration::from_secs(3_600);
-
-const OWNERS: usize = 4;
-
-/// What one owner does at the moment.
-enum State {
-    Idle,
-    Waiting(JoinHandle<Result<Guard, Error>>),
-    Holding(Arc<Guard>),
-    Upgrading(Arc<Guard>, JoinHandle<Result<(), Error>>),
-}
-
-/// Four clients of a server, and the table that says what they should see.
-struct Walk {
-    name: String,
-    clients: Vec<Client>,
-    states: Vec<State>,
-    table: Table,
-    last_token: u64,
-    random: StdRng,
-}
-
-fn id(who: usize) -> OwnerId {
-    OwnerId::from_bytes([who as u8; 16])
-}
-
-impl Walk {
-    fn lock(&self, who: usize, mode: Mode) -> Lock {
-        let lock = self.clients[who].lock(&self.name).ttl(HOUR);
-        let lock = lock.label(who.to_string());
-        match mode {
-            Mode::Shared => lock.shared(),
-            Mode::Upgradable => lock.upgradable(),
-            Mode::Permits { limit } => lock.permits(limit.get()),
-            _ => lock,
-        }
-    }
-
-    fn acquire(&mut self, who: usize) -> String {
-        let limit = std::num::NonZeroU32::new(2).unwrap();
-        let modes = [
-            Mode::Exclusive,
-            Mode::Shared,
-            Mode::Shared,
-            Mode::Upgradable,
-            Mode::Permits { limit },
-        ];
-        let mode = modes[self.random.random_range(0..modes.len())];
-        let request = LockRequest {
-            name: tenure::LockName::new(&self.name).unwrap(),
-            owner: id(who),
-            mode,
-            ttl: None,
-            wait: true,
-            barge: false,
-            min_hold: Duration::ZERO,
-            lock_delay: Duration::ZERO,
-            waiter_ttl: None,
-            propose: None,
-        };
-        self.table.acquire(&request, Time::ZERO);
-        self.states[who] = State::Waiting(start_acquire(self.lock(who, mode)));
-        format!("{who} acquires {mode}")
-    }
-
-    /// One step of one owner, in the table and in the store.
-    async fn step(&mut self) -> String {
-        let who = self.random.random_range(0..OWNERS);
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let now = Time::ZERO;
-        match std::mem::replace(&mut self.states[who], State::Idle) {
-            State::Idle => self.acquire(who),
-            State::Waiting(waiting) => {
-                self.table.release(&name, id(who), false, now);
-                waiting.abort();
-                format!("{who} leaves the queue")
-            }
-            State::Upgrading(guard, upgrading) => {
-                let upgradable = Mode::Upgradable;
-                self.table.downgrade(&name, id(who), upgradable, now);
-                upgrading.abort();
-                self.states[who] = State::Holding(guard);
-                let given_up = || upgrading_key(&SHARED, &self.name).is_none();
-                until("the upgrade is given up", given_up).await;
-                format!("{who} gives up its upgrade")
-            }
-            State::Holding(guard) => match (self.random.random_range(0..4), guard.mode()) {
-                (0 | 1, Mode::Upgradable) => {
-                    let verdict = self.table.upgrade(&name, id(who), true, now);
-                    let upgrading = start_upgrade(&guard);
-                    if verdict == Verdict::Queued {
-                        until_upgrading(&SHARED, &self.name).await;
-                    }
-                    self.states[who] = State::Upgrading(guard, upgrading);
-                    format!("{who} upgrades")
-                }
-                (2, Mode::Upgradable | Mode::Exclusive) => {
-                    self.table.downgrade(&name, id(who), Mode::Shared, now);
-                    soon(guard.downgrade()).await.unwrap();
-                    self.states[who] = State::Holding(guard);
-                    format!("{who} downgrades")
-                }
-                _ => {
-                    self.table.release(&name, id(who), false, now);
-                    let guard = Arc::into_inner(guard).unwrap();
-                    soon(guard.release()).await.unwrap();
-                    format!("{who} releases")
-                }
-            },
-        }
-    }
-
-    /// Waits until the store shows what the table says. Returns what the store shows of the holds.
-    async fn until_as_in_the_table(&self, steps: &[String]) -> Vec<HoldInfo> {
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
-        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
-        if let Some(view) = self.table.view(&name) {
-            holds.extend(view.holds.iter().map(|hold| (who(hold.owner), hold.mode)));
-            waiters.extend(view.waiters.iter().map(|(owner, _)| who(*owner)));
-        }
-        holds.sort_by(|a, b| a.0.cmp(&b.0));
-        for attempt in 0.. {
-            let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
-            let hold = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode);
-            let mut held: Vec<_> = status.holds.iter().map(hold).collect();
-            held.sort_by(|a, b| a.0.cmp(&b.0));
-            let queue = status.queue.unwrap_or_default();
-            let queue: Vec<_> = queue.iter().map(|holder| holder.label.clone()).collect();
-            if (&held, &queue) == (&holds, &waiters) {
-                return status.holds;
-            }
-            // Far above what the requests of one step take.
-            if attempt > 3_000 {
-                panic!(
-                    "shown: {held:?} {queue:?}\nwanted: {holds:?} {waiters:?}\nafter {steps:#?}"
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        unreachable!("attempts do not run out")
-    }
-
-    /// Compares the store with the table, and takes over what was granted. Each new token is greater than all before.
-    async fn agree(&mut self, steps: &[String]) {
-        let shown = self.until_as_in_the_table(steps).await;
-        let mut new_tokens = BTreeSet::new();
-        for hold in shown {
-            let who: usize = hold.holder.label.parse().unwrap();
-            let (guard, is_new) = match std::mem::replace(&mut self.states[who], State::Idle) {
-                State::Waiting(waiting) => (Arc::new(soon(waiting).await.unwrap().unwrap()), true),
-                State::Upgrading(guard, upgrading) if hold.mode == Mode::Exclusive => {
-                    soon(upgrading).await.unwrap().unwrap();
-                    (guard, true)
-                }
-                State::Holding(guard) => (guard, false),
-                state => {
-                    self.states[who] = state;
-                    continue;
-                }
-            };
-            let token = guard.token().get();
-            if is_new {
-                assert!(token > self.last_token, "{token}: {steps:#?}");
-                assert!(new_tokens.insert(token), "{token} twice: {steps:#?}");
-            }
-            self.states[who] = State::Holding(guard);
-        }
-        // An early token is written after the key holds.
-        let guards = self.states.iter().filter_map(|state| match state {
-            State::Holding(guard) => Some(guard.token()),
-            _ => None,
-        });
-        let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
-        let shown: BTreeSet<_> = status.holds.iter().filter_map(|hold| hold.token).collect();
-        for token in guards {
-            assert!(shown.contains(&token), "{token:?} is not shown: {steps:#?}");
-        }
-        self.last_token = new_tokens.last().copied().unwrap_or(self.last_token);
-    }
-}
 
 /// The create revision of the key whose holder waits to become exclusive, when the key says who holds beside it.
 fn upgrading_key(etcd: &Etcd, name: &str) -> Option<u64> {
@@ -231,30 +46,17 @@ fn keys(name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_queue_does_what_the_table_says() {
     needs!(etcd);
+    let shows_upgrade = |name: &str, expected| upgrading_key(&SHARED, name).is_some() == expected;
+    let options = WalkOptions {
+        shows_upgrade: &shows_upgrade,
+        ..WalkOptions::default()
+    };
     for seed in 0..12 {
-        let mut clients = Vec::new();
-        for _ in 0..OWNERS {
-            clients.push(direct().await);
-        }
-        let mut walk = Walk {
-            name: name("walk"),
-            clients,
-            states: (0..OWNERS).map(|_| State::Idle).collect(),
-            table: Table::new(),
-            last_token: 0,
-            random: StdRng::seed_from_u64(seed),
-        };
-        let mut steps = vec![format!("seed {seed}")];
-        for _ in 0..60 {
-            let step = walk.step().await;
-            steps.push(step);
-            walk.agree(&steps).await;
-        }
-        walk.states.clear();
-        for client in walk.clients {
-            client.close().await;
-        }
-        until("nothing is left", || keys(&walk.name) == 0).await;
+        let name = name("walk");
+        let mut walk = Walk::new(&name, direct, seed, options).await;
+        walk.goes_as_the_table_says(60).await;
+        walk.close().await;
+        until("nothing is left", || keys(&name) == 0).await;
     }
 }
 

@@ -12,8 +12,9 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::redis::{Redis, independent, redlock_url};
 
+use crate::common::walk::{Walk, WalkOptions};
 use crate::support::{TRUSTED, TTL, client_of, connect, keys, soon, start_acquire, until};
-use crate::walk::Walk;
+use crate::walk::{self, until_only_tokens_are_left};
 
 async fn majority_of(servers: &[Redis]) -> Client {
     connect(&format!("{}{TRUSTED}", redlock_url(servers))).await
@@ -26,12 +27,29 @@ async fn all_nodes_do_what_the_table_says() {
     needs!(redis);
     let servers = independent(3);
     let client = async || majority_of(&servers).await;
+    let observers = walk::observers(&servers).await;
+    let options = WalkOptions {
+        modes: &[
+            Mode::Exclusive,
+            Mode::Shared,
+            Mode::Shared,
+            Mode::Upgradable,
+        ],
+        // Independent servers promise no order of several.
+        max_waiting: Some(1),
+        // A server that was too slow to take part in a grant gets the hold with the next renewal, after a third of the
+        // ttl. The limit of the walk must be longer than that.
+        ttl: Duration::from_secs(30),
+        observers: &observers,
+        shows_upgrade: &|name, expected| walk::show_upgrade(&servers, name, expected),
+        ..WalkOptions::default()
+    };
     for seed in 100..106 {
-        let mut walk = Walk::new(&servers, client, seed).await;
-        walk.modes
-            .retain(|mode| !matches!(mode, Mode::Permits { .. }));
-        walk.max_waiting = 1;
+        let name = format!("walk-{seed}");
+        let mut walk = Walk::new(&name, client, seed, options).await;
         walk.goes_as_the_table_says(60).await;
+        walk.close().await;
+        until_only_tokens_are_left(&servers, &name).await;
     }
 }
 

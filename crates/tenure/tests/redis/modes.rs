@@ -7,8 +7,9 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::{Mistake, Proxy};
 use tenure_testkit::redis::Redis;
 
+use crate::common::walk::{Walk, WalkOptions};
 use crate::support::{TRUSTED, client_of, connect, owner, soon, start_acquire, until, waiting};
-use crate::walk::Walk;
+use crate::walk::{self, until_only_tokens_are_left};
 
 /// Longer than the test.
 const LONG: Duration = Duration::from_secs(120);
@@ -18,10 +19,20 @@ const LONG: Duration = Duration::from_secs(120);
 async fn the_scripts_do_what_the_table_says() {
     needs!(redis);
     let server = Redis::start(&[]);
+    let servers = slice::from_ref(&server);
+    let observers = walk::observers(servers).await;
     let client = async || client_of(&server).await;
+    let options = WalkOptions {
+        observers: &observers,
+        shows_upgrade: &|name, expected| walk::show_upgrade(servers, name, expected),
+        ..WalkOptions::default()
+    };
     for seed in 0..20 {
-        let walk = Walk::new(slice::from_ref(&server), client, seed).await;
+        let name = format!("walk-{seed}");
+        let mut walk = Walk::new(&name, client, seed, options).await;
         walk.goes_as_the_table_says(80).await;
+        walk.close().await;
+        until_only_tokens_are_left(servers, &name).await;
     }
 }
 
@@ -51,13 +62,21 @@ fn is_noticed(mistake: &'static Mistake) -> impl Future<Output = ()> {
         let server = Redis::start(&[]);
         let proxy = Proxy::redis_with(server.port(), mistake);
         let client = async || connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
+        let servers = slice::from_ref(&server);
+        let observers = walk::observers(servers).await;
+        let options = WalkOptions {
+            limit: Duration::from_secs(3),
+            observers: &observers,
+            shows_upgrade: &|name, expected| walk::show_upgrade(servers, name, expected),
+            ..WalkOptions::default()
+        };
         for seed in 0..20 {
-            let mut walk = Walk::new(slice::from_ref(&server), client, seed).await;
-            walk.limit = Duration::from_secs(3);
+            let mut walk = Walk::new(&format!("walk-{seed}"), client, seed, options).await;
             if let Err(why) = walk.go(80).await {
                 println!("noticed with seed {seed}: {why}");
                 return;
             }
+            walk.close().await;
         }
         panic!("{mistake:?} changes nothing");
     }

@@ -4,26 +4,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
-use tenure::{Client, Error, ErrorKind, Guard, HoldInfo, Lock, LostReason, Mode};
-use tenure_core::fence::OwnerId;
-use tenure_core::logic::table::{LockRequest, Table, Verdict};
-use tenure_core::time::Time;
+use tenure::{Client, Error, ErrorKind, Guard, Lock, LostReason, Mode};
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::SqlClient;
 use tokio::task::JoinHandle;
 
+use crate::common::walk::{Walk, WalkOptions};
 use crate::support::{
     Database, OPTIONS, TTL, assert_says, connect, name, postgres_key, soon, start_acquire, take,
     until,
 };
-
-/// Longer than a test.
-const LONG: Duration = Duration::from_secs(120);
-
-const OWNERS: usize = 4;
 
 /// Two clients of a server of this test, and a client that knows nothing of us.
 async fn parties(server: &Postgres) -> (Client, Client, SqlClient) {
@@ -77,178 +68,6 @@ async fn upgrade_behind_readers(
     upgrading
 }
 
-/// What one owner does at the moment.
-enum State {
-    Idle,
-    Waiting(JoinHandle<Result<Guard, Error>>),
-    Holding(Arc<Guard>),
-    Upgrading(Arc<Guard>, JoinHandle<Result<(), Error>>),
-}
-
-/// Four clients of a server, and the table that says what they should see.
-struct Walk<'a> {
-    server: &'a Postgres,
-    name: String,
-    clients: Vec<Client>,
-    states: Vec<State>,
-    /// The owner that asked for an upgradable hold. While there is one, no other owner asks: such requests wait for each
-    /// other before they enter the queue of the lock, so the order is not that of the table.
-    upgradable: Option<usize>,
-    table: Table,
-    last_token: u64,
-    random: StdRng,
-}
-
-fn id(who: usize) -> OwnerId {
-    OwnerId::from_bytes([who as u8; 16])
-}
-
-impl Walk<'_> {
-    fn lock(&self, who: usize, mode: Mode) -> Lock {
-        let lock = self.clients[who].lock(&self.name).ttl(LONG);
-        let lock = lock.label(who.to_string());
-        match mode {
-            Mode::Shared => lock.shared(),
-            Mode::Upgradable => lock.upgradable(),
-            _ => lock,
-        }
-    }
-
-    /// One step of one owner, in the table and on the server.
-    async fn step(&mut self) -> String {
-        let who = self.random.random_range(0..OWNERS);
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let now = Time::ZERO;
-        match std::mem::replace(&mut self.states[who], State::Idle) {
-            State::Idle => {
-                let modes = [
-                    Mode::Exclusive,
-                    Mode::Shared,
-                    Mode::Shared,
-                    Mode::Upgradable,
-                    Mode::Upgradable,
-                ];
-                let mut mode = modes[self.random.random_range(0..modes.len())];
-                match (mode, self.upgradable) {
-                    (Mode::Upgradable, None) => self.upgradable = Some(who),
-                    (Mode::Upgradable, Some(_)) => mode = Mode::Shared,
-                    _ => {}
-                }
-                let request = LockRequest {
-                    name,
-                    owner: id(who),
-                    mode,
-                    ttl: None,
-                    wait: true,
-                    barge: false,
-                    min_hold: Duration::ZERO,
-                    lock_delay: Duration::ZERO,
-                    waiter_ttl: None,
-                    propose: None,
-                };
-                self.table.acquire(&request, now);
-                let waiting = start_acquire(self.lock(who, mode));
-                self.states[who] = State::Waiting(waiting);
-                format!("{who} acquires {mode}")
-            }
-            State::Waiting(waiting) => {
-                self.table.release(&name, id(who), false, now);
-                waiting.abort();
-                self.has_ended(who);
-                format!("{who} leaves the queue")
-            }
-            State::Upgrading(guard, upgrading) => {
-                let upgradable = Mode::Upgradable;
-                self.table.downgrade(&name, id(who), upgradable, now);
-                upgrading.abort();
-                self.states[who] = State::Holding(guard);
-                format!("{who} gives up its upgrade")
-            }
-            State::Holding(guard) => match (self.random.random_range(0..4), guard.mode()) {
-                (0 | 1, Mode::Upgradable) => {
-                    let verdict = self.table.upgrade(&name, id(who), true, now);
-                    let upgrading = if verdict == Verdict::Queued {
-                        upgrade_behind_readers(self.server, &guard).await
-                    } else {
-                        let task = guard.clone();
-                        tokio::spawn(async move { task.upgrade().await })
-                    };
-                    self.states[who] = State::Upgrading(guard, upgrading);
-                    format!("{who} upgrades")
-                }
-                (2, Mode::Upgradable | Mode::Exclusive) => {
-                    self.table.downgrade(&name, id(who), Mode::Shared, now);
-                    soon(guard.downgrade()).await.unwrap();
-                    self.states[who] = State::Holding(guard);
-                    self.has_ended(who);
-                    format!("{who} downgrades")
-                }
-                _ => {
-                    self.table.release(&name, id(who), false, now);
-                    let guard = Arc::into_inner(guard).unwrap();
-                    soon(guard.release()).await.unwrap();
-                    self.has_ended(who);
-                    format!("{who} releases")
-                }
-            },
-        }
-    }
-
-    /// The owner is neither upgradable nor on the way to it.
-    fn has_ended(&mut self, who: usize) {
-        self.upgradable = self.upgradable.filter(|it| *it != who);
-    }
-
-    /// Waits until the server shows what the table says, and takes over what was granted.
-    async fn agree(&mut self, steps: &[String]) {
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let view = self.table.view(&name);
-        let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
-        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
-        if let Some(view) = view {
-            holds.extend(view.holds.iter().map(|hold| (who(hold.owner), hold.mode)));
-            waiters.extend(view.waiters.iter().map(|(owner, _)| who(*owner)));
-        }
-        holds.sort_by(|a, b| a.0.cmp(&b.0));
-        for attempt in 0.. {
-            let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
-            let hold = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode);
-            let mut held: Vec<_> = status.holds.iter().map(hold).collect();
-            held.sort_by(|a, b| a.0.cmp(&b.0));
-            let queue = status.queue.unwrap_or_default();
-            let queue: Vec<_> = queue.iter().map(|holder| holder.label.clone()).collect();
-            if held == holds && queue == waiters {
-                break;
-            }
-            // Far above what the requests of one step take.
-            if attempt > 1_000 {
-                panic!(
-                    "shown: {held:?} {queue:?}\nwanted: {holds:?} {waiters:?}\nafter {steps:#?}"
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        for (label, mode) in &holds {
-            let who: usize = label.parse().unwrap();
-            match std::mem::replace(&mut self.states[who], State::Idle) {
-                State::Waiting(waiting) => {
-                    let guard = soon(waiting).await.unwrap().unwrap();
-                    self.last_token = self.last_token.max(guard.token().get());
-                    self.states[who] = State::Holding(Arc::new(guard));
-                }
-                State::Upgrading(guard, upgrading) if *mode == Mode::Exclusive => {
-                    soon(upgrading).await.unwrap().unwrap();
-                    let token = guard.token().get();
-                    assert!(token > self.last_token, "{steps:#?}");
-                    self.last_token = token;
-                    self.states[who] = State::Holding(guard);
-                }
-                state => self.states[who] = state,
-            }
-        }
-    }
-}
-
 /// Random steps of four clients: after each, holders and queue are those of the reference table.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_server_does_what_the_table_says() {
@@ -256,31 +75,28 @@ async fn the_server_does_what_the_table_says() {
     let server = Postgres::start(&[]);
     let (first, ..) = parties(&server).await;
     first.close().await;
+    let url = Database::url(&server);
+    let client = async || connect(&url).await;
+    let options = WalkOptions {
+        modes: &[
+            Mode::Exclusive,
+            Mode::Shared,
+            Mode::Shared,
+            Mode::Upgradable,
+            Mode::Upgradable,
+        ],
+        // Requests for upgradable holds wait for each other before they enter the queue of the lock, so the order of
+        // several is not that of the table.
+        one_upgradable: true,
+        // The rows that show the holders are written in the background.
+        tokens_lag: true,
+        shows_upgrade: &|name, expected| has_upgrading(&server, name) == expected,
+        ..WalkOptions::default()
+    };
     for seed in 0..6 {
-        let mut clients = Vec::new();
-        for _ in 0..OWNERS {
-            clients.push(connect(&Database::url(&server)).await);
-        }
-        let mut walk = Walk {
-            server: &server,
-            name: format!("walk-{seed}"),
-            clients,
-            states: (0..OWNERS).map(|_| State::Idle).collect(),
-            upgradable: None,
-            table: Table::new(),
-            last_token: 0,
-            random: StdRng::seed_from_u64(seed),
-        };
-        let mut steps = vec![format!("seed {seed}")];
-        for _ in 0..50 {
-            let step = walk.step().await;
-            steps.push(step);
-            walk.agree(&steps).await;
-        }
-        walk.states.clear();
-        for client in walk.clients {
-            client.close().await;
-        }
+        let mut walk = Walk::new(&format!("walk-{seed}"), client, seed, options).await;
+        walk.goes_as_the_table_says(50).await;
+        walk.close().await;
         assert_nothing_left(&server).await;
     }
 }

@@ -6,15 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
 use tenure::conformance::lock_holder::LockHolder;
-use tenure::{Client, Error, ErrorKind, Guard, HoldInfo, Lock, Mode};
-use tenure_core::fence::OwnerId;
-use tenure_core::logic::table::{LockRequest, Table, Verdict};
-use tenure_core::time::Time;
-use tokio::task::JoinHandle;
+use tenure::{ErrorKind, Guard, HoldInfo, Lock, Mode};
 
+use crate::common::walk::{HolderStep, Walk, WalkOptions};
 use crate::support::{
     Db, TTL, assert_says, connect, lock_holder, name, shared, soon, start_acquire,
     take_and_release, until, wait_as,
@@ -23,34 +18,9 @@ use crate::support::{
 /// Longer than the test.
 const LONG: Duration = Duration::from_secs(120);
 
-const OWNERS: usize = 4;
-
 const TWO: Mode = Mode::Permits {
     limit: NonZeroU32::MIN.saturating_add(1),
 };
-
-/// What one owner does at the moment.
-enum State {
-    Idle,
-    Waiting(JoinHandle<Result<Guard, Error>>),
-    Holding(Arc<Guard>),
-    Upgrading(Arc<Guard>, JoinHandle<Result<(), Error>>),
-}
-
-/// Four clients of a database, and the table that says what they should see.
-struct Walk<'a> {
-    db: &'a Db,
-    name: String,
-    clients: Vec<Client>,
-    states: Vec<State>,
-    table: Table,
-    last_token: u64,
-    random: StdRng,
-}
-
-fn id(who: usize) -> OwnerId {
-    OwnerId::from_bytes([who as u8; 16])
-}
 
 fn in_mode(lock: Lock, mode: Mode) -> Lock {
     match mode {
@@ -58,21 +28,6 @@ fn in_mode(lock: Lock, mode: Mode) -> Lock {
         Mode::Upgradable => lock.upgradable(),
         Mode::Permits { limit } => lock.permits(limit.get()),
         _ => lock,
-    }
-}
-
-fn request(name: &str, who: usize, mode: Mode) -> LockRequest {
-    LockRequest {
-        name: tenure::LockName::new(name).unwrap(),
-        owner: id(who),
-        mode,
-        ttl: None,
-        wait: true,
-        barge: false,
-        min_hold: Duration::ZERO,
-        lock_delay: Duration::ZERO,
-        waiter_ttl: None,
-        propose: None,
     }
 }
 
@@ -102,167 +57,27 @@ async fn until_nothing_is_left(db: &Db, name: &str) {
     .await;
 }
 
-impl Walk<'_> {
-    fn lock(&self, who: usize, mode: Mode) -> Lock {
-        let lock = self.clients[who].lock(&self.name).ttl(LONG);
-        in_mode(lock.label(who.to_string()), mode)
-    }
-
-    /// One step of one owner, in the table and in the database.
-    async fn step(&mut self) -> String {
-        let who = self.random.random_range(0..OWNERS);
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let now = Time::ZERO;
-        match std::mem::replace(&mut self.states[who], State::Idle) {
-            State::Idle => {
-                let (shared, upgradable) = (Mode::Shared, Mode::Upgradable);
-                let modes = [Mode::Exclusive, shared, shared, upgradable, TWO];
-                let mode = modes[self.random.random_range(0..modes.len())];
-                self.table.acquire(&request(&self.name, who, mode), now);
-                let waiting = start_acquire(self.lock(who, mode));
-                self.states[who] = State::Waiting(waiting);
-                format!("{who} acquires {mode}")
-            }
-            State::Waiting(waiting) => {
-                self.table.release(&name, id(who), false, now);
-                waiting.abort();
-                format!("{who} leaves the queue")
-            }
-            State::Upgrading(guard, upgrading) => {
-                let upgradable = Mode::Upgradable;
-                self.table.downgrade(&name, id(who), upgradable, now);
-                upgrading.abort();
-                // Both kinds look alike to clients, and the next step may upgrade again.
-                let is_given_up = || mode_rows(self.db, &self.name, "mode='w'") == 0;
-                until("the upgrade is given up", is_given_up).await;
-                self.states[who] = State::Holding(guard);
-                format!("{who} gives up its upgrade")
-            }
-            State::Holding(guard) => self.step_of_holder(who, guard).await,
-        }
-    }
-
-    async fn step_of_holder(&mut self, who: usize, guard: Arc<Guard>) -> String {
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let now = Time::ZERO;
-        match (self.random.random_range(0..5), guard.mode()) {
-            (0 | 1, Mode::Upgradable) => {
-                let verdict = self.table.upgrade(&name, id(who), true, now);
-                let task = guard.clone();
-                let upgrading = tokio::spawn(async move { task.upgrade().await });
-                if verdict == Verdict::Queued {
-                    let has_arrived = || mode_rows(self.db, &self.name, "mode='w'") == 1;
-                    until("the request to upgrade is there", has_arrived).await;
-                }
-                self.states[who] = State::Upgrading(guard, upgrading);
-                format!("{who} upgrades")
-            }
-            (2, Mode::Upgradable | Mode::Exclusive) => {
-                self.table.downgrade(&name, id(who), Mode::Shared, now);
-                soon(guard.downgrade()).await.unwrap();
-                self.states[who] = State::Holding(guard);
-                format!("{who} downgrades")
-            }
-            (3, _) => {
-                self.table.release(&name, id(who), true, now);
-                let other = &self.clients[(who + 1) % OWNERS];
-                let broken = soon(other.break_lock(&self.name, guard.token())).await;
-                assert!(broken.unwrap(), "{who}");
-                drop(guard);
-                format!("the hold of {who} is broken")
-            }
-            _ => {
-                self.table.release(&name, id(who), false, now);
-                let guard = Arc::into_inner(guard).unwrap();
-                soon(guard.release()).await.unwrap();
-                format!("{who} releases")
-            }
-        }
-    }
-
-    /// Waits until the database shows what the table says, and takes over what was granted.
-    async fn agree(&mut self, steps: &[String]) {
-        let name = tenure::LockName::new(&self.name).unwrap();
-        let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
-        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
-        if let Some(view) = self.table.view(&name) {
-            holds.extend(view.holds.iter().map(|hold| (who(hold.owner), hold.mode)));
-            waiters.extend(view.waiters.iter().map(|(owner, _)| who(*owner)));
-        }
-        holds.sort_by(|a, b| a.0.cmp(&b.0));
-        for attempt in 0.. {
-            let status = soon(self.clients[0].inspect(&self.name)).await.unwrap();
-            let hold = |hold: &HoldInfo| (hold.holder.label.clone(), hold.mode);
-            let mut held: Vec<_> = status.holds.iter().map(hold).collect();
-            held.sort_by(|a, b| a.0.cmp(&b.0));
-            let queue = status.queue.unwrap_or_default();
-            let queue: Vec<_> = queue.iter().map(|holder| holder.label.clone()).collect();
-            if (&held, &queue) == (&holds, &waiters) {
-                break;
-            }
-            // Far above what the requests of one step take.
-            if attempt > 6_000 {
-                panic!("shown: {held:?} {queue:?}\nwanted: {holds:?} {waiters:?}\n{steps:#?}");
-            }
-            tokio::time::sleep(Duration::from_millis(3)).await;
-        }
-        for (label, mode) in &holds {
-            self.take_over(label.parse().unwrap(), *mode, steps).await;
-        }
-    }
-
-    async fn take_over(&mut self, who: usize, mode: Mode, steps: &[String]) {
-        match std::mem::replace(&mut self.states[who], State::Idle) {
-            State::Waiting(waiting) => {
-                let guard = soon(waiting).await.unwrap().unwrap();
-                assert_eq!(guard.mode(), mode, "{steps:#?}");
-                self.last_token = self.last_token.max(guard.token().get());
-                self.states[who] = State::Holding(Arc::new(guard));
-            }
-            State::Upgrading(guard, upgrading) if mode == Mode::Exclusive => {
-                soon(upgrading).await.unwrap().unwrap();
-                let token = guard.token().get();
-                assert!(token > self.last_token, "{steps:#?}");
-                self.last_token = token;
-                self.states[who] = State::Holding(guard);
-            }
-            state => self.states[who] = state,
-        }
-    }
-}
-
 async fn walk(db: &Db, seed: u64) {
-    let mut clients = Vec::new();
-    for _ in 0..OWNERS {
-        clients.push(connect(&db.url()).await);
-    }
-    let mut walk = Walk {
-        db,
-        name: name("walk"),
-        clients,
-        states: (0..OWNERS).map(|_| State::Idle).collect(),
-        table: Table::new(),
-        last_token: 0,
-        random: StdRng::seed_from_u64(seed),
+    let name = name("walk");
+    let url = db.url();
+    let client = async || connect(&url).await;
+    let upgrading = |name: &str| mode_rows(db, name, "mode='w'");
+    let options = WalkOptions {
+        holder_steps: &[
+            HolderStep::Upgrade,
+            HolderStep::Upgrade,
+            HolderStep::Downgrade,
+            HolderStep::Break,
+            HolderStep::Release,
+        ],
+        shows_upgrade: &|name, expected| upgrading(name) == i64::from(expected),
+        ..WalkOptions::default()
     };
-    let mut steps = vec![format!("seed {seed}")];
-    for _ in 0..60 {
-        let step = walk.step().await;
-        steps.push(step);
-        walk.agree(&steps).await;
-    }
-    for state in walk.states {
-        match state {
-            State::Idle => {}
-            State::Waiting(waiting) => waiting.abort(),
-            State::Holding(guard) => drop(guard),
-            State::Upgrading(_, upgrading) => upgrading.abort(),
-        }
-    }
-    until_nothing_is_left(db, &walk.name).await;
-    for client in walk.clients {
-        client.close().await;
-    }
+    let mut walk = Walk::new(&name, client, seed, options).await;
+    walk.goes_as_the_table_says(60).await;
+    walk.drop_all();
+    until_nothing_is_left(db, &name).await;
+    walk.close().await;
 }
 
 /// Random steps of four clients: after each, holders and queue are those of the reference table.
