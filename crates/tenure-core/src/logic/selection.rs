@@ -109,7 +109,7 @@ impl Selection {
         }
         let mut given_back = Vec::new();
         for name in had {
-            match self.may_ask(name) {
+            match self.may_ask()(name) {
                 true => self.choices[name] = Choice::Held,
                 false => given_back.push(name),
             }
@@ -120,7 +120,8 @@ impl Selection {
 
     /// The names that the client asks for from now on, beside those that it asks for already.
     pub fn ask(&mut self) -> Vec<usize> {
-        let names = self.with(Choice::Open).filter(|name| self.may_ask(*name));
+        let may_ask = self.may_ask();
+        let names = self.with(Choice::Open).filter(|name| may_ask(*name));
         let names: Vec<_> = names.collect();
         for name in &names {
             self.choices[*name] = Choice::Asked;
@@ -145,11 +146,13 @@ impl Selection {
             .map(|(name, _)| name)
     }
 
-    /// See the [module](self).
-    fn may_ask(&self, name: usize) -> bool {
-        let missing = self.missing();
-        let is_below = self.held().last().is_some_and(|last| name < last);
-        let following = self.choices.len() - 1 - name;
-        missing > 0 && (is_below || following >= missing - 1)
+    /// Which names may be asked for as long as the same names are held; see the [module](self).
+    fn may_ask(&self) -> impl Fn(usize) -> bool + use<> {
+        let (missing, last, count) = (self.missing(), self.held().last(), self.choices.len());
+        move |name| {
+            let is_below = last.is_some_and(|last| name < last);
+            let following = count - 1 - name;
+            missing > 0 && (is_below || following >= missing - 1)
+        }
     }
 }
