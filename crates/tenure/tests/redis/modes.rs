@@ -94,7 +94,7 @@ macro_rules! mistakes {
 
 mistakes! {
     a_reader_that_ignores_a_waiting_writer_is_noticed:
-        " and (not hold or string.byte(hold) ~= 43) then" => " then";
+        " and (not known or string.byte(known) ~= 43) then" => " then";
     a_permit_that_is_counted_twice_is_noticed:
         "      if mode == 'p' then\n        all.permits = all.permits + 1" =>
         "      if mode == 'p' then\n        all.permits = all.permits + 2";

@@ -1,5 +1,29 @@
--- @common
 -- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' MODE [PROPOSE], as in acquire.lua. The replies are the same.
+
+-- Often there is no queue and none but shared holders: that case takes as few commands as possible.
+local known = redis.call('GET', KEYS[2])
+if ARGV[6] == 's' and string.byte(ARGV[5], -1) == 49 and (not known or string.byte(known) ~= 43) then
+  local held = redis.pcall('GET', KEYS[1])
+  if not held or held == '*' then
+    local clock = redis.call('TIME')
+    local since = clock[1] * 1000000 + clock[2]
+    local last = known and tonumber(string.match(known, '^%d+')) or 0
+    local token = string.format('%d', math.max(last + 1, ARGV[7] and tonumber(ARGV[7]) or since))
+    local deadline = string.format('%d', math.floor(since / 1000) + ARGV[2])
+    since = string.format('%d', since)
+    if not held then
+      redis.call('DEL', KEYS[4])
+    end
+    redis.call('HSET', KEYS[4], ARGV[1], deadline .. ' s ' .. token .. ' ' .. since .. ' ' .. ARGV[3])
+    if not held or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+      redis.call('SET', KEYS[1], '*', 'PX', ARGV[2])
+      redis.call('PEXPIREAT', KEYS[4], deadline)
+    end
+    redis.call('SET', KEYS[2], token .. ' * ' .. since .. ' 0 0 -', 'PX', ARGV[4])
+    return tonumber(token)
+  end
+end
+-- @common
 local owner, live, self, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
 local mode, limit = string.match(ARGV[6], '^(%a)(%d*)$')
@@ -8,21 +32,6 @@ local hold = redis.call('GET', HOLD)
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
-end
--- Often there is no queue and none but shared holders: that case takes as few commands as possible.
-if mode == 's' and is_first == '1' and (not holder or holder == '*') and (not hold or string.byte(hold) ~= 43) then
-  local last = parse_hold(hold)
-  local token, since = string.format('%d', math.max(last + 1, propose or us)), string.format('%d', us)
-  if not holder then
-    redis.call('DEL', HOLDERS)
-  end
-  redis.call('HSET', HOLDERS, owner, string.format('%d s %s %s ', ms + live, token, since) .. self)
-  if not holder or redis.call('PTTL', LOCK) < live then
-    redis.call('SET', LOCK, '*', 'PX', ARGV[2])
-    redis.call('PEXPIREAT', HOLDERS, string.format('%d', ms + live))
-  end
-  redis.call('SET', HOLD, token .. ' * ' .. since .. ' 0 0 -', 'PX', keep)
-  return tonumber(token)
 end
 if holder == owner then
   -- It was upgraded meanwhile.

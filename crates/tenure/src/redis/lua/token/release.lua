@@ -5,8 +5,21 @@
 -- Nearly always the queue is empty: that case takes as few commands as possible.
 local ended = ARGV[2] ~= '-' and ARGV[2]
 local held = redis.call('MGET', KEYS[1], KEYS[2])
-if held[1] == ARGV[1] and not ended and held[2] and string.byte(held[2]) ~= 43 then
-  return redis.call('DEL', KEYS[1])
+if not ended and held[2] and string.byte(held[2]) ~= 43 then
+  if held[1] == ARGV[1] then
+    return redis.call('DEL', KEYS[1])
+  end
+  local entry = held[1] == '*' and redis.call('HGET', KEYS[4], ARGV[1])
+  if entry then
+    local clock = redis.call('TIME')
+    if tonumber(string.match(entry, '^%d+')) > clock[1] * 1000 + math.floor(clock[2] / 1000) then
+      redis.call('HDEL', KEYS[4], ARGV[1])
+      if redis.call('EXISTS', KEYS[4]) == 0 then
+        redis.call('DEL', KEYS[1])
+      end
+      return 1
+    end
+  end
 end
 -- @common
 local next_token = ARGV[3] and tonumber(ARGV[3])
@@ -16,13 +29,6 @@ if held[1] == '*' then
     if tonumber(string.match(entry, '^%d+')) <= ms then
       settle()
       return 0
-    end
-    if not ended and held[2] and string.byte(held[2]) ~= 43 then
-      redis.call('HDEL', HOLDERS, ARGV[1])
-      if redis.call('EXISTS', HOLDERS) == 0 then
-        redis.call('DEL', LOCK)
-      end
-      return 1
     end
     end_holder(ARGV[1], entry, ended)
     if not settle(next_token) and redis.call('EXISTS', LOCK) == 0 then
