@@ -52,7 +52,7 @@ def contend(
 ):
     """Figures of one lock for which `processes` with `workers` each compete, after `lead` seconds of preparation.
 
-    With several permits hand-overs are not told apart: any of the holders may have made room.
+    With several permits the times of hand-overs are unknown, because any of the holders may have made room.
     """
     begin = time.monotonic_ns() + lead * 1_000_000_000
     files = [f"{folder}/held-{i}" for i in range(processes)]
@@ -83,7 +83,7 @@ def contend(
     least = min(shares.values())
     return {
         "acquisitions": len(held),
-        "hand_overs_per_s": len(hand_overs) / seconds,
+        "hand_overs_per_s": (len(hand_overs) if permits == 1 else permit_hand_overs(held, permits)) / seconds,
         "acquisitions_per_s": len(held) / seconds,
         "p50_us": at(0.5),
         "p99_us": at(0.99),
@@ -92,6 +92,21 @@ def contend(
         "overlaps": overlaps if permits == 1 else 0,
         "at_once": most_at_once(held),
     }
+
+
+def permit_hand_overs(held, permits):
+    """How often a permit went from one worker to another. A worker whose own last permit is still free takes that one, and
+    otherwise the permit that has been free for longest."""
+    ends = [(time, step, worker) for acquired, released, worker in held for time, step in ((acquired, 1), (released, -1))]
+    free, count = [None] * permits, 0
+    for _, step, worker in sorted(ends):
+        if step < 0:
+            free.append(worker)
+        elif worker in free:
+            free.remove(worker)
+        elif free and free.pop(0) is not None:
+            count += 1
+    return count
 
 
 def most_at_once(held):
