@@ -79,6 +79,7 @@ behaviours! {
     ending::an_expired_hold_is_taken_over, "16", nothing;
     ending::min_hold_keeps_the_name_taken, "16a", min_hold;
     ending::lock_delay_reserves_after_an_unclean_end, "16a", lock_delay;
+    ending::a_late_release_keeps_the_lock_delay, "16a", lock_delay;
     ending::lock_delay_does_not_reserve_after_a_release, "16a", lock_delay;
 
     names::names_do_not_interact, "17", nothing;

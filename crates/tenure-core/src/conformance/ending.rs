@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::error::Step;
-use crate::{ErrorKind, LostReason, Renew};
+use crate::{Client, ErrorKind, LostReason, Renew};
 
 use super::case::{Case, SOON, expect_error};
 use super::failure::{Failure, Verdict, check};
@@ -434,6 +434,50 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
     check!(
         next.is_held(),
         "the drop of the old guard ended the new hold"
+    );
+    Ok(next.release().await?)
+}
+
+/// Rule 16a: a guard that is dropped, or released, after its hold has ended does not end the reservation.
+pub(super) async fn a_late_release_keeps_the_lock_delay(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = case.two_clients("late-delay").await?;
+    let other = case.name("later-delay");
+    tokio::try_join!(
+        ends_late(&case, &first, &second, &name, true),
+        ends_late(&case, &first, &second, &other, false),
+    )?;
+    Ok(())
+}
+
+/// The first client loses the lock, which stays reserved for a ttl. Then its guard is dropped, or released later.
+async fn ends_late(
+    case: &Case,
+    first: &Client,
+    second: &Client,
+    name: &str,
+    is_dropped: bool,
+) -> Verdict {
+    let delay = case.ttl();
+    let lock = first.lock(name).ttl(case.ttl()).lock_delay(delay);
+    let start = case.now();
+    let old = lock.renew(Renew::Never).acquire().await?;
+    case.in_time(case.ttl(), "the end", old.lost()).await?;
+    if is_dropped {
+        // At once: the store may still have the hold.
+        drop(old);
+    } else {
+        case.pass(delay / 2).await;
+        expect_error(old.release().await, ErrorKind::Lost)?;
+    }
+    let lock = second.lock(name).ttl(case.ttl());
+    let limit = delay + case.margin() + Duration::from_secs(1);
+    let next = case.acquire_within(limit, &lock).await??;
+    let passed = case.now().since(start);
+    // The claim of the holder ends a margin before its lease.
+    let least = (case.ttl() + delay).saturating_sub(case.margin());
+    check!(
+        passed >= least,
+        "taken after {passed:?}; lease and delay are {least:?}"
     );
     Ok(next.release().await?)
 }

@@ -147,6 +147,7 @@ pub(crate) const NO_LOCK_DELAY: Skips = (
     "no `lock_delay`",
     &[
         "ending::lock_delay_reserves_after_an_unclean_end",
+        "ending::a_late_release_keeps_the_lock_delay",
         "ending::lock_delay_does_not_reserve_after_a_release",
         "faults::lock_delay_reserves_after_a_crash",
     ],
