@@ -13,6 +13,7 @@ macro_rules! behaviours {
         pub const BEHAVIOURS: &[Behaviour] = &[$(Behaviour {
             name: concat!(stringify!($theme), "::", stringify!($name)),
             rule: $rule,
+            needed: &[$(stringify!($needs)),+],
             needs: |guarantees, harness| {
                 $(needs::$needs(guarantees, harness)?;)+
                 Ok(())

@@ -1,6 +1,6 @@
 //! Killed and stopped processes, cut connections, silent and restarted stores: what the guarantee table promises.
 //!
-//! These disturb the whole store, so the matrix runs them alone.
+//! The matrix runs those alone that disturb the whole store.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -18,7 +18,7 @@ use super::failure::Failure;
 /// A capability returns a future that does nothing until it is polled, so `is_some()` has no effect on the store.
 ///
 /// A [`Setup`](super::Setup) opens one harness per behaviour. Harnesses may share a server: names are
-/// unique, and behaviours that affect the whole store (the theme `faults`) run alone.
+/// unique, and behaviours that pause, cut off, wipe or restart the store run alone.
 pub trait Harness: Send + Sync + 'static {
     /// A new client that shares nothing with the others but the store.
     fn client(&self) -> BoxFuture<Result<Client, Error>>;
