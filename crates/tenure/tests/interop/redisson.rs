@@ -265,7 +265,7 @@ async fn we_do_not_release_a_foreign_hold() {
 #[tokio::test]
 async fn a_foreign_client_does_not_release_our_hold() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
-    foreign.take(NAME, Duration::from_millis(100)).await;
+    foreign.take(NAME, Duration::from_secs(1)).await;
     until("the end of their hold", || !redis.exists(NAME)).await;
     let guard = take(&our_client, NAME).await;
     let hash = redis.hash(NAME);

@@ -105,7 +105,8 @@ async fn a_foreign_client_waits_for_tenure(redis: Redis, mut foreign: Driver) {
 
 async fn a_foreign_client_does_not_release_our_hold(redis: Redis, mut foreign: Driver) {
     let our_client = redis.client().await;
-    foreign.take("a", Duration::from_millis(100)).await;
+    // A client refuses a grant that took longer than its lease.
+    foreign.take("a", Duration::from_secs(1)).await;
     until("the end of their hold", || !redis.exists("a")).await;
     let guard = take(&our_client, "a").await;
     assert_eq!(foreign.ask(&["unlock", "a"]).await, "not-held");
