@@ -20,9 +20,6 @@ use super::session::Session;
 use super::store::Store;
 use super::wait;
 
-/// How often a request that does not wait is sent, if its session ends meanwhile.
-const MAX_ATTEMPTS: u32 = 3;
-
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     renew::start_maintenance(store);
     let clock = &store.context.clock;
@@ -74,11 +71,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
             Err(err) => return Err(err),
         };
-        let is_last = match request.wait {
-            true => pacing.retries.is_spent(clock),
-            false => pacing.retries.failures() + 1 >= MAX_ATTEMPTS,
-        };
-        if is_last {
+        if pacing.is_last_attempt(request.wait, clock) {
             return Err(errors::unreachable(err));
         }
         tracing::debug!(name = %request.name, backend = store.guarantees.backend, %err, "asking again");

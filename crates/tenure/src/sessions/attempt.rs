@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
-use tenure_core::rt::lock;
+use tenure_core::rt::{Clock, lock};
 use tenure_core::support::{RetryBudget, not_trusted_yet};
 use tenure_core::time::Time;
 
@@ -28,12 +28,25 @@ pub(super) enum Outcome {
     SessionEnded(Error),
 }
 
+/// How often a request that does not wait is sent, if its session ends meanwhile.
+const MAX_ATTEMPTS: u32 = 3;
+
 /// The pauses between the attempts of one acquisition.
 pub(super) struct Pacing {
     /// After failures of the server, as long as a server that fails is asked again.
     pub(super) retries: RetryBudget,
     /// Where the acquisition has to poll.
     pub(super) polls: RetryBudget,
+}
+
+impl Pacing {
+    /// Whether the request is not sent again after the failure that comes now.
+    pub(super) fn is_last_attempt(&self, waits: bool, clock: &Clock) -> bool {
+        match waits {
+            true => self.retries.is_spent(clock),
+            false => self.retries.failures() + 1 >= MAX_ATTEMPTS,
+        }
+    }
 }
 
 /// Remembers which session carries the acquisition, and waits until the session may be asked for the lock. After anything
