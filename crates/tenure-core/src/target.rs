@@ -16,7 +16,7 @@ pub(crate) enum Target {
     },
 }
 
-/// Kept until an error can be returned.
+/// What is wrong with the names. The builder remembers it until a method can return the error.
 #[derive(Clone, Debug)]
 pub(crate) struct InvalidTarget(pub(crate) String);
 

@@ -338,7 +338,7 @@ fn run_under<T>(guard: Guard, body: impl FnOnce(&Guard) -> T) -> Result<T, Error
 pub struct Guard {
     inner: crate::Guard,
     runtime: Arc<OwnRuntime>,
-    /// Kept as long as the guard: the other lock is renewed there.
+    /// The runtime that renews the other lock; it must live as long as the guard.
     _other_runtime: Option<Arc<OwnRuntime>>,
 }
 

@@ -438,7 +438,7 @@ fn make_pipe(dir: &OwnedFd, file: &str) -> Result<(), Errno> {
     }
 }
 
-/// There is no safe interface to make a pipe there.
+/// On Apple systems no safe interface makes a pipe.
 #[cfg(target_vendor = "apple")]
 fn make_pipe(_: &OwnedFd, _: &str) -> Result<(), Errno> {
     Err(Errno::NOTSUP)

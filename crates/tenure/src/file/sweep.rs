@@ -150,7 +150,7 @@ fn remove_opened(
         *is_floor_raised = true;
     }
     if let Some(pipe) = names::pipe_of(file) {
-        // There is none where pipes cannot be made.
+        // The pipe does not exist on systems where pipes cannot be made.
         let _ = dir.unlink(&pipe);
     }
     dir.unlink(file).map_err(system_error("remove"))?;

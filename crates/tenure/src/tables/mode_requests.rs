@@ -61,7 +61,7 @@ impl Requests {
             outcome => {
                 let ask_by = match wait {
                     true => reply.sent.after(waiter_ttl(request.ttl) / 3),
-                    // There is no place to keep yet.
+                    // The request has no place in the queue yet.
                     false => reply.sent,
                 };
                 LockReply::Taken(position(&outcome, reply.sent, ask_by))

@@ -53,7 +53,7 @@ async fn all_nodes_do_what_the_table_says() {
     }
 }
 
-/// Who holds at the moment, as the holders themselves see it, and all tokens.
+/// The present holders, as the holders themselves see it, and all tokens.
 #[derive(Default)]
 struct Register {
     /// Readers; minus one thousand for a holder alone.
