@@ -4,11 +4,14 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayDeque;
+import java.util.Arrays;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.Map;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 
 import org.redisson.Redisson;
 import org.redisson.api.RFencedLock;
@@ -68,6 +71,9 @@ public final class Driver {
             case "try":
                 return acquire(order[1], 0, Long.parseLong(order[2]));
             case "lock":
+                return acquire(order[1], Long.parseLong(order[2]), Long.parseLong(order[3]));
+            case "wait":
+                sayWhenThisThreadSleeps();
                 return acquire(order[1], Long.parseLong(order[2]), Long.parseLong(order[3]));
             case "unlock":
                 if (kind.equals("semaphore")) {
@@ -138,6 +144,31 @@ public final class Driver {
         }
         String owner = redisson.getId() + ":" + Thread.currentThread().getId();
         return "held\t" + HexFormat.of().formatHex(owner.getBytes(StandardCharsets.UTF_8));
+    }
+
+    /**
+     * Prints `waiting` when this thread sleeps until a message comes. A message of the kind "a reader may come in" that
+     * comes earlier is lost: Redisson's LockPubSub wakes the threads that sleep at that moment, and keeps nothing for
+     * later.
+     */
+    private static void sayWhenThisThreadSleeps() {
+        Thread waiter = Thread.currentThread();
+        Thread watcher = new Thread(() -> {
+            while (!sleeps(waiter)) {
+                LockSupport.parkNanos(1_000_000);
+            }
+            OUT.println("waiting");
+        });
+        watcher.setDaemon(true);
+        watcher.start();
+    }
+
+    /** Whether the thread is asleep in the semaphore that the messages of its lock release. */
+    private static boolean sleeps(Thread thread) {
+        StackTraceElement[] stack = thread.getStackTrace();
+        return stack.length > 0
+                && stack[0].getMethodName().equals("park")
+                && Arrays.stream(stack).anyMatch(it -> it.getClassName().equals(Semaphore.class.getName()));
     }
 
     private String count(String name, int tasks, int n, Path file, long lease) throws Exception {

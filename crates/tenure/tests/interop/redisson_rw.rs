@@ -41,11 +41,10 @@ async fn waiting(redis: &Redis, lock: Lock) -> JoinHandle<Guard> {
     waiting
 }
 
-/// Lets Redisson wait for the lock, until it has subscribed.
-async fn lets_wait(redis: &Redis, foreign: &mut Driver) {
-    let before = redis.subscriptions_made();
-    foreign.tell(&["lock", NAME, &millis(WAIT_TIMEOUT), "30000"]);
-    until("their subscription", || redis.subscriptions_made() > before).await;
+/// Lets Redisson wait for the lock, until its thread sleeps: a message for readers that comes earlier is lost.
+async fn lets_wait(foreign: &mut Driver) {
+    let waiting = foreign.ask(&["wait", NAME, &millis(WAIT_TIMEOUT), "30000"]);
+    assert_eq!(waiting.await, "waiting");
 }
 
 /// The keys of the lock that are not ours.
@@ -118,7 +117,7 @@ async fn a_release_wakes_the_readers_and_writers_of_the_other_side() {
         ours.push(released.elapsed());
         assert_eq!(message(), "1");
 
-        lets_wait(&redis, &mut writer).await;
+        lets_wait(&mut writer).await;
         let released = Instant::now();
         guard.release().await.unwrap();
         writer.held().await;
@@ -135,7 +134,7 @@ async fn a_release_wakes_the_readers_and_writers_of_the_other_side() {
         ours.push(released.elapsed());
         assert_eq!(message(), "0");
 
-        lets_wait(&redis, &mut reader).await;
+        lets_wait(&mut reader).await;
         let released = Instant::now();
         guard.release().await.unwrap();
         reader.held().await;
@@ -285,7 +284,7 @@ async fn operators_see_all_holders_and_break_ours_only() {
 async fn a_downgrade_lets_their_readers_in() {
     let (redis, our_client, mut reader) = or_skip!(start_all("read").await);
     let guard = take(our_client.lock(NAME)).await;
-    lets_wait(&redis, &mut reader).await;
+    lets_wait(&mut reader).await;
     let mut message = redis.listen(CHANNEL);
     guard.downgrade().await.unwrap();
     reader.held().await;
