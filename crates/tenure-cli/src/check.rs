@@ -145,7 +145,7 @@ fn severity(severity: Severity) -> &'static str {
 
 fn features(guarantees: &Guarantees) -> Vec<&'static str> {
     let all = [
-        (true, "exclusive"),
+        (guarantees.exclusive, "exclusive"),
         (guarantees.shared, "shared"),
         (guarantees.upgradable, "upgradable"),
         (guarantees.permits, "permits"),

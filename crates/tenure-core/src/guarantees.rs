@@ -257,6 +257,8 @@ pub struct Guarantees {
     pub backend: &'static str,
     /// The settings of the store for which this is true; empty where settings make no difference.
     pub setting: String,
+    /// Whether exclusive holds are a mode of their own. In a semaphore of another library they are not.
+    pub exclusive: bool,
     /// Whether shared holds are possible.
     pub shared: bool,
     /// Whether upgradable holds are possible.
@@ -293,6 +295,7 @@ impl Guarantees {
         Self {
             backend,
             setting: String::new(),
+            exclusive: true,
             shared: false,
             upgradable: false,
             permits: false,

@@ -299,7 +299,7 @@ impl Serialize for Guarantees {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let is_fair = self.order == Order::Fair;
         let features = [
-            (true, "exclusive"),
+            (self.exclusive, "exclusive"),
             (self.shared, "shared"),
             (self.upgradable, "upgradable"),
             (self.permits, "permits"),

@@ -104,7 +104,12 @@ impl Modes {
     /// The modes among these that the store has.
     #[must_use]
     pub fn had_by(self, store: &Guarantees) -> Self {
-        let had = [true, store.shared, store.upgradable, store.permits];
+        let had = [
+            store.exclusive,
+            store.shared,
+            store.upgradable,
+            store.permits,
+        ];
         let mut both = self;
         for (wanted, has) in both.0.iter_mut().zip(had) {
             *wanted &= has;

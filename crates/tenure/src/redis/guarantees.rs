@@ -104,6 +104,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     let mut guarantees = Guarantees::new("redis", order, faults);
     guarantees.setting = setting(of);
     let is_ours = of.redisson.is_none();
+    guarantees.exclusive = of.redisson != Some(RedissonLock::Semaphore);
     guarantees.shared = is_ours || of.redisson == Some(RedissonLock::ReadWrite);
     guarantees.upgradable = is_ours;
     guarantees.permits = is_ours || of.redisson == Some(RedissonLock::Semaphore);

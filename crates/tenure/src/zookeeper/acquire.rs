@@ -76,13 +76,13 @@ fn check_mode(dialect: Dialect, mode: Mode) -> Result<(), Error> {
         | (Dialect::Semaphore, Mode::Permits { .. })
         | (Dialect::SessionPrefix, Mode::Exclusive) => return Ok(()),
         (Dialect::ReadWrite, _) => {
-            "dialect=curator-readwrite has exclusive and shared locks only; leave that option out"
+            "dialect=curator-readwrite has exclusive and shared locks only; leave `dialect` out of the URL"
         }
         (Dialect::Semaphore, _) => {
             "dialect=curator-semaphore has permits only; permits(1) exclude each other"
         }
         (Dialect::SessionPrefix, _) => {
-            "dialect=session-prefix has exclusive locks only; leave that option out"
+            "dialect=session-prefix has exclusive locks only; leave `dialect` out of the URL"
         }
     };
     Err(Error::new(ErrorKind::Unsupported, what))

@@ -51,10 +51,18 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     let settings: Vec<_> = settings.into_iter().flatten().collect();
     let mut guarantees = Guarantees::new("zookeeper", Order::Fair, faults);
     guarantees.setting = settings.join(", ");
+    guarantees.exclusive = of.dialect != Dialect::Semaphore;
     guarantees.shared = matches!(of.dialect, Dialect::Curator | Dialect::ReadWrite);
     guarantees.upgradable = of.dialect == Dialect::Curator;
     guarantees.permits = matches!(of.dialect, Dialect::Curator | Dialect::Semaphore);
-    guarantees.why_not = "a reservation would be a node that outlives its session, and other programs would wait for it for ever or ignore it";
+    guarantees.why_not = match of.dialect {
+        Dialect::Curator => {
+            "a reservation would be a node that outlives its session, and other programs would wait for it for ever or ignore it"
+        }
+        Dialect::ReadWrite => "dialect=curator-readwrite has Curator's read and write locks only",
+        Dialect::Semaphore => "dialect=curator-semaphore has permits only",
+        Dialect::SessionPrefix => "dialect=session-prefix has exclusive locks only",
+    };
     guarantees.liveness = "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl";
     guarantees.clock = "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl";

@@ -237,7 +237,7 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
     if store.settings.dialect != Dialect::Curator {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "the mode of a hold cannot change with this `dialect`: other programs would not see it; leave that option out",
+            "the mode of a hold cannot change with this `dialect`: other programs would not see it; leave `dialect` out of the URL",
         ));
     }
     // Other contenders may hold beside this one from now on.
