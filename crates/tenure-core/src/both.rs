@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
+use crate::memory;
 use crate::name::LockName;
 use crate::owner::Owner;
 use crate::store_lock::{Acquired, StoreLock};
@@ -84,11 +85,11 @@ fn check([a, b]: &[StoreLock; 2]) -> Result<bool, Error> {
     let (driver_a, driver_b) = (&a.driver, &b.driver);
     let is_same_client = driver_a.id() == driver_b.id();
     let has_same_address = driver_a.has_address() && driver_a.address() == driver_b.address();
+    let invalid = |message: &str| {
+        let err = Error::new(ErrorKind::Invalid, message);
+        Err(driver_b.explain(err, &of_b[0], Step::Acquire))
+    };
     if is_same_client || has_same_address {
-        let invalid = |message: &str| {
-            let err = Error::new(ErrorKind::Invalid, message);
-            Err(driver_b.explain(err, &of_b[0], Step::Acquire))
-        };
         if of_a.len() > 1 || of_b.len() > 1 {
             return invalid(
                 "the two locks of `both` are in one store, and one of them has several names; `lock_all` takes several names of one store",
@@ -100,7 +101,13 @@ fn check([a, b]: &[StoreLock; 2]) -> Result<bool, Error> {
             );
         }
     }
-    let key_a = (driver_a.address(), &of_a[0], driver_a.id());
-    let key_b = (driver_b.address(), &of_b[0], driver_b.id());
-    Ok(key_b < key_a)
+    let key_a = (driver_a.address(), &of_a[0]);
+    let key_b = (driver_b.address(), &of_b[0]);
+    // No other program has a store of this process, so an order of this process is enough.
+    if key_a == key_b && driver_a.backend_name() != memory::NAME {
+        return invalid(
+            "nothing says which of the two stores comes first, and another program may take the two locks in the other order; say the addresses of the stores with `Client::with_address`",
+        );
+    }
+    Ok((key_b, driver_b.id()) < (key_a, driver_a.id()))
 }

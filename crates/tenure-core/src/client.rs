@@ -37,7 +37,8 @@ impl Client {
 
     /// Says where the store is, in the same words in every process that uses it: [`Lock::both`] takes the locks of two
     /// stores in the order of their addresses. Only the first address counts. `tenure::connect` says the address; a client
-    /// of a backend that you made has none, and is ordered by the name of its backend.
+    /// of a backend that you made has none, and is ordered by the name of its backend: `both` then refuses two locks of the
+    /// same name in two stores of the same kind.
     #[must_use]
     pub fn with_address(self, address: impl Into<String>) -> Self {
         self.driver.set_address(address.into());

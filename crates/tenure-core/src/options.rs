@@ -108,6 +108,8 @@ impl Options {
     pub const MIN_TTL: Duration = Duration::from_millis(20);
     /// Longest lease: a holder that vanishes blocks the name for up to that long.
     pub const MAX_TTL: Duration = Duration::from_secs(30 * 24 * 3600);
+    /// Longest `min_hold` and longest `lock_delay`: ten years.
+    pub const MAX_RESERVATION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
     /// Longest label and longest name in metrics, in bytes.
     pub const MAX_LABEL: usize = 200;
 }

@@ -100,7 +100,7 @@ impl<'a> Choice<'a> {
             return Ok(busy);
         }
         if until == Until::Once || self.selection.begins_with_attempts() {
-            let busy = self.attempt().await?;
+            let busy = self.attempt(until).await?;
             if until == Until::Once || busy.is_none() {
                 return Ok(busy);
             }
@@ -142,8 +142,8 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// Tries each name once. Returns the first name that was busy, if names are missing in the end.
-    async fn attempt(&mut self) -> Result<Option<LockName>, Error> {
+    /// Tries each name once, until `until`. Returns the first name that was not granted, if names are missing in the end.
+    async fn attempt(&mut self, until: Until) -> Result<Option<LockName>, Error> {
         let (count, mut busy) = (self.names.len(), None);
         for done in 0..count {
             if self.selection.missing() == 0 {
@@ -154,7 +154,16 @@ impl<'a> Choice<'a> {
             }
             let at = (self.start + done) % count;
             let name = &self.names[at];
-            match self.contender.acquire(name, Until::Once).await? {
+            let trying = self.contender.acquire(name, Until::Once);
+            let tried = match until {
+                Until::At(time) => tokio::select! {
+                    biased;
+                    tried = trying => tried?,
+                    () = self.contender.driver.clock.sleep_until(time) => return Ok(Some(name.clone())),
+                },
+                Until::Once | Until::Forever => trying.await?,
+            };
+            match tried {
                 Some(entry) => self.got(at, entry),
                 None => busy = busy.or(Some(name)),
             }
@@ -248,7 +257,7 @@ impl<'a> Choice<'a> {
         }
     }
 
-    /// The entries, if the first of them was not lost while the others were waited for.
+    /// The entries, if none of them was lost while the others were waited for.
     async fn finish(mut self) -> Result<Acquired, Error> {
         let mut held = self.entries.iter().flatten();
         let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));

@@ -62,6 +62,13 @@ impl Options {
                 self.min_lease, self.ttl
             ));
         }
+        for (option, value) in [("min_hold", self.min_hold), ("lock_delay", self.lock_delay)] {
+            if value > Self::MAX_RESERVATION {
+                return invalid(format!(
+                    "`{option}` is {value:?}; it may be 10 years at most"
+                ));
+            }
+        }
         if self.max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
             return invalid("`max_hold` is zero; leave it out to hold without a limit".into());
         }

@@ -78,6 +78,13 @@ impl Client {
         Ok(Self { inner, runtime })
     }
 
+    /// See [`Client::with_address`](crate::Client::with_address).
+    #[must_use]
+    pub fn with_address(mut self, address: impl Into<String>) -> Self {
+        self.inner = self.inner.with_address(address);
+        self
+    }
+
     fn wrap(&self, inner: crate::Lock) -> Lock {
         Lock {
             inner,

@@ -598,3 +598,53 @@ async fn one_request_for_several_names_leaves_nothing_whatever_becomes_of_it() {
             .unwrap();
     }
 }
+
+/// Without addresses only the names of the stores' kinds are known, and these are equal.
+#[cfg(all(feature = "file", unix))]
+#[tokio::test]
+async fn both_wants_addresses_where_nothing_else_orders_two_stores() {
+    let directories = ["tie-a", "tie-b"].map(|tail| {
+        std::env::temp_dir().join(format!("tenure-several-{}-{tail}", std::process::id()))
+    });
+    let open = |at: usize| {
+        Client::from_backend(tenure::file::Store::open(&directories[at]).unwrap()).unwrap()
+    };
+    let (a, b) = (open(0), open(1));
+    let err = Lock::both(a.lock("x"), b.lock("x")).acquire().await;
+    let err = err.unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Invalid);
+    assert!(err.to_string().contains("with_address"), "{err}");
+    drop(
+        Lock::both(a.lock("x"), b.lock("y"))
+            .acquire()
+            .await
+            .unwrap(),
+    );
+    let (a, b) = (open(0).with_address("a"), open(1).with_address("b"));
+    drop(
+        Lock::both(a.lock("x"), b.lock("x"))
+            .acquire()
+            .await
+            .unwrap(),
+    );
+    for directory in directories {
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
+
+/// Rule 12: also while the names are tried one after the other.
+#[tokio::test]
+async fn a_wait_for_any_name_ends_in_time_if_the_store_is_silent() {
+    let store = memory::Backend::with_virtual_clock();
+    let client = Client::from_backend(store.clone()).unwrap();
+    let lock = client.lock_any(["a", "b"]).wait(LONG);
+    store.pause();
+    let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    settle().await;
+    store.advance(LONG);
+    let err = waiting.await.unwrap().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::WaitElapsed);
+    store.resume();
+    settle().await;
+    assert!(store.is_idle());
+}

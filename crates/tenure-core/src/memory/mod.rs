@@ -33,5 +33,6 @@ mod upgrade;
 mod wait;
 
 pub use self::disturbance::Disturbance;
+pub(crate) use self::guarantees::NAME;
 pub use self::guarantees::guarantees;
 pub use self::store::Backend;
