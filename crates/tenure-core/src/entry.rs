@@ -243,11 +243,16 @@ impl Entry {
         self.is_reentry
     }
 
-    /// Whether the owner has other entries into the hold beside this one.
-    pub(crate) fn is_entered_again(&self) -> bool {
+    /// Calls `change` if this is the only entry into the hold; the owner makes no other entry meanwhile. Whether it was.
+    pub(crate) fn change_alone(&self, change: impl FnOnce()) -> bool {
         let owned = self.owned.as_ref();
         let hold = owned.map(|it| lock(&it.owned.hold));
-        hold.is_some_and(|hold| hold.as_ref().is_some_and(|hold| hold.entries > 1))
+        let entries = hold.as_ref().and_then(|hold| Some(hold.as_ref()?.entries));
+        let is_alone = entries.is_none_or(|entries| entries == 1);
+        if is_alone {
+            change();
+        }
+        is_alone
     }
 
     pub(crate) fn held(&self) -> &Arc<Held> {

@@ -71,6 +71,12 @@ impl Guard {
         }
     }
 
+    /// The guard goes to the caller: a release from now on is one of a hold that was used.
+    pub(crate) fn delivered(self) -> Self {
+        self.all().for_each(|entry| entry.held().set_used());
+        self
+    }
+
     fn all(&self) -> impl Iterator<Item = &Entry> {
         let slices = match &self.entries {
             Entries::Two(guards) => [guards[0].own(), guards[1].own()],
@@ -412,16 +418,13 @@ impl Guard {
     ///
     /// # Errors
     /// `Invalid`: the hold is a permit, the guard holds several names, or the [`Owner`](crate::Owner) has entered the lock
-    /// more than once and may rely on the stronger mode. `Lost`: the hold has ended. `Indeterminate`, `Unreachable`: the
-    /// store did not answer; this guard counts as shared, and the request is repeated in the background.
+    /// more than once and may rely on the stronger mode. `Unsupported`: this hold cannot become shared in this store, and
+    /// its mode stays. `Lost`: the hold has ended. Any other kind: the store did not confirm the change; this guard counts
+    /// as shared, and the request is repeated in the background.
     pub async fn downgrade(&self) -> Result<(), Error> {
         let entry = self.only_entry("downgrade")?;
-        if entry.is_entered_again() {
-            let message = "this owner has entered the lock more than once, and another guard may rely on its mode";
-            let err = Error::new(ErrorKind::Invalid, message);
-            return Err(entry.held().explain(err, Step::Downgrade));
-        }
-        entry.held().downgrade().await
+        let if_alone = |change: &dyn Fn()| entry.change_alone(change);
+        entry.held().downgrade(if_alone).await
     }
 
     fn only_entry(&self, what: &str) -> Result<&Entry, Error> {

@@ -263,11 +263,11 @@ impl Lock {
         let wait = self.first_part().options.wait;
         let (part, name) = match &self.0 {
             Parts::One(part) => match part.acquire(wait, fallback).await? {
-                Acquired::Guard(guard) => return Ok(guard),
+                Acquired::Guard(guard) => return Ok(guard.delivered()),
                 Acquired::Busy(name) => (part, name),
             },
             Parts::Two(parts) => match both::acquire(parts, wait, fallback).await? {
-                both::Outcome::Guard(guard) => return Ok(guard),
+                both::Outcome::Guard(guard) => return Ok(guard.delivered()),
                 both::Outcome::Busy(part, name) => (part, name),
             },
         };
@@ -289,11 +289,11 @@ impl Lock {
         let once = Some(Duration::ZERO);
         Ok(match &self.0 {
             Parts::One(part) => match part.acquire(once, fallback).await? {
-                Acquired::Guard(guard) => Some(guard),
+                Acquired::Guard(guard) => Some(guard.delivered()),
                 Acquired::Busy(_) => None,
             },
             Parts::Two(parts) => match both::acquire(parts, once, fallback).await? {
-                both::Outcome::Guard(guard) => Some(guard),
+                both::Outcome::Guard(guard) => Some(guard.delivered()),
                 both::Outcome::Busy(..) => None,
             },
         })

@@ -10,6 +10,7 @@ use tenure::memory;
 use tenure::{Client, ErrorKind, LostReason, Mode, Owner, Renew, State};
 
 use memory_store::{settle, store};
+use tenure_core::rt::poll_now;
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -266,6 +267,26 @@ async fn run_cancels_its_body_on_loss_and_cannot_look_like_success() {
     let err = run.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Lost);
     assert!(store.is_idle());
+}
+
+/// On a real clock such a hold has no deadline, so nothing else would ever tell the guard.
+#[tokio::test]
+async fn a_break_before_the_grant_is_read_is_a_loss() {
+    let store = memory::Backend::new();
+    let [one, two] = [(); 2].map(|()| Client::from_backend(store.clone()).unwrap());
+    let first = one.lock("a").acquire().await.unwrap();
+    let lock = two.lock("a");
+    let waiting = poll_now(Box::pin(lock.acquire()));
+    let waiting = waiting.expect_err("the lock is taken");
+    first.release().await.unwrap();
+    let granted = one.inspect("a").await.unwrap().holds[0].token.unwrap();
+    assert!(one.break_lock("a", granted).await.unwrap());
+    let third = one.lock("a").try_acquire().await.unwrap().unwrap();
+    let guard = waiting.await.unwrap();
+    assert!(!guard.is_held() && third.is_held());
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(third.is_held());
+    third.release().await.unwrap();
 }
 
 #[tokio::test]

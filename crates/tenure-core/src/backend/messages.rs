@@ -153,8 +153,7 @@ pub struct Hold {
     pub ttl: Duration,
     /// The hold ended before this release, so its end is not clean (`lock_delay` applies).
     pub unclean: bool,
-    /// The hold is given back and was never used, so the name does not stay reserved (`min_hold`, `lock_delay`): for
-    /// backends that are made of backends.
+    /// No caller has ever had the hold, so the name does not stay reserved (`min_hold`, `lock_delay`) after its release.
     pub unused: bool,
 }
 
@@ -183,6 +182,13 @@ impl Hold {
             unclean: false,
             unused: false,
         }
+    }
+
+    /// The same hold, which no caller has ever had.
+    #[must_use]
+    pub fn unused(mut self) -> Self {
+        self.unused = true;
+        self
     }
 }
 

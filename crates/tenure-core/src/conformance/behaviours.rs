@@ -132,6 +132,7 @@ behaviours! {
     upgrade::a_change_of_mode_that_cannot_be_is_refused, "20", upgradable;
 
     many::lock_all_is_all_or_none, "1", nothing;
+    many::names_that_are_given_back_are_not_reserved, "15", min_hold;
     many::lock_all_in_any_order_does_not_deadlock, "1", nothing;
     many::lock_all_is_lost_when_one_is, "5", nothing;
     many::lock_all_notices_a_loss_while_it_waits, "3", nothing;
@@ -152,6 +153,7 @@ behaviours! {
     faults::a_killed_holder_in_each_mode_frees_its_place, "16", processes;
     faults::tokens_grow_over_crashes, "7", processes;
     faults::lock_delay_reserves_after_a_crash, "16a", processes & lock_delay;
+    faults::min_hold_outlives_its_holder, "16a", processes & min_hold;
     faults::a_killed_waiter_does_not_block_the_queue, "11", processes;
     faults::a_killed_waiter_in_each_mode_is_skipped, "11", processes;
     faults::a_stopped_waiter_does_not_keep_the_lock_from_others, "11", processes;

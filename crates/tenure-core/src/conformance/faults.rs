@@ -162,6 +162,26 @@ pub(super) async fn lock_delay_reserves_after_a_crash(case: Arc<Case>) -> Verdic
     Ok(guard.release().await?)
 }
 
+/// Rule 16a: `min_hold` counts from the grant, whatever becomes of the holder.
+pub(super) async fn min_hold_outlives_its_holder(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("crash-every"));
+    let every = case.ttl() * 2;
+    let millis = format!("{}ms", every.as_millis());
+    let start = case.now();
+    let mut helper = LockHolder::start(&case, &name, &["--min-hold", &millis])?;
+    case.soon("the helper holds", helper.held()).await??;
+    helper.kill()?;
+    let lock = client.lock(&name).ttl(case.ttl());
+    let limit = case.ttl() + every + GRACE;
+    let guard = case.acquire_within(limit, &lock).await??;
+    let passed = case.now().since(start);
+    check!(
+        passed >= every,
+        "taken {passed:?} after the grant, `min_hold` was {every:?}"
+    );
+    Ok(guard.release().await?)
+}
+
 /// Rule 11: a killed waiter delays the waiters behind it by a bounded time at most.
 pub(super) async fn a_killed_waiter_does_not_block_the_queue(case: Arc<Case>) -> Verdict {
     let (client, other, name) = case.two_clients("dead").await?;

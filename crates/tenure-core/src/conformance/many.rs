@@ -44,6 +44,25 @@ pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
     Ok(all.acquire().await?.release().await?)
 }
 
+/// Rule 15: a name that the caller never got does not stay taken for `min_hold`.
+pub(super) async fn names_that_are_given_back_are_not_reserved(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let (a, b) = (case.name("a"), case.name("b"));
+    let busy = case.take(&second, &b).await?;
+    let all = first.lock_all([&a, &b]).ttl(case.long());
+    let all = all.min_hold(case.long());
+    check!(all.try_acquire().await?.is_none(), "two hold b");
+    case.acquire_and_release(&second, &a).await?;
+    let wait = case.ttl() / 4;
+    let all = all.wait(wait);
+    let answer = case
+        .in_time(wait, "the end of the wait", all.acquire())
+        .await?;
+    expect_error(answer, ErrorKind::WaitElapsed)?;
+    case.acquire_and_release(&second, &a).await?;
+    Ok(busy.release().await?)
+}
+
 /// Rule 1: clients that name the same locks in different orders do not wait for each other in a circle.
 pub(super) async fn lock_all_in_any_order_does_not_deadlock(case: Arc<Case>) -> Verdict {
     let names = ["x", "y", "z"].map(|tail| case.name(tail));

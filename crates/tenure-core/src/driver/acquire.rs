@@ -232,7 +232,7 @@ impl Driver {
             && let State::Lost(_) = lease.state(self.clock.now())
         {
             self.tasks
-                .clean_up(self.clone().release_until_definite(hold));
+                .clean_up(self.clone().release_until_definite(hold.unused()));
             return Err(lease_over());
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
@@ -340,7 +340,7 @@ impl<'a> Attempt<'a> {
             Ok(Answer::Busy) => Ok(None),
             Err(err) => {
                 if err.kind() == ErrorKind::Indeterminate {
-                    let hold = Hold::new(&self.request, 0);
+                    let hold = Hold::new(&self.request, 0).unused();
                     self.driver
                         .tasks
                         .clean_up(self.driver.clone().release_until_definite(hold));
@@ -367,7 +367,7 @@ impl Drop for Attempt<'_> {
             // The turn passes on before the clean-up: the next task can wait in the queue of the store already, behind us.
             drop(turn);
             driver
-                .release_until_definite(Hold::new(&request, token))
+                .release_until_definite(Hold::new(&request, token).unused())
                 .await;
         };
         // Stores on this machine answer at the first poll, inside or outside of a runtime.

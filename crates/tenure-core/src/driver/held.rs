@@ -36,18 +36,28 @@ pub(crate) struct Held {
     expires_in_store: bool,
     /// Time alone can change the state: the hold has a deadline, or has to be checked.
     is_clocked: bool,
-    /// The release has begun: from now on the hold is neither renewed nor reported as lost.
-    pub(super) is_ending: AtomicBool,
+    pub(super) progress: Progress,
     pub(super) lease: Mutex<ScheduledLease>,
     pub(super) signals: Signals,
     /// One permit: one request at a time changes the mode. Made when it is first needed.
     mode_gate: OnceLock<Arc<Semaphore>>,
 }
 
+/// How far the hold has come between its grant and its end.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// A caller has the guard. Before that, a release is one of an unused hold.
+    is_used: AtomicBool,
+    /// The release has begun: from now on the hold is neither renewed nor reported as lost.
+    pub(super) is_ending: AtomicBool,
+}
+
 /// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
 pub(super) struct ScheduledLease {
     pub(super) lease: Lease,
     mode: Mode,
+    /// The store has not confirmed yet that the hold is shared.
+    is_unconfirmed: bool,
     due: Option<Time>,
     observation: Option<Observation>,
 }
@@ -74,6 +84,7 @@ impl Held {
         let lease = ScheduledLease {
             lease,
             mode: hold.mode,
+            is_unconfirmed: false,
             due: None,
             observation: Some(observation),
         };
@@ -84,7 +95,7 @@ impl Held {
             holder,
             expires_in_store,
             is_clocked,
-            is_ending: AtomicBool::new(false),
+            progress: Progress::default(),
             lease: Mutex::new(lease),
             signals: Signals::default(),
             mode_gate: OnceLock::new(),
@@ -108,7 +119,21 @@ impl Held {
     }
 
     pub(super) fn set_mode(&self, mode: Mode) {
-        lock(&self.lease).mode = mode;
+        let mut scheduled = lock(&self.lease);
+        scheduled.mode = mode;
+        scheduled.is_unconfirmed = false;
+    }
+
+    /// This client claims no more than a shared hold from now on, whatever the store has done by then.
+    pub(super) fn claim_shared(&self) {
+        let mut scheduled = lock(&self.lease);
+        scheduled.mode = Mode::Shared;
+        scheduled.is_unconfirmed = true;
+    }
+
+    /// Whether the store has not confirmed a downgrade.
+    pub(super) fn is_unconfirmed(&self) -> bool {
+        lock(&self.lease).is_unconfirmed
     }
 
     /// The right to change the mode, which one request at a time has. Cancel safe.
@@ -211,24 +236,36 @@ impl Held {
     }
 
     pub(super) fn is_ending(&self) -> bool {
-        self.is_ending.load(Ordering::SeqCst)
+        self.progress.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// A caller has the guard from now on.
+    pub(crate) fn set_used(&self) {
+        self.progress.is_used.store(true, Ordering::Relaxed);
     }
 
     /// The hold as the backend knows it.
     pub(super) fn as_hold(&self, unclean: bool) -> Hold {
         Hold {
             unclean,
+            unused: !self.progress.is_used.load(Ordering::Relaxed),
             mode: self.mode(),
             token: self.token(),
             ..self.hold.clone()
         }
     }
 
-    /// Adds a new hold to the list of the renewal task, where reports of the backend find it too.
+    /// Adds a new hold to the list of the renewal task, where reports of the backend find it too. A report that came
+    /// before counts now.
     pub(super) fn begin(self: &Arc<Self>) {
-        let mut scheduled = lock(&self.lease);
-        scheduled.due = self.next_due(&scheduled.lease).filter(|_| self.is_clocked);
-        self.driver.renewals.begin(self, scheduled.due);
+        let lost = {
+            let mut scheduled = lock(&self.lease);
+            scheduled.due = self.next_due(&scheduled.lease).filter(|_| self.is_clocked);
+            self.driver.renewals.begin(self, scheduled.due)
+        };
+        if let Some(reason) = lost {
+            self.clone().refused(reason);
+        }
     }
 
     /// Moves the hold in the list of the renewal task to the next instant at which something is due.

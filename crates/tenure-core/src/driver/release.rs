@@ -88,7 +88,7 @@ impl Held {
     fn begin_release(self: &Arc<Self>) -> Option<State> {
         let state = {
             let scheduled = lock(&self.lease);
-            if self.is_ending.swap(true, Ordering::SeqCst) {
+            if self.progress.is_ending.swap(true, Ordering::SeqCst) {
                 return None;
             }
             scheduled.lease.state(self.now())

@@ -1,6 +1,6 @@
 //! Keeps the holds of one client alive: one task, and one request for all holds that are due.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::ready;
 use std::sync::{Arc, Mutex, Weak};
 
@@ -40,11 +40,24 @@ pub(super) struct Renewals {
     maintenance: Arc<Maintenance>,
 }
 
+/// Losses that are kept for owners that have no hold here yet. As many grants of one client may be on their way at a
+/// time; a hold that misses its loss is told at its next renewal.
+const EARLY: usize = 256;
+
 #[derive(Default)]
 struct List {
     by_owner: HashMap<OwnerId, Weak<dyn Renewable>, RandomAlready>,
     /// The holds for which something is due, by the time when it is due.
     due: BTreeMap<(Time, OwnerId), Weak<dyn Renewable>>,
+    /// Losses of owners that have no hold here: the backend may end a hold before its grant has reached the caller.
+    early: VecDeque<(OwnerId, LostReason)>,
+}
+
+impl List {
+    fn take_early_loss(&mut self, owner: OwnerId) -> Option<LostReason> {
+        let at = self.early.iter().position(|(early, _)| *early == owner)?;
+        self.early.remove(at).map(|(_, reason)| reason)
+    }
 }
 
 impl Renewals {
@@ -58,16 +71,17 @@ impl Renewals {
         }
     }
 
-    /// Adds a new hold, and starts the task if something is due for the hold.
+    /// Adds a new hold, and starts the task if something is due for the hold. Returns why the hold has ended already.
     pub(super) fn begin<H: Renewable + 'static>(
         self: &Arc<Self>,
         held: &Arc<H>,
         due: Option<Time>,
-    ) {
+    ) -> Option<LostReason> {
         let owner = held.owner();
         let held: Weak<H> = Arc::downgrade(held);
         let mut list = lock(&self.list);
         list.by_owner.insert(owner, held.clone());
+        let lost = list.take_early_loss(owner);
         if let Some(due) = due {
             list.due.insert((due, owner), held);
             drop(list);
@@ -76,6 +90,7 @@ impl Renewals {
                 .start(&self.spawner, &self.clock, self, round);
             self.maintenance.due_at(due);
         }
+        lost
     }
 
     /// The counterpart of [`Renewals::begin`].
@@ -145,10 +160,17 @@ impl Renewals {
 /// The reports of the backend.
 impl LossListener for Renewals {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
-        let held = lock(&self.list)
-            .by_owner
-            .get(&owner)
-            .and_then(Weak::upgrade);
+        let held = {
+            let mut list = lock(&self.list);
+            let held = list.by_owner.get(&owner).and_then(Weak::upgrade);
+            if held.is_none() {
+                if list.early.len() == EARLY {
+                    list.early.pop_front();
+                }
+                list.early.push_back((owner, reason));
+            }
+            held
+        };
         if let Some(held) = held {
             held.refused(reason);
         }
@@ -299,5 +321,21 @@ mod tests {
         case.renewals.all_lost(LostReason::SessionGone);
         assert!(first.log().is_empty());
         assert_eq!(second.log(), ["SessionGone"]);
+    }
+
+    /// The backend may end a hold before the caller has read the grant.
+    #[tokio::test]
+    async fn a_report_that_comes_before_its_hold_is_kept() {
+        let case = Case::new();
+        let (first, second) = (Held::new(), Held::new());
+        case.renewals.lost(first.owner(), LostReason::TakenOver);
+        for _ in 1..EARLY {
+            case.renewals.lost(OwnerId::random(), LostReason::TakenOver);
+        }
+        let begun = case.renewals.begin(&first, None);
+        assert_eq!(begun, Some(LostReason::TakenOver));
+        assert_eq!(case.renewals.begin(&second, None), None);
+        case.renewals.end(first.owner(), None);
+        assert_eq!(case.renewals.begin(&first, None), None);
     }
 }

@@ -189,7 +189,7 @@ impl Drop for Attempt<'_> {
 fn release_all(driver: &Arc<Driver>, requests: &[Arc<Request>], grants: &[Grant]) {
     for (at, request) in requests.iter().enumerate() {
         let token = grants.get(at).map_or(0, |grant| grant.token);
-        let hold = Hold::new(request, token);
+        let hold = Hold::new(request, token).unused();
         let release = driver.clone().release_until_definite(hold);
         driver.tasks.clean_up(release);
     }

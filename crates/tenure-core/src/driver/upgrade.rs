@@ -56,7 +56,13 @@ impl Held {
                 () = self.driver.closed.raised() => return Err(closed()),
             },
         };
-        let is_upgraded = upgrading.settle(answer)?;
+        let is_upgraded = match upgrading.settle(answer) {
+            Err(err) if err.kind() == ErrorKind::Lost => {
+                self.clone().found_gone();
+                return Err(err);
+            }
+            settled => settled?,
+        };
         if wait && !is_upgraded {
             // A request that waits and was not stopped is refused only when the store has no such hold.
             self.clone().found_gone();
@@ -66,17 +72,25 @@ impl Held {
     }
 
     /// Makes an exclusive or upgradable hold shared. Waits for nothing but the answer of the store; a future that is
-    /// dropped does not stop the change.
-    pub(crate) async fn downgrade(self: &Arc<Self>) -> Result<(), Error> {
-        let downgraded = self.downgrade_inner().await;
+    /// dropped does not stop the change. `if_alone` calls its argument unless another guard may rely on the mode, and says
+    /// whether it did; no guard comes into being meanwhile.
+    pub(crate) async fn downgrade(
+        self: &Arc<Self>,
+        if_alone: impl FnOnce(&dyn Fn()) -> bool,
+    ) -> Result<(), Error> {
+        let downgraded = self.downgrade_inner(if_alone).await;
         downgraded.map_err(|err| self.explain(err, Step::Downgrade))
     }
 
-    async fn downgrade_inner(self: &Arc<Self>) -> Result<(), Error> {
+    async fn downgrade_inner(
+        self: &Arc<Self>,
+        if_alone: impl FnOnce(&dyn Fn()) -> bool,
+    ) -> Result<(), Error> {
         let permit = self.right_to_change_mode().await?;
-        match self.mode() {
-            Mode::Shared => return Ok(()),
-            Mode::Exclusive | Mode::Upgradable => {}
+        let before = self.mode();
+        match before {
+            Mode::Shared if !self.is_unconfirmed() => return Ok(()),
+            Mode::Shared | Mode::Exclusive | Mode::Upgradable => {}
             mode => {
                 return Err(Error::new(
                     ErrorKind::Invalid,
@@ -85,14 +99,24 @@ impl Held {
             }
         }
         let hold = self.as_hold(false);
-        // From now on this client claims less, whatever the store has done by then.
-        self.set_mode(Mode::Shared);
+        if !if_alone(&|| self.claim_shared()) {
+            let message = "this owner has entered the lock more than once, and another guard may rely on its mode";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let mut downgrading = Downgrading::new(self, permit, hold);
         match downgrading.under_way.answer().await {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                self.set_mode(Mode::Shared);
+                Ok(())
+            }
             Ok(false) => {
                 self.clone().found_gone();
                 Err(self.lost_error())
+            }
+            // The store has done nothing, and never will.
+            Err(err) if matches!(err.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
+                self.set_mode(before);
+                Err(err)
             }
             Err(err) => {
                 downgrading.repeat();
@@ -293,6 +317,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::error::ErrorKind;
+    use crate::options::Renew;
     use crate::rt::poll_now;
     use crate::{Client, Mode, memory};
 
@@ -307,6 +332,29 @@ mod tests {
         let upgraded = guard.upgrade().await;
         assert_eq!(upgraded.map_err(|err| err.kind()), Err(ErrorKind::Lost));
         assert!(!guard.is_held() && guard.mode() == Mode::Upgradable);
+    }
+
+    /// The table knows nothing of the client: a lease that it extends when the last reader leaves is the lease that counts.
+    #[tokio::test]
+    async fn an_upgrade_that_waited_claims_no_more_than_the_store_has() {
+        const TTL: Duration = Duration::from_secs(30);
+        let store = memory::Backend::with_virtual_clock();
+        let [one, two] = [(); 2].map(|()| Client::from_backend(store.clone()).unwrap());
+        let lock = one.lock("n").ttl(TTL).renew(Renew::Never);
+        let guard = lock.upgradable().acquire().await.unwrap();
+        let reader = two.lock("n").shared().acquire().await.unwrap();
+        let waiting = poll_now(Box::pin(guard.upgrade()));
+        let waiting = waiting.expect_err("a reader is there");
+        store.advance(TTL / 3);
+        reader.release().await.unwrap();
+        waiting.await.unwrap();
+        let claimed = guard.remaining();
+        let status = two.inspect("n").await.unwrap();
+        let left = status.holds[0].ttl_left.unwrap();
+        assert!(
+            claimed <= left,
+            "claimed {claimed:?}, the store has {left:?}"
+        );
     }
 
     /// The first upgrade is answered by a silent store only after the hold has ended, and keeps the right to change the

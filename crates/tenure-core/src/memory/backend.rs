@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::acquire::{self, Acquired};
 use super::disturbance::reply_lost;
 use super::request::perform;
-use super::store::{Backend, State, Store};
+use super::store::{Backend, Store};
+use super::wait::Wanted;
 use super::{inspect, release, upgrade, wait};
 use crate::backend::{
     self, AllAnswer, Answer, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal,
@@ -42,7 +43,7 @@ impl backend::Backend for Backend {
             request,
             Step::Acquire,
             acquire::acquire,
-            wait::leave_queue,
+            Wanted::Lock,
         )
     }
 
@@ -66,7 +67,7 @@ impl backend::Backend for Backend {
             request,
             Step::Upgrade,
             upgrade::upgrade,
-            wait::stay_upgradable,
+            Wanted::Upgrade,
         )
     }
 
@@ -134,13 +135,13 @@ impl backend::Backend for Backend {
     }
 }
 
-/// Sends a request that may have to wait for its turn. `leave` undoes what a stopped request has left in the table.
+/// Sends a request that may have to wait for its turn.
 fn grant_or_wait(
     store: &Arc<Store>,
     request: Arc<Request>,
     step: Step,
     ask: fn(&Arc<Store>, &Request, Time) -> Acquired,
-    leave: fn(&mut State, &Request, Time),
+    wanted: Wanted,
 ) -> BoxFuture<Result<Answer, Error>> {
     let apply = {
         let request = request.clone();
@@ -155,7 +156,7 @@ fn grant_or_wait(
     let asking = match poll_now(asking) {
         Ok(Ok(Acquired::Answered(answer))) => return Box::pin(ready(answer)),
         Ok(Ok(Acquired::Queued(queued))) => {
-            return Box::pin(wait::wait(store, request, queued, leave));
+            return Box::pin(wait::wait(store, request, queued, wanted));
         }
         Ok(Err(err)) => return Box::pin(ready(Err(err))),
         Err(pending) => pending,
@@ -163,7 +164,7 @@ fn grant_or_wait(
     Box::pin(async move {
         match asking.await? {
             Acquired::Answered(answer) => answer,
-            Acquired::Queued(queued) => wait::wait(store, request, queued, leave).await,
+            Acquired::Queued(queued) => wait::wait(store, request, queued, wanted).await,
         }
     })
 }

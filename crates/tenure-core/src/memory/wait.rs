@@ -16,13 +16,22 @@ use crate::time::Time;
 /// A place in the queue: receives the token and the time of the grant.
 pub(super) struct Queued(pub(super) oneshot::Receiver<(u64, Time)>);
 
-/// Waits until the table grants the name, or the request is stopped. Then `leave` undoes what the request has left in
-/// the table.
+/// What a request waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    /// The lock.
+    Lock,
+    /// Its hold to become exclusive.
+    Upgrade,
+}
+
+/// Waits until the table grants what is wanted, or the request is stopped. Then nothing of the request is left in the
+/// table.
 pub(super) async fn wait(
     store: Arc<Store>,
     request: Arc<Request>,
     queued: Queued,
-    leave: fn(&mut State, &Request, Time),
+    wanted: Wanted,
 ) -> Result<Answer, Error> {
     let Queued(mut receiver) = queued;
     loop {
@@ -35,10 +44,7 @@ pub(super) async fn wait(
                 let (token, at) = granted.map_err(|_| {
                     Error::new(ErrorKind::Unreachable, "the place in the queue is gone")
                 })?;
-                // A place in this queue needs no sign of life: the lease begins with the hand-over.
-                // A hold that becomes exclusive has a lease, and is renewed all the time.
-                let grant = store.grant(token, at, Duration::ZERO, request.ttl);
-                return Ok(Answer::Granted(grant));
+                return Ok(wanted.granted(&store, &request, token, at));
             }
             () = request.stop.raised() => break,
             // Perhaps no other task is there to notice that a lease or a reservation is over.
@@ -48,20 +54,42 @@ pub(super) async fn wait(
     }
     store.with_state(|state, now| {
         state.waiting.remove(&request.owner);
-        leave(state, &request, now);
+        wanted.give_up(state, &request, now);
     });
     Ok(Answer::Busy)
 }
 
-/// Leaves the queue.
-pub(super) fn leave_queue(state: &mut State, request: &Request, now: Time) {
-    let (name, owner) = (&request.name, request.owner);
-    state.table.release(name, owner, false, now);
-    state.holders.remove(&owner);
-}
+impl Wanted {
+    /// The answer to a request that the table granted at `at`.
+    fn granted(self, store: &Store, request: &Request, token: u64, at: Time) -> Answer {
+        let ttl = request.ttl;
+        let began = match self {
+            // A place in this queue has no end: the lease begins with the hand-over.
+            Self::Lock => Some(at),
+            // The hold has the lease of its last renewal.
+            Self::Upgrade => store.with_state(|state, now| {
+                let (lease, table) = (store.lease(ttl), &mut state.table);
+                let is_held = table.renew(&request.name, request.owner, lease, now);
+                is_held.then_some(now)
+            }),
+        };
+        match began {
+            Some(began) => Answer::Granted(store.grant(token, began, Duration::ZERO, ttl)),
+            None => Answer::Busy,
+        }
+    }
 
-/// Gives up an upgrade: the hold is upgradable again.
-pub(super) fn stay_upgradable(state: &mut State, request: &Request, now: Time) {
-    let (name, owner) = (&request.name, request.owner);
-    state.table.downgrade(name, owner, Mode::Upgradable, now);
+    fn give_up(self, state: &mut State, request: &Request, now: Time) {
+        let (name, owner) = (&request.name, request.owner);
+        match self {
+            // A grant that the request has not read was never used.
+            Self::Lock => {
+                state.table.give_back(name, owner, now);
+                state.holders.remove(&owner);
+            }
+            Self::Upgrade => {
+                state.table.downgrade(name, owner, Mode::Upgradable, now);
+            }
+        }
+    }
 }

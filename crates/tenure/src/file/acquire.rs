@@ -90,8 +90,8 @@ fn refuse_unsupported(request: &Request) -> Result<(), Error> {
     if reserves && request.mode != Mode::Exclusive {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "`min_hold` and `lock_delay` of a file lock need exclusive mode; leave them out, \
-             hold the name exclusively, or use `memory:`, which has them for all modes",
+            "`file:` keeps `min_hold` and `lock_delay` for exclusive holds only; leave these options out, \
+             hold the name exclusively, or use `redis:`, `etcd:`, `sqlite:` or mode=table, which have both for every mode",
         ));
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::task::Waker;
 use tenure_core::error::Error;
 
 use super::grant::{Locks, TakeOutcome, WonLock};
+use super::hold::End;
 use super::kernel_lock::{KernelLock, Kind};
 use super::side::Sides;
 use super::waiter_threads::WaiterThread;
@@ -59,7 +60,7 @@ pub(super) fn deliver(
                 return Ok(match thread.deliver(number, Ok(held)) {
                     None => Delivery::Done,
                     Some(unwanted) => {
-                        unwanted.release(false);
+                        unwanted.release(End::Unused);
                         Delivery::LockAgain
                     }
                 });

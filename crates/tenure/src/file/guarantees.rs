@@ -53,7 +53,7 @@ pub fn guarantees() -> Guarantees {
     guarantees.min_hold = true;
     guarantees.lock_delay = true;
     guarantees.liveness = "the process: when it ends, the kernel frees its locks";
-    guarantees.clock = "none: there is no lease";
+    guarantees.clock = "none: there is no lease; the machine's wall clock ends `min_hold` and `lock_delay`, which only exclusive holds can have";
     guarantees.waiting = "a waiter blocks in the kernel, with one thread per contended name; the first waiter for a permit watches a pipe of each of up to 256 permits \
          (with more of them, and on macOS, the first waiter polls every 1 to 20 ms)";
     guarantees.token = "max(last + 1, wall clock in µs), kept in the lock file; a limit is synced to disk ahead of use, so tokens also grow \

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use tenure_core::backend::Release;
+use tenure_core::backend::{Hold, Release};
 use tenure_core::options::Mode;
 use tenure_core::rt;
 
@@ -28,6 +28,27 @@ pub(super) struct Held {
     pub(super) side: Option<SideFile>,
     // Last: a side file is free before its name is.
     pub(super) lock: KernelLock,
+}
+
+/// How a hold ends, which decides what stays reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// By its release: `min_hold` applies.
+    Clean,
+    /// It had ended before its release: `lock_delay` applies as well.
+    Unclean,
+    /// No caller has ever had the hold: nothing stays reserved.
+    Unused,
+}
+
+impl End {
+    pub(super) fn of(hold: &Hold) -> Self {
+        match hold {
+            Hold { unused: true, .. } => Self::Unused,
+            Hold { unclean: true, .. } => Self::Unclean,
+            Hold { .. } => Self::Clean,
+        }
+    }
 }
 
 impl Held {
@@ -62,19 +83,19 @@ impl Held {
         Ok(same(&self.lock_path, self.id)? && side?)
     }
 
-    /// Releases the name. `unclean`: the hold had ended before, so that the lock delay applies.
-    pub(super) fn release(self, unclean: bool) -> Release {
-        self.release_and_keep_file(unclean).0
+    /// Releases the name.
+    pub(super) fn release(self, end: End) -> Release {
+        self.release_and_keep_file(end).0
     }
 
     /// Releases the name, and returns the open file of an exclusive hold for the next acquisition.
-    pub(super) fn release_and_keep_file(mut self, unclean: bool) -> (Release, Option<IdleFile>) {
+    pub(super) fn release_and_keep_file(mut self, end: End) -> (Release, Option<IdleFile>) {
         if let Some(upgrade) = &self.upgrade {
             upgrade.end();
         }
         // An error (no rights on a parent directory any more, for example) does not mean that the name was taken.
         let is_ours = self.is_current().unwrap_or(true);
-        if is_ours && let Err(err) = self.write_release(unclean) {
+        if is_ours && let Err(err) = self.write_release(end) {
             // The kernel lock decides: the next holder finds the record of a dead holder.
             tracing::warn!(file = %self.lock_path.file, error = %err, "could not record the release in the lock file");
         }
@@ -93,11 +114,14 @@ impl Held {
         (Release::Released, idle)
     }
 
-    fn write_release(&mut self, unclean: bool) -> io::Result<()> {
+    fn write_release(&mut self, end: End) -> io::Result<()> {
         if self.mode == Mode::Exclusive {
-            let (mut until, mut span) = self.writer.reservation();
+            let (mut until, mut span) = match end {
+                End::Unused => (0, 0),
+                End::Clean | End::Unclean => self.writer.reservation(),
+            };
             let delay = self.writer.delay();
-            if unclean && delay > 0 {
+            if end == End::Unclean && delay > 0 {
                 let end = rt::wall_micros().saturating_add(delay);
                 if end > until {
                     (until, span) = (end, delay);

@@ -2,13 +2,14 @@
 
 use tenure_core::backend::{Hold, Release};
 
+use super::hold::End;
 use super::store::Shared;
 
 pub(super) fn release(shared: &Shared, hold: &Hold) -> Release {
     let Some(held) = shared.holds.remove(hold.owner) else {
         return Release::NotHeld;
     };
-    let (release, idle_file) = held.release_and_keep_file(hold.unclean);
+    let (release, idle_file) = held.release_and_keep_file(End::of(hold));
     if let Some(idle_file) = idle_file
         && !shared.is_closed()
     {
@@ -21,7 +22,7 @@ pub(super) fn release(shared: &Shared, hold: &Hold) -> Release {
 pub(super) fn close(shared: &Shared) {
     shared.set_closed();
     for (_, held) in shared.holds.take_all() {
-        held.release(false);
+        held.release(End::Clean);
     }
     shared.idle_files.clear();
     shared.threads.close();

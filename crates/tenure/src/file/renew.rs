@@ -6,6 +6,7 @@ use tenure_core::lost::LostReason;
 use tenure_core::rt::Clock;
 
 use super::guarantees::SCHEME;
+use super::hold::End;
 use super::store::Shared;
 
 pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
@@ -16,7 +17,7 @@ pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
         Some(Ok(false)) => {
             // The kernel locks that are left keep others out for no reason: a shared holder was broken, for example.
             if let Some(held) = shared.holds.remove(hold.owner) {
-                held.release(false);
+                held.release(End::Clean);
             }
             Renewal::Lost(LostReason::TakenOver)
         }

@@ -14,7 +14,7 @@ use tenure_core::support::HoldRegistry;
 use super::directory::{Directory, LockPath};
 use super::errors::closed;
 use super::guarantees::guarantees;
-use super::hold::Held;
+use super::hold::{End, Held};
 use super::idle_files::IdleFiles;
 use super::waiter_threads::WaiterThreads;
 
@@ -124,7 +124,7 @@ impl Shared {
         // Checked after the hold can be found: `close` releases what it finds, this function what it does not.
         if self.is_closed() {
             if let Some(held) = self.holds.remove(request.owner) {
-                held.release(false);
+                held.release(End::Unused);
             }
             return Err(closed());
         }

@@ -139,7 +139,7 @@ impl Held {
         if self.writer.reservation().1 > 0 || self.writer.delay() > 0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "a hold of `file:` with `min_hold` or `lock_delay` stays exclusive; leave them out, or use `memory:`",
+                "a hold of `file:` with `min_hold` or `lock_delay` stays exclusive; leave these options out, or use `redis:`, `etcd:`, `sqlite:` or mode=table",
             ));
         }
         let (directory, lock_path) = (self.directory.clone(), self.lock_path.clone());

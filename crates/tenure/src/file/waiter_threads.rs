@@ -18,7 +18,7 @@ use tenure_core::rt::{Clock, lock};
 
 use super::directory::{FileId, LockPath};
 use super::errors::closed;
-use super::hold::Held;
+use super::hold::{End, Held};
 
 /// How long a thread without work is kept: longer than the gap between two waits for a busy name, and so short that a
 /// quiet program has no idle threads.
@@ -97,7 +97,7 @@ impl Drop for Waiter {
         };
         self.thread.wake_up.notify_one();
         if let Some(Ok(held)) = slot.and_then(|slot| slot.outcome) {
-            held.release(false);
+            held.release(End::Unused);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure::backend::{Answer, Backend as _, Release, Renewal};
 use tenure::file;
-use tenure::{ErrorKind, Mode};
+use tenure::{Client, ErrorKind, Mode};
 
 use crate::support::{
     LockProcess, Scratch, Taken, acquire, block_on, blocked_on, hold, inspect, mode_of, name, now,
@@ -251,6 +251,21 @@ fn a_hold_with_a_reservation_stays_exclusive() {
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert_eq!(modes(&backend), [Mode::Exclusive]);
     release(&backend, held);
+}
+
+/// The guard says what the store says: the refusal is final, and is not repeated in the background.
+#[tokio::test]
+async fn a_refused_downgrade_changes_no_guard() {
+    let scratch = Scratch::new();
+    let client = Client::from_backend(scratch.open()).unwrap();
+    let lock = client.lock("a").min_hold(std::time::Duration::from_secs(1));
+    let guard = lock.acquire().await.unwrap();
+    for _ in 0..2 {
+        let refused = guard.downgrade().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
+        assert!(guard.mode() == Mode::Exclusive && guard.is_held());
+    }
+    guard.release().await.unwrap();
 }
 
 #[test]
