@@ -152,6 +152,11 @@ impl Acquisitions {
         self.reserving > 0
     }
 
+    /// Whether the session may have the key for more than one acquisition.
+    pub(super) fn has_several(&self, key: &Key) -> bool {
+        self.by_key.get(key).is_some_and(|counts| counts.all > 1)
+    }
+
     /// Whether an acquisition of the key is ending.
     pub(super) fn is_ending(&self, key: &Key) -> bool {
         self.by_key.get(key).is_some_and(|counts| counts.ending > 0)
@@ -281,6 +286,7 @@ mod tests {
                     };
                     prop_assert_eq!(acquisitions.key_state(&key), has);
                     prop_assert_eq!(acquisitions.is_ending(&key), of_it.iter().any(|it| it.state.is_ending()));
+                    prop_assert_eq!(acquisitions.has_several(&key), of_it.len() > 1);
                 }
             }
             for owner in model.keys() {

@@ -98,15 +98,9 @@ pub(super) async fn unlock(
 async fn run(
     session: Arc<Session>,
     mut guard: OwnedMutexGuard<Option<Connection>>,
-    mut batch: Vec<PendingOperation>,
+    batch: Vec<PendingOperation>,
 ) {
-    batch.retain_mut(|pending| {
-        let admission = admit(&mut lock(&session.acquisitions), pending);
-        if admission == Admission::AlreadyReleased {
-            pending.finish(already_released(&session));
-        }
-        admission == Admission::Send
-    });
+    let mut batch = admit_all(&session, batch);
     if batch.is_empty() {
         return;
     }
@@ -134,10 +128,12 @@ async fn run(
             if undo(&session, &mut connection, &operations, &mut batch).await {
                 *guard = Some(connection);
                 session.lease.renew(sent);
+                refuse(&session, batch, error);
             } else {
+                drop(connection);
                 session.end();
+                fail(batch, Some(error), OperationError::SessionEnded);
             }
-            refuse(&session, batch, error);
         }
     }
     if session.is_ended() {
@@ -146,6 +142,28 @@ async fn run(
     drop(guard);
     session.changed.notify_waiters();
     release_abandoned(&session);
+}
+
+/// The operations of a batch that are sent. The others get their reply, or go back to the head of the queue.
+fn admit_all(session: &Session, batch: Vec<PendingOperation>) -> Vec<PendingOperation> {
+    let mut admitted = Vec::with_capacity(batch.len());
+    let mut repeated = Vec::new();
+    for mut pending in batch {
+        let admission = admit(&mut lock(&session.acquisitions), &pending, &admitted);
+        match admission {
+            Admission::Send => admitted.push(pending),
+            Admission::Abandoned => {}
+            Admission::AlreadyReleased => pending.finish(already_released(session)),
+            Admission::Repeated => repeated.push(pending),
+        }
+    }
+    if !repeated.is_empty() {
+        let mut queue = lock(&session.operations.queue);
+        for pending in repeated.into_iter().rev() {
+            queue.push_front(pending);
+        }
+    }
+    admitted
 }
 
 /// The reply to a request to unlock what an acquisition had that has ended.
@@ -177,12 +195,22 @@ async fn run_statement(
 
 /// Takes back what the operations of a refused statement may have done. `false`: it is unknown whether they are taken
 /// back.
+///
+/// If the session has a key of the statement for another acquisition too, the server's count of that key is unknown: an
+/// unlock could release what the other acquisition has.
 async fn undo(
     session: &Session,
     connection: &mut Connection,
     operations: &[Operation],
     batch: &mut [PendingOperation],
 ) -> bool {
+    {
+        let acquisitions = lock(&session.acquisitions);
+        let mut keys = operations.iter().filter_map(Operation::key);
+        if keys.any(|key| acquisitions.has_several(key)) {
+            return false;
+        }
+    }
     let undo: Vec<_> = operations.iter().filter_map(Operation::undo).collect();
     undo.is_empty()
         || run_statement(session, connection, &undo, batch)

@@ -48,6 +48,8 @@ mod session;
 mod settings;
 mod statements;
 mod store;
+#[cfg(all(test, feature = "mysql", feature = "postgres"))]
+mod tests;
 mod upgrade;
 mod wait;
 

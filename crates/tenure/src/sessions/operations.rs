@@ -38,6 +38,14 @@ impl Operation {
             Self::Unlock { .. } | Self::Ping => None,
         }
     }
+
+    /// The key that the session has more or less often afterwards.
+    pub(super) fn key(&self) -> Option<&Key> {
+        match self {
+            Self::TryLock { key, .. } | Self::Unlock { key, .. } => Some(key),
+            Self::Ping => None,
+        }
+    }
 }
 
 /// A lock that an acquisition wants.
@@ -97,7 +105,7 @@ pub(super) struct Reply {
 /// error.
 #[derive(Debug)]
 pub(super) enum OperationError {
-    /// The server refused the statement, and nothing was done.
+    /// The server refused the statement. What the statement may have locked before that is unlocked again.
     Refused(Option<RequestError>),
     /// There is no reply yet. One may come.
     TimedOut,
@@ -125,6 +133,10 @@ impl PendingOperation {
         }
     }
 
+    fn unlocks(&self, owner: OwnerId) -> bool {
+        matches!(self.operation, Operation::Unlock { .. }) && self.owner == Some(owner)
+    }
+
     /// Until when a caller waits; `None`: no caller does.
     pub(super) fn awaited_until(&self) -> Option<Time> {
         self.caller.as_ref().map(|_| self.limit)
@@ -139,13 +151,20 @@ pub(super) enum Admission {
     Abandoned,
     /// Nothing: it would release a lock whose acquisition has ended before.
     AlreadyReleased,
+    /// Nothing yet: the same statement releases the lock of that acquisition already, and its reply decides.
+    Repeated,
 }
 
 /// Decides whether an operation is sent, and removes an acquisition that was abandoned.
 ///
-/// When a release and the end of the lease meet, both ask to unlock the key. The server counts how often a session
-/// has a key, so a second unlock that comes late would release what a later acquisition of the session has taken.
-pub(super) fn admit(acquisitions: &mut Acquisitions, pending: &PendingOperation) -> Admission {
+/// When a release and the end of the lease meet, or a release is repeated, both ask to unlock the key. The server counts
+/// how often a session has a key, so a second unlock would release what another acquisition of the session has.
+/// `admitted` are the operations before this one in the same statement.
+pub(super) fn admit(
+    acquisitions: &mut Acquisitions,
+    pending: &PendingOperation,
+    admitted: &[PendingOperation],
+) -> Admission {
     let Some(owner) = pending.owner else {
         return Admission::Send;
     };
@@ -156,6 +175,9 @@ pub(super) fn admit(acquisitions: &mut Acquisitions, pending: &PendingOperation)
             Admission::Abandoned
         }
         (Operation::Unlock { .. }, None) => Admission::AlreadyReleased,
+        (Operation::Unlock { .. }, _) if admitted.iter().any(|it| it.unlocks(owner)) => {
+            Admission::Repeated
+        }
         _ => Admission::Send,
     }
 }
@@ -209,19 +231,39 @@ mod tests {
         let mut acquisitions = acquisitions(AcquisitionState::Releasing {
             retry_at: Time::MAX,
         });
-        assert_eq!(admit(&mut acquisitions, &unlock()), Admission::Send);
+        assert_eq!(admit(&mut acquisitions, &unlock(), &[]), Admission::Send);
         acquisitions.remove(&OWNER);
-        let admission = admit(&mut acquisitions, &unlock());
+        let admission = admit(&mut acquisitions, &unlock(), &[]);
         assert_eq!(admission, Admission::AlreadyReleased);
+    }
+
+    /// A release without a reply is repeated, and both requests leave the queue together.
+    #[test]
+    fn a_statement_unlocks_an_acquisition_once() {
+        let mut acquisitions = acquisitions(AcquisitionState::Releasing {
+            retry_at: Time::MAX,
+        });
+        let admission = admit(&mut acquisitions, &unlock(), &[try_lock(), unlock()]);
+        assert_eq!(admission, Admission::Repeated);
+        let mut of_another = unlock();
+        of_another.owner = Some(OwnerId::from_bytes([2; 16]));
+        let admission = admit(&mut acquisitions, &unlock(), &[try_lock(), of_another]);
+        assert_eq!(admission, Admission::Send);
     }
 
     #[test]
     fn an_abandoned_request_is_not_sent_and_leaves_nothing() {
         let mut wanted = acquisitions(AcquisitionState::Requested);
-        assert_eq!(admit(&mut wanted, &try_lock()), Admission::Send);
+        assert_eq!(admit(&mut wanted, &try_lock(), &[]), Admission::Send);
         let mut abandoned = acquisitions(AcquisitionState::Abandoned);
-        assert_eq!(admit(&mut abandoned, &try_lock()), Admission::Abandoned);
+        assert_eq!(
+            admit(&mut abandoned, &try_lock(), &[]),
+            Admission::Abandoned
+        );
         assert!(abandoned.is_empty());
-        assert_eq!(admit(&mut abandoned, &try_lock()), Admission::Abandoned);
+        assert_eq!(
+            admit(&mut abandoned, &try_lock(), &[]),
+            Admission::Abandoned
+        );
     }
 }

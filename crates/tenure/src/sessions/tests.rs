@@ -1,0 +1,114 @@
+//! The store on real servers, at moments that only the store itself can see.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::poll_immediate;
+
+use tenure_core::backend::{Answer, Hold, Release, Renewal, Request};
+use tenure_core::fence::OwnerId;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt::lock;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::{TEST_TIMEOUT, needs, until};
+
+use crate::database::Server;
+
+use super::operations::Operation;
+use super::store::Store;
+use super::{acquire, batch, release, renew};
+
+/// No lease ends during a test, and no request takes too long on a busy machine.
+const OPTIONS: &str = "tls=off&timeout=30s&restart_guard=off&validate=30s";
+const TTL: Duration = Duration::from_secs(90);
+
+async fn connect(url: &str) -> Arc<Store> {
+    let (server, _, url) = Server::parse(url).unwrap();
+    soon(Store::connect(server, url)).await.unwrap()
+}
+
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(TEST_TIMEOUT, future).await.unwrap()
+}
+
+fn request(mode: Mode) -> Request {
+    let name = LockName::new("name").unwrap();
+    let mut request = Request::new(name, OwnerId::random(), TTL);
+    request.mode = mode;
+    request
+}
+
+async fn take(store: &Arc<Store>, request: &Request) -> Hold {
+    match soon(acquire::acquire(store, request)).await {
+        Ok(Answer::Granted(grant)) => Hold::new(request, grant.token),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Three readers on two sessions: the first session carries the first reader and the third.
+async fn readers(store: &Arc<Store>) -> [Hold; 3] {
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        readers.push(take(store, &request(Mode::Shared)).await);
+    }
+    let [first, .., third] = [0, 1, 2].map(|at| store.holds.get(readers[at].owner).unwrap());
+    assert!(Arc::ptr_eq(&first, &third));
+    readers.try_into().unwrap()
+}
+
+/// The sessions that have an advisory lock.
+fn holders(server: &Postgres) -> String {
+    let sql = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted";
+    server.admin().value(sql)
+}
+
+/// A release without a reply is repeated. The server counts how often a session has a key, so two unlocks for one reader
+/// would take the lock of another reader of the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_release_leaves_the_lock_of_another_reader() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let proxy = Proxy::postgres(server.port());
+    let url = server.url_at(proxy.port());
+    let store = connect(&format!("{url}?{OPTIONS}&connections=2")).await;
+    let [first, ..] = readers(&store).await;
+    let session = store.holds.get(first.owner).unwrap();
+    proxy.hold(Direction::Down, true);
+    let busy = session.clone();
+    let ping = tokio::spawn(async move { batch::request(&busy, Operation::Ping, None).await });
+    until("the session is busy", || {
+        session.operations.try_lock().is_none()
+    });
+    let mut releases = [(); 2].map(|()| Box::pin(release::release(&store, &first)));
+    for release in &mut releases {
+        assert!(poll_immediate(release).await.is_none());
+    }
+    assert_eq!(lock(&session.operations.queue).len(), 2);
+    proxy.resume();
+    assert!(soon(ping).await.unwrap().is_ok());
+    let [one, two] = releases;
+    assert_eq!(soon(one).await.unwrap(), Release::Released);
+    assert_eq!(soon(two).await.unwrap(), Release::NotHeld);
+    assert_eq!(holders(&server), "2");
+}
+
+/// The server may have refused the statement before or after it counted the key once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_reader_takes_nothing_from_another_reader() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let proxy = Proxy::postgres(server.port());
+    let url = server.url_at(proxy.port());
+    let store = connect(&format!("{url}?{OPTIONS}&connections=2")).await;
+    let [first, _, third] = readers(&store).await;
+    proxy.plan("acquire", Fault::Answer("57014 canceling statement"));
+    let fourth = take(&store, &request(Mode::Shared)).await;
+    let lost = renew::renew(&store, &[first, third]).await;
+    assert!(
+        matches!(lost[..], [Renewal::Lost(_), Renewal::Lost(_)]),
+        "{lost:?}"
+    );
+    soon(release::release(&store, &fourth)).await.unwrap();
+}
