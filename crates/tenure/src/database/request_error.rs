@@ -11,7 +11,8 @@ use tenure_core::error::Error;
 pub(crate) enum RequestError {
     /// The error says cause and cure itself, and nothing was done: a setting is wrong, for example.
     Explained(Error),
-    /// The server refused the statement, which did nothing. The connection is as good as before.
+    /// The server refused the statement, and its transaction did nothing; locks of the session that it took or released
+    /// before the error stay so. The connection is as good as before.
     Refused(Box<dyn DatabaseError>),
     /// No answer came within this time: the request may have been done.
     TimedOut(Duration),

@@ -69,7 +69,8 @@ pub(super) async fn wait(
             Ok(poll_later(store, request, pacing).await)
         }
         Some(WaitOutcome::Refused(error)) => {
-            attempt::free_session(store, request, &session);
+            // The server may have granted the lock, or a part of it, before another part of the statement failed.
+            unlock_and_free_session(store, request, lock_request, &session).await;
             Err(errors::explain(error, &context.settings.server))
         }
         Some(WaitOutcome::SessionEnded(error)) => {
@@ -215,8 +216,8 @@ pub(super) async fn send_cancel(
     sent
 }
 
-/// The server cancelled the wait, and others may use its session. The server may have granted the lock just before,
-/// without telling us, and the session would keep the lock: so it is unlocked first.
+/// The server cancelled or refused the wait, and others may use its session. The server may have granted the lock just
+/// before, without telling us, and the session would keep the lock: so the lock is released first.
 async fn unlock_and_free_session(
     store: &Store,
     request: &Request,

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
+use tenure_testkit::needs;
+use tenure_testkit::postgres::Postgres;
 
 use crate::support::{
     Database, TTL, connect, name, on_both, soon, start_acquire, take, until, wait_as,
@@ -230,4 +232,39 @@ async fn other_programs_take_the_same_lock(database: &dyn Database) {
     soon(guard.release()).await.unwrap();
     assert_eq!(foreign(&lock_it), "1");
     assert_eq!(foreign(&unlock_it), "1");
+}
+
+/// The server grants what the first part of a statement asks for, and then another part fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_refused_after_its_grant_leaves_nothing() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let url = Database::url(&server);
+    let (holder, client) = (connect(&url).await, connect(&url).await);
+    let admin = server.database_admin();
+    let locks = || admin.value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'");
+    let break_function = |name: &str, arguments: &str, returns: &str| {
+        admin.rows(&format!(
+            "ALTER FUNCTION pg_catalog.{name}({arguments}) RENAME TO {name}_before; \
+             CREATE FUNCTION pg_catalog.{name}({arguments}) RETURNS {returns} LANGUAGE plpgsql \
+             AS $$BEGIN RAISE EXCEPTION 'broken for a test'; END$$"
+        ));
+    };
+
+    let (name, other) = (name("refused"), name("upgradable"));
+    let (guard, beside) = (take(&holder, &name).await, take(&holder, &other).await);
+    break_function("txid_current", "", "bigint");
+    let waiting = wait_as(&server, &client, &name, 1).await;
+    soon(guard.release()).await.unwrap();
+    let refused = soon(waiting).await.unwrap().unwrap_err();
+    assert!(refused.to_string().contains("broken"), "{refused}");
+    assert_eq!(locks(), "1", "the lock of the name is left");
+
+    // The second key of an upgradable hold is granted before the key of the name.
+    break_function("pg_advisory_lock_shared", "bigint", "void");
+    let refused = soon(client.lock(&other).ttl(TTL).upgradable().acquire()).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.to_string().contains("broken"), "{refused}");
+    assert_eq!(locks(), "1", "the second key is left");
+    soon(beside.release()).await.unwrap();
 }
