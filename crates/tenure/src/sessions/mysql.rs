@@ -15,12 +15,19 @@ use super::mode::KeyMode;
 use super::operations::Operation;
 use super::server_info::{ServerInfo, SessionId};
 
-/// The time of the server's start (s since 1970) and a counter, without the server's id: it grows from call to call
-/// and from start to start.
+/// The time of the server's start (s since 1970) and a counter of 24 bits that carries into that time, without the
+/// server's id: the number grows from call to call and from start to start.
 const TOKEN: &str = "UUID_SHORT() & 72057594037927935";
 
 /// The bits of such a token in `UUID_SHORT()`.
 const TOKEN_BITS: u64 = 72_057_594_037_927_935;
+
+/// When the server was started, in s since 1970: the same for every session and whenever it is read, because the clock that
+/// is read twice is the same. `UUID_SHORT()` alone would not do, because its counter carries into the time after 2^24
+/// calls; only MySQL before 5.7.9, where no statement can read `Uptime`, is left with it.
+const SERVER_START: &str = "(/*!50709 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
+     /*M!100000 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
+     ((UUID_SHORT() >> 24) & 4294967295))";
 
 /// How long one statement waits, in s. Our own clock ends waits: the server measures this limit on its wall clock,
 /// which may jump. It must not be negative, because then MariaDB does not wait at all.
@@ -41,7 +48,7 @@ impl Dialect for MySql {
             "SET SESSION wait_timeout = {idle}, interactive_timeout = {idle}, net_read_timeout = {idle}, net_write_timeout = {idle}, \
              autocommit = 1, innodb_lock_wait_timeout = 5 \
              /*M!100100 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */;\
-             SELECT CONNECTION_ID(), VERSION(), (UUID_SHORT() >> 24) & 4294967295;\
+             SELECT CONNECTION_ID(), VERSION(), {SERVER_START};\
              SHOW GLOBAL STATUS WHERE Variable_name = 'Uptime';\
              SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode')"
         )
@@ -139,14 +146,14 @@ impl Dialect for MySql {
     /// Numbers of connections begin again when the server is restarted.
     fn find_session(&self, session: SessionId) -> String {
         format!(
-            "/* tenure:look */ SELECT id FROM information_schema.processlist WHERE id = {} AND (UUID_SHORT() >> 24) & 4294967295 = {}",
+            "/* tenure:look */ SELECT id FROM information_schema.processlist WHERE id = {} AND {SERVER_START} = {}",
             session.number, session.since
         )
     }
 
     fn session_state(&self, session: SessionId) -> String {
         format!(
-            "/* tenure:look */ SELECT info LIKE '/* tenure:keep %' FROM information_schema.processlist WHERE id = {} AND (UUID_SHORT() >> 24) & 4294967295 = {}",
+            "/* tenure:look */ SELECT info LIKE '/* tenure:keep %' FROM information_schema.processlist WHERE id = {} AND {SERVER_START} = {}",
             session.number, session.since
         )
     }
@@ -205,7 +212,7 @@ impl Dialect for MySql {
             false => ("NULL, NULL, NULL, NULL, NULL", String::new()),
         };
         format!(
-            "/* tenure:look */ SELECT u.id, (UUID_SHORT() >> 24) & 4294967295, {columns}, p.user, p.host, IF(p.info LIKE '/* tenure:keep %', 0, p.time * 1000000), \
+            "/* tenure:look */ SELECT u.id, {SERVER_START}, {columns}, p.user, p.host, IF(p.info LIKE '/* tenure:keep %', 0, p.time * 1000000), \
              IF(p.info LIKE '/* tenure:keep %', SUBSTRING_INDEX(SUBSTRING_INDEX(p.info, ' ', 3), ' ', -1) - p.time * 1000000, NULL) \
              FROM (SELECT IS_USED_LOCK('{key}') AS id) u {join} \
              LEFT JOIN information_schema.processlist p ON p.id = u.id WHERE u.id IS NOT NULL"

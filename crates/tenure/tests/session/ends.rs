@@ -335,3 +335,31 @@ async fn a_server_that_stands_still_is_not_trusted() {
         .await
         .unwrap();
 }
+
+/// The counter of `UUID_SHORT()` carries into the time of the server's start after 2^24 calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_calls_of_uuid_short_are_no_restart() {
+    needs!(mariadb);
+    let server = mariadb::MariaDb::start(&[]);
+    let url = Database::url(&server);
+    let start = "SELECT UUID_SHORT() >> 24";
+    let (client, name) = (connect(&url).await, name("calls"));
+    // The client asks on another connection whether the session of this hold is there.
+    let lock = client.lock(&name).ttl(TTL).min_hold(TTL * 100);
+    let guard = soon(lock.try_acquire()).await.unwrap().unwrap();
+    let before = server.admin().value(start);
+    for _ in 0..2 {
+        server.rows("SELECT BENCHMARK(16777216, UUID_SHORT())");
+    }
+    assert_ne!(server.admin().value(start), before);
+    let since = Instant::now();
+    while since.elapsed() < TTL + TTL / 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(guard.is_held(), "lost after {:?}", since.elapsed());
+    }
+    // Commands of the old control session reach a session that was opened after the calls.
+    let waiting = wait_as(&server, &client, &name, 1).await;
+    waiting.abort();
+    until("the wait is cancelled", || server.waiters(&name).is_empty()).await;
+    soon(guard.release()).await.unwrap();
+}
