@@ -226,11 +226,12 @@ mod tests {
     }
 
     fn mode(number: u8) -> KeyMode {
-        match number % 4 {
+        match number % 5 {
             0 => KeyMode::Exclusive,
             1 => KeyMode::Shared,
             2 => KeyMode::Upgradable,
-            _ => KeyMode::Upgraded,
+            3 => KeyMode::Upgraded,
+            _ => KeyMode::Weakening,
         }
     }
 

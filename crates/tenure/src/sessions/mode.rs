@@ -11,6 +11,8 @@ pub(super) enum KeyMode {
     Upgradable,
     /// As `Upgradable`, and the session also has the key exclusively, or has asked for that.
     Upgraded,
+    /// The key is exclusive or shared: the change from the one to the other is under way.
+    Weakening,
 }
 
 impl KeyMode {

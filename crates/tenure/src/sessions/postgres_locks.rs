@@ -77,7 +77,8 @@ pub(super) fn call(function: &str, key: &Key) -> String {
 /// Takes the lock if it is free: true or false.
 pub(super) fn try_lock(mode: KeyMode, key: &Key) -> String {
     match mode {
-        KeyMode::Exclusive => call("pg_try_advisory_lock", key),
+        // A lock is never asked for as `Weakening`.
+        KeyMode::Exclusive | KeyMode::Weakening => call("pg_try_advisory_lock", key),
         KeyMode::Shared => call("pg_try_advisory_lock_shared", key),
         KeyMode::Upgradable | KeyMode::Upgraded => {
             let upgradable = key.upgradable();
@@ -94,7 +95,7 @@ pub(super) fn try_lock(mode: KeyMode, key: &Key) -> String {
 /// Waits for the lock: not NULL.
 pub(super) fn wait_for(mode: KeyMode, key: &Key) -> String {
     match mode {
-        KeyMode::Exclusive => call("pg_advisory_lock", key),
+        KeyMode::Exclusive | KeyMode::Weakening => call("pg_advisory_lock", key),
         KeyMode::Shared => call("pg_advisory_lock_shared", key),
         KeyMode::Upgradable | KeyMode::Upgraded => format!(
             "(CASE WHEN {}::text IS NOT NULL THEN {}::text END)",
@@ -111,6 +112,7 @@ pub(super) fn unlock(mode: KeyMode, key: &Key) -> String {
     match mode {
         KeyMode::Exclusive => exclusive(key),
         KeyMode::Shared => shared(),
+        KeyMode::Weakening => format!("{} | {}", shared(), exclusive(key)),
         KeyMode::Upgradable => format!("{} + 0 * {}", shared(), exclusive(&key.upgradable())),
         KeyMode::Upgraded => format!(
             "{} + 0 * {} + 0 * {}",

@@ -18,7 +18,7 @@ use crate::database::Server;
 
 use super::operations::Operation;
 use super::store::Store;
-use super::{acquire, batch, release, renew};
+use super::{acquire, batch, release, renew, upgrade};
 
 /// No lease ends during a test, and no request takes too long on a busy machine.
 const OPTIONS: &str = "tls=off&timeout=30s&restart_guard=off&validate=30s";
@@ -111,4 +111,32 @@ async fn a_refused_reader_takes_nothing_from_another_reader() {
         "{lost:?}"
     );
     soon(release::release(&store, &fourth)).await.unwrap();
+}
+
+/// The caller of a downgrade gives up and releases: the server makes the lock shared before it sees the release.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_during_a_downgrade_leaves_no_lock() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let proxy = Proxy::postgres(server.port());
+    let url = server.url_at(proxy.port());
+    let store = connect(&format!("{url}?{OPTIONS}")).await;
+    let hold = take(&store, &request(Mode::Exclusive)).await;
+    let session = store.holds.get(hold.owner).unwrap();
+    proxy.hold(Direction::Down, true);
+    let task = (store.clone(), hold.clone());
+    let downgrade =
+        tokio::spawn(async move { upgrade::downgrade(&task.0, &task.1, Mode::Shared).await });
+    until("the lock is shared", || {
+        let shared =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'";
+        server.admin().value(shared) == "1" && holders(&server) == "1"
+    });
+    let mut release = Box::pin(release::release(&store, &hold));
+    assert!(poll_immediate(&mut release).await.is_none());
+    proxy.resume();
+    assert!(soon(downgrade).await.unwrap().unwrap());
+    assert_eq!(soon(release).await.unwrap(), Release::Released);
+    assert!(!session.is_ended(), "the lock would end with its session");
+    assert_eq!(holders(&server), "0");
 }

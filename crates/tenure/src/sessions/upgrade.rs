@@ -265,6 +265,10 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
         return Err(errors::kept_and_changing());
     }
     let server = &store.context.settings.server;
+    if changing.mode == KeyMode::Exclusive {
+        // A release may come while the statement is under way, and has to unlock what the statement leaves.
+        changing.set_mode(KeyMode::Weakening);
+    }
     let weakened = weaken(&changing, to).await;
     weakened.map_err(|error| errors::of_operation(error, server))
 }
