@@ -33,6 +33,7 @@ pub(super) async fn start(store: &Arc<Store>, request: &Request) -> Result<(), E
         return Err(errors::lost(server));
     };
     let sql = store.context.dialect.keep(request.min_hold);
+    session.end.is_kept.store(false, Ordering::SeqCst);
     session.is_keeping.store(true, Ordering::SeqCst);
     let (sender, mut outcome) = oneshot::channel();
     let keeping = session.clone();
@@ -42,6 +43,7 @@ pub(super) async fn start(store: &Arc<Store>, request: &Request) -> Result<(), E
     });
     store.context.maintenance.wake();
     let Err(err) = confirm(store, &session, &mut outcome).await else {
+        session.end.is_kept.store(true, Ordering::SeqCst);
         return Ok(());
     };
     session.end();
@@ -52,7 +54,8 @@ pub(super) async fn start(store: &Arc<Store>, request: &Request) -> Result<(), E
     Err(err)
 }
 
-/// Runs the statement. If the server does not run it to its end, the session ends, and the hold with it.
+/// Runs the statement. If the server does not run it to its end, the session ends, and the hold with it. If the connection
+/// breaks, the hold is lost and the server goes on with the statement.
 async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
     let context = &session.context;
     let server = &context.settings.server;
@@ -77,8 +80,12 @@ async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
         }
         Err(error) => {
             drop(connection);
+            let error = RequestError::from(error);
+            if let RequestError::Refused(_) = error {
+                session.is_keeping.store(false, Ordering::SeqCst);
+            }
             session.end();
-            Err(errors::not_kept(RequestError::from(error), server))
+            Err(errors::not_kept(error, server))
         }
     }
 }

@@ -122,7 +122,8 @@ pub(super) async fn unlock(
     }
 }
 
-/// Reports the holds of a session that has ended for this client, and starts to end it in the server.
+/// Reports the holds of a session that has ended for this client, and starts to end it in the server. A lock that is kept
+/// stays reserved, as after the end of the process of its holder.
 pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
     store.sessions.remove(session);
     let acquisitions = lock(&session.acquisitions).take_all();
@@ -132,6 +133,9 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
             store.report_loss(owner, LostReason::SessionGone);
         }
     }
+    if session.is_left_to_server() {
+        return session.end.closed.raise();
+    }
     let (context, session) = (store.context.clone(), session.clone());
     context.spawn(async move { end_in_server(&store, &session).await });
 }
@@ -139,7 +143,7 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
 /// Tells the server to end the session, until the server confirms that the session is gone.
 async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
     let (context, ttl) = (&store.context, session.lease.ttl);
-    // By then the server has ended the silent session by itself.
+    // By then the server has ended a silent session by itself, unless the session runs a statement.
     let limit = context.clock.now().after(ttl).after(ttl / 2);
     let id = session.server_info.session;
     let mut retries = RetryBudget::until(limit);

@@ -70,8 +70,11 @@ pub(super) struct OperationQueue {
 pub(super) struct SessionEnd {
     /// The session is over for this client.
     pub(super) ended: Flag,
-    /// The session is over for the server too.
+    /// The session is over for the server too, or is left to the server.
     pub(super) closed: Flag,
+    /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever becomes of
+    /// this client.
+    pub(super) is_kept: AtomicBool,
 }
 
 impl fmt::Debug for Session {
@@ -183,6 +186,7 @@ impl Session {
             end: SessionEnd {
                 ended: Flag::new(),
                 closed: Flag::new(),
+                is_kept: AtomicBool::new(false),
             },
             context,
             observer,
@@ -230,8 +234,13 @@ impl Session {
         }
     }
 
+    /// Whether the lock of the session stays reserved when the session ends for this client.
+    pub(super) fn is_left_to_server(&self) -> bool {
+        self.is_keeping.load(Ordering::SeqCst) && self.end.is_kept.load(Ordering::SeqCst)
+    }
+
     /// Ends the session for this client: its connection is closed. The observer reports the loss of its holds, and tells
-    /// the server, on another connection, to end the session too.
+    /// the server, on another connection, to end the session too, unless the session is left to the server.
     pub(super) fn end(self: &Arc<Self>) {
         if !self.end.ended.raise_once() {
             return;

@@ -7,11 +7,11 @@ use crate::common::holders;
 use tenure::{ErrorKind, Guard, LostReason};
 
 use crate::support::{
-    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, soon, take,
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, proxy, soon, take,
     take_and_release, until, wait_as,
 };
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::proxy::Direction;
 use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_reported_soon an_idle_limit_does_not_end_what_is_held);
@@ -49,13 +49,6 @@ async fn a_session_that_is_ended_is_a_loss_that_is_reported_soon(database: &dyn 
     soon(next.release()).await.unwrap();
     // The client can be used as before.
     take_and_release(&client, &names[1]).await;
-}
-
-fn proxy(database: &dyn Database) -> Proxy {
-    match database.url_at(1).starts_with("mysql") {
-        true => Proxy::mysql(database.port()),
-        false => Proxy::postgres(database.port()),
-    }
 }
 
 async fn a_cut_connection_is_reported_soon(database: &dyn Database) {

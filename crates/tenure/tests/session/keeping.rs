@@ -8,11 +8,11 @@ use tenure::{ErrorKind, Guard, LostReason, Mode, Status};
 use tenure_testkit::needs;
 
 use crate::support::{
-    Database, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone, soon,
-    start_acquire, take, take_and_release, until,
+    Database, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone, proxy,
+    soon, start_acquire, take, take_and_release, until,
 };
 
-on_both!(a_reservation_outlives_the_process_of_its_holder a_hold_may_be_longer_than_its_reservation an_ended_reservation_ends_its_hold);
+on_both!(a_reservation_outlives_the_process_of_its_holder a_hold_may_be_longer_than_its_reservation an_ended_reservation_ends_its_hold a_cut_connection_leaves_the_reservation);
 on_both_alone!(a_reservation_outlives_its_client a_hold_is_renewed_while_its_lock_is_kept a_broken_hold_leaves_its_reservation);
 
 /// Longer than a server takes to notice that the client of a statement is gone: 5 s in MySQL, 1 s in PostgreSQL.
@@ -165,6 +165,23 @@ async fn an_ended_reservation_ends_its_hold(database: &dyn Database) {
         assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
         until("it is free", || is_free(database, &name)).await;
     }
+}
+
+/// The holder loses its hold, and the name stays taken, as after the end of the process of the holder.
+async fn a_cut_connection_leaves_the_reservation(database: &dyn Database) {
+    let (proxy, name) = (proxy(database), name("cut"));
+    let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
+    let lock = client.lock(&name).ttl(TTL).min_hold(LONG);
+    let guard = soon(lock.try_acquire()).await.unwrap().unwrap();
+    let session = database.holders(&name)[0];
+    proxy.cut();
+    assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
+    // The release returns when the client has done what it does about the session.
+    assert!(soon(guard.release()).await.is_err());
+    client.close().await;
+    assert_eq!(database.holders(&name), [session]);
+    database.end(session);
+    until("it is free", || is_free(database, &name)).await;
 }
 
 /// `break` ends a hold, and `min_hold` says that the name stays taken after that.

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 pub(crate) use crate::common::{assert_says, connect, soon, start_acquire, until};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
+use tenure_testkit::proxy::Proxy;
 use tenure_testkit::sql_client::Row;
 
 /// Much longer than a server and two busy cores need, and short enough to wait for its end.
@@ -222,6 +223,14 @@ impl Database for Postgres {
             format!("SELECT pg_try_advisory_lock({key})::int"),
             format!("SELECT pg_advisory_unlock({key})::int"),
         ]
+    }
+}
+
+/// A proxy in front of the server.
+pub(crate) fn proxy(database: &dyn Database) -> Proxy {
+    match database.url_at(1).starts_with("mysql") {
+        true => Proxy::mysql(database.port()),
+        false => Proxy::postgres(database.port()),
     }
 }
 
