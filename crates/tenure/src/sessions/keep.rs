@@ -135,3 +135,19 @@ pub(super) async fn leave(
     store.holder_table.stale_row_deleted(id, key).await;
     Release::Released
 }
+
+/// Ends a hold that was never used: nothing is reserved, so the session ends in the server too, and the statement with it.
+pub(super) async fn cancel(
+    store: &Store,
+    session: &Arc<Session>,
+    owner: OwnerId,
+) -> Result<Release, Error> {
+    store.holder_table.remove(owner);
+    session.end.is_kept.store(false, Ordering::SeqCst);
+    session.end();
+    if !session.confirm_closed().await {
+        return Err(errors::unconfirmed_end(&store.context.settings.server));
+    }
+    store.remove_acquisition(owner);
+    Ok(Release::Released)
+}

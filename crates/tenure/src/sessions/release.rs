@@ -68,6 +68,9 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
                     return Err(errors::unconfirmed_end(server));
                 }
             },
+            Step::Unlock(_) if hold.unused && session.is_keeping.load(Ordering::SeqCst) => {
+                return keep::cancel(store, &session, owner).await;
+            }
             Step::Unlock(acquisition) => {
                 return unlock(store, &session, owner, acquisition).await;
             }

@@ -10,6 +10,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::{TEST_TIMEOUT, needs, until};
@@ -139,4 +140,37 @@ async fn a_release_during_a_downgrade_leaves_no_lock() {
     assert_eq!(soon(release).await.unwrap(), Release::Released);
     assert!(!session.is_ended(), "the lock would end with its session");
     assert_eq!(holders(&server), "0");
+}
+
+/// The caller of the acquisition is gone when the grant arrives: the name does not stay reserved.
+async fn an_unused_hold_reserves_nothing(url: &str) {
+    let store = connect(&format!("{url}?{OPTIONS}")).await;
+    let mut kept = request(Mode::Exclusive);
+    kept.min_hold = TTL * 10;
+    let mut hold = take(&store, &kept).await;
+    let session = store.holds.get(hold.owner).unwrap();
+    assert!(session.is_left_to_server());
+    hold.unused = true;
+    let released = soon(release::release(&store, &hold)).await;
+    assert_eq!(released.unwrap(), Release::Released);
+    assert!(store.holds.get(hold.owner).is_none());
+    // One try, without waiting.
+    let next = take(&store, &request(Mode::Exclusive)).await;
+    soon(release::release(&store, &next)).await.unwrap();
+    let released = soon(release::release(&store, &hold)).await;
+    assert_eq!(released.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unused_hold_reserves_nothing_in_mysql() {
+    needs!(mariadb);
+    let server = MariaDb::start(&[]);
+    an_unused_hold_reserves_nothing(&server.url_at(server.port())).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unused_hold_reserves_nothing_in_postgres() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    an_unused_hold_reserves_nothing(&server.url_at(server.port())).await;
 }
