@@ -36,7 +36,7 @@ const POSTGRES: &[Meaning] = &[
     (&["57P03"], Unreachable, "{server} is starting or stopping"),
     (
         &[
-            "57P01", "57P02", "57P05", "08000", "08003", "08006", "08P01",
+            "57P01", "57P02", "57P05", "25P03", "25P04", "08000", "08003", "08006", "08P01",
         ],
         Indeterminate,
         "{server} ended the connection",

@@ -50,9 +50,9 @@ impl RequestError {
             Self::Refused(_) => matches!(
                 self.code().as_deref(),
                 // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping,
-                // idle for too long. Class 08: connection errors, from a pooler for example.
+                // idle for too long, a transaction for too long. Class 08: connection errors, from a pooler for example.
                 Some(
-                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "08000" | "08003" | "08006" | "08P01"
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "08000" | "08003" | "08006" | "08P01"
                 // MySQL and MariaDB: shutdown, killed, gone while idle (MySQL 8.0.24 says so).
                     | "1053" | "1927" | "4031" | "3169"
                 )
@@ -64,5 +64,65 @@ impl RequestError {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) fn is_refusal(&self) -> bool {
         matches!(self, Self::Explained(_) | Self::Refused(_)) && !self.is_fatal()
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use std::error::Error as StdError;
+    use std::fmt;
+
+    use super::*;
+
+    /// An error of PostgreSQL with that code.
+    #[derive(Debug)]
+    struct Said(&'static str);
+
+    impl fmt::Display for Said {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl StdError for Said {}
+
+    impl DatabaseError for Said {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn StdError + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn StdError + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn StdError + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    #[test]
+    fn limits_that_end_the_connection_are_told_from_those_that_end_a_statement() {
+        for (code, is_fatal) in [
+            ("57P05", true),
+            ("25P03", true),
+            ("25P04", true),
+            ("57014", false),
+            ("55P03", false),
+        ] {
+            let error = RequestError::Refused(Box::new(Said(code)));
+            assert_eq!(error.is_fatal(), is_fatal, "{code}");
+        }
     }
 }

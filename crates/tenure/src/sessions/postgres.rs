@@ -22,6 +22,9 @@ const MAX_IDLE_MILLIS: u64 = 2_147_483_647;
 /// From this version on the server ends idle sessions, and checks whether the client of a busy session is there.
 const IDLE_LIMIT_VERSION: u32 = 140_000;
 
+/// From this version on the server has a limit for transactions, and a wait for a lock is one.
+const TRANSACTION_LIMIT_VERSION: u32 = 170_000;
+
 pub(super) struct Postgres;
 
 impl Dialect for Postgres {
@@ -39,6 +42,9 @@ impl Dialect for Postgres {
         ];
         if version >= 120_000 {
             settings.push(("tcp_user_timeout", millis.to_string()));
+        }
+        if version >= TRANSACTION_LIMIT_VERSION {
+            settings.push(("transaction_timeout", "0".into()));
         }
         if version >= IDLE_LIMIT_VERSION {
             settings.push(("idle_session_timeout", millis.to_string()));
@@ -437,6 +443,19 @@ fn matches_row() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A setting that a server does not know is an error.
+    #[test]
+    fn no_limit_of_the_server_ends_a_wait() {
+        let idle = Duration::from_secs(9);
+        for (version, settings) in [(None, 3), (Some(160_009), 3), (Some(170_000), 4)] {
+            let sql = Postgres.set_up(idle, version);
+            let unlimited = sql.matches("_timeout', '0', false)").count();
+            assert_eq!(unlimited, settings, "{sql}");
+            let has_limit = sql.contains("set_config('transaction_timeout', '0', false)");
+            assert_eq!(has_limit, settings == 4, "{sql}");
+        }
+    }
 
     /// Otherwise another session could have had a key, under a greater number, after our number was drawn.
     #[test]
