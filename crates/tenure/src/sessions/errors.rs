@@ -37,6 +37,11 @@ const MEANINGS: &[Meaning] = &[
         Denied,
         "{server} does not let us end the session of another user",
     ),
+    (
+        &["1205", "55P03"],
+        Backend,
+        "another session of {server} has a lock on the table tenure_holders; try again when it is done",
+    ),
     // The session that was to be ended is gone.
     (&["1094"], Backend, "{server} knows no such session"),
 ];

@@ -33,6 +33,10 @@ const SERVER_START: &str = "(/*!50709 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_V
 /// which may jump. It must not be negative, because then MariaDB does not wait at all.
 const WAIT_LIMIT_SECS: u32 = 3_600;
 
+/// How long a statement waits for a lock on the table of holders, in s: other requests of the session wait as long.
+/// `GET_LOCK` has its own limit.
+const TABLE_LIMIT_SECS: u32 = 1;
+
 /// How long one sleep of a session that keeps a lock takes.
 const KEEP_CHUNK: Duration = Duration::from_secs(4);
 
@@ -46,7 +50,7 @@ impl Dialect for MySql {
         let idle = idle.as_secs();
         format!(
             "SET SESSION wait_timeout = {idle}, interactive_timeout = {idle}, net_read_timeout = {idle}, net_write_timeout = {idle}, \
-             autocommit = 1, innodb_lock_wait_timeout = 5 \
+             autocommit = 1, innodb_lock_wait_timeout = 5, lock_wait_timeout = {TABLE_LIMIT_SECS} \
              /*M!100100 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */;\
              SELECT CONNECTION_ID(), VERSION(), {SERVER_START};\
              SHOW GLOBAL STATUS WHERE Variable_name = 'Uptime';\

@@ -262,7 +262,8 @@ async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
     match statements::query(session, sql, limit).await {
         Ok(rows) => requests::tokens(&rows),
         Err(error) => {
-            // Any other refusal is that of a statement that an operator cancelled.
+            // Any other refusal is that of a statement that an operator cancelled, or of a table that another session
+            // has locked. The session is there all the same, and is asked again at its next check.
             if !error.is_fatal()
                 && errors::explain(error, &context.settings.server).kind() == ErrorKind::Denied
             {

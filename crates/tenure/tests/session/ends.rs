@@ -15,7 +15,7 @@ use tenure_testkit::proxy::Direction;
 use tenure_testkit::{mariadb, postgres};
 
 on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_reported_soon an_idle_limit_does_not_end_what_is_held);
-on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left);
+on_both_alone!(a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left a_locked_table_ends_no_hold);
 
 /// The time that may pass before a client notices a fault: `validate`, and the delay of a busy machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -269,6 +269,48 @@ async fn a_closed_client_has_no_session_left(database: &dyn Database) {
         drop(client);
     }
     assert!(guards.iter().all(Guard::is_held));
+}
+
+/// An administrator alters the table of holders, or forgets an open transaction that has done so.
+async fn a_locked_table_ends_no_hold(database: &dyn Database) {
+    let client = connect(&database.url()).await;
+    soon(client.init()).await.unwrap();
+    let (name, kept) = (name("table"), name("kept"));
+    let guard = take(&client, &name).await;
+    // The client asks for this hold on another connection, which also writes the table.
+    let lock = client.lock(&kept).ttl(TTL).min_hold(TTL * 100);
+    let kept = soon(lock.try_acquire()).await.unwrap().unwrap();
+    let foreign = database.foreign_client();
+    let (lock_it, unlock_it) = match database.url_at(1).starts_with("mysql") {
+        true => ("LOCK TABLES locks.tenure_holders WRITE", "UNLOCK TABLES"),
+        false => (
+            "BEGIN; LOCK TABLE tenure_holders IN ACCESS EXCLUSIVE MODE",
+            "COMMIT",
+        ),
+    };
+    foreign(&format!("{lock_it}; SELECT 1"));
+    let start = Instant::now();
+    while start.elapsed() < TTL * 2 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(guard.is_held(), "lost after {:?}", start.elapsed());
+        assert!(kept.is_held(), "lost after {:?}", start.elapsed());
+    }
+    // A wait for the lock itself has no such limit.
+    let other = connect(&database.url()).await;
+    let waiting = wait_as(database, &other, &name, 1).await;
+    let waiter = database.waiters(&name);
+    let start = Instant::now();
+    until("twice the limit for tables is over", || {
+        start.elapsed() > Duration::from_secs(2)
+    })
+    .await;
+    assert_eq!(database.waiters(&name), waiter);
+    foreign(&format!("{unlock_it}; SELECT 1"));
+    soon(guard.release()).await.unwrap();
+    soon(soon(waiting).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
+    soon(kept.release()).await.unwrap();
 }
 
 /// kill -9 of any process of PostgreSQL makes all of them start over, without a new start of the first.
