@@ -174,3 +174,38 @@ async fn an_unused_hold_reserves_nothing_in_postgres() {
     let server = Postgres::start(&[]);
     an_unused_hold_reserves_nothing(&server.url_at(server.port())).await;
 }
+
+/// The command that cancels a wait is late, and something else has ended the wait: the command would cancel the next
+/// statement of the session, so no other acquisition gets the session.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_cancel_finds_no_other_acquisition() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let url = server.url_at(server.port());
+    let holder = connect(&format!("{url}?{OPTIONS}")).await;
+    let hold = take(&holder, &request(Mode::Exclusive)).await;
+    let proxy = Proxy::postgres(server.port());
+    let url = server.url_at(proxy.port());
+    let options = OPTIONS.replace("timeout=30s", "timeout=6s");
+    let store = connect(&format!("{url}?{options}")).await;
+    let mut wanted = request(Mode::Exclusive);
+    wanted.wait = true;
+    let (stop, owner) = (wanted.stop.clone(), wanted.owner);
+    let waiting = store.clone();
+    let waiting = tokio::spawn(async move { acquire::acquire(&waiting, &wanted).await });
+    let waiters = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+    until("it waits", || server.admin().rows(waiters).len() == 1);
+    let session = store.holds.get(owner).unwrap();
+    proxy.block("look");
+    stop.raise();
+    until("the command is under way", || {
+        proxy.take_seen().iter().any(|kind| kind == "look")
+    });
+    let cancel = format!("SELECT pg_cancel_backend(pid) FROM ({waiters}) AS waiter");
+    server.admin().rows(&cancel);
+    let answer = soon(waiting).await.unwrap();
+    assert!(matches!(answer, Ok(Answer::Busy)), "{answer:?}");
+    assert!(session.is_ended());
+    proxy.resume();
+    soon(release::release(&holder, &hold)).await.unwrap();
+}

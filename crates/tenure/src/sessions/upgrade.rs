@@ -1,6 +1,5 @@
 //! Changing the mode of a hold. An upgrade asks on the session that has the hold, which has no other acquisition.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -183,7 +182,7 @@ async fn wait_for_upgrade(
             return wait::confirm(store, request, session, token).await;
         }
         Some(outcome) => Some(outcome),
-        None => cancel(store, request, session, waiting).await,
+        None => wait::cancel_statement(store, request, session, &mut waiting).await,
     };
     session.is_waiting.store(false, Ordering::SeqCst);
     match outcome {
@@ -206,38 +205,6 @@ async fn wait_for_upgrade(
         None => {
             session.end();
             Ok(Outcome::Cancelled)
-        }
-    }
-}
-
-/// Cancels the wait on the control connection. Each command has its answer before this returns, so no command is left
-/// that would cancel the next statement. `None`: the server did not answer in time.
-async fn cancel(
-    store: &Store,
-    request: &Request,
-    session: &Session,
-    mut waiting: WaitFuture,
-) -> Option<WaitOutcome> {
-    let clock = &store.context.clock;
-    let limit = store.context.request_limit();
-    let mut pauses = RetryBudget::without_limit().after_failures(wait::SKIPPED_PAUSES);
-    loop {
-        let mut sending = pin!(wait::send_cancel(store, session, &mut pauses));
-        tokio::select! {
-            biased;
-            outcome = &mut waiting => {
-                tokio::select! {
-                    _ = sending => {}
-                    () = clock.sleep_until(limit) => {}
-                }
-                return Some(outcome);
-            }
-            () = clock.sleep_until(limit) => return None,
-            sent = &mut sending => {
-                if let Err(err) = sent {
-                    tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
-                }
-            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The waiter's side: a statement that ends when it is our turn, on a session that does nothing else meanwhile.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::store::Store;
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
-pub(super) const SKIPPED_PAUSES: u32 = 4;
+const SKIPPED_PAUSES: u32 = 4;
 
 /// The statement of a waiter.
 pub(super) type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
@@ -161,25 +161,8 @@ async fn cancel(
     mut waiting: WaitFuture,
 ) -> Result<Outcome, Error> {
     let context = &store.context;
-    let limit = context.request_limit();
-    let mut commands = 0;
-    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
-    let outcome = loop {
-        commands += 1;
-        tokio::select! {
-            biased;
-            outcome = &mut waiting => break Some(outcome),
-            () = context.clock.sleep_until(limit) => break None,
-            sent = send_cancel(store, session, &mut pauses) => {
-                if let Err(err) = sent {
-                    tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
-                }
-            }
-        }
-    };
-    match outcome {
-        // By our only command. A second command may be on its way, and would cancel the next statement.
-        Some(WaitOutcome::Cancelled) if commands == 1 && !context.closing.is_raised() => {
+    match cancel_statement(store, request, session, &mut waiting).await {
+        Some(WaitOutcome::Cancelled) if !session.is_ended() && !context.closing.is_raised() => {
             unlock_and_free_session(store, request, lock_request, session).await;
             return Ok(Outcome::Cancelled);
         }
@@ -203,17 +186,47 @@ async fn cancel(
     Ok(Outcome::Cancelled)
 }
 
-/// Tells the server to cancel the wait, and then waits a little: a command that comes before the statement has no
-/// effect, so it is sent again.
-pub(super) async fn send_cancel(
+/// Cancels the wait on the control connection. `None`: the server did not end the wait in time.
+///
+/// A command that comes before the statement has no effect, so it is sent again. A command without an answer may come
+/// later and cancel the next statement of the session; so the session ends then.
+pub(super) async fn cancel_statement(
     store: &Store,
-    session: &Session,
-    pauses: &mut RetryBudget,
-) -> Result<(), Error> {
-    let id = session.server_info.session;
-    let sent = requests::cancel_statement(&store.control, id).await;
-    pauses.pause(&store.context.clock).await;
-    sent
+    request: &Request,
+    session: &Arc<Session>,
+    waiting: &mut WaitFuture,
+) -> Option<WaitOutcome> {
+    let clock = &store.context.clock;
+    let limit = store.context.request_limit();
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
+    let mut outcome = None;
+    let mut are_answered = true;
+    while outcome.is_none() && !store.context.is_past(limit) {
+        let id = session.server_info.session;
+        let mut command = pin!(requests::cancel_statement(&store.control, id));
+        let answer = loop {
+            tokio::select! {
+                biased;
+                ended = &mut *waiting, if outcome.is_none() => outcome = Some(ended),
+                answer = &mut command => break Some(answer),
+                () = clock.sleep_until(limit) => break None,
+            }
+        };
+        are_answered &= matches!(answer, Some(Ok(())));
+        if let Some(Err(err)) = answer {
+            tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
+        }
+        tokio::select! {
+            biased;
+            ended = &mut *waiting, if outcome.is_none() => outcome = Some(ended),
+            () = pauses.pause(clock), if outcome.is_none() => {}
+            else => {}
+        }
+    }
+    if !are_answered {
+        session.end();
+    }
+    outcome
 }
 
 /// The server cancelled or refused the wait, and others may use its session. The server may have granted the lock just
