@@ -28,7 +28,7 @@ use super::session::Session;
 use super::statements::await_rows;
 
 /// Sends an operation, together with the operations of other callers, and waits for its reply as long as a request may
-/// take.
+/// take; or longer, if the session waits for a lock or keeps one.
 pub(super) async fn request(
     session: &Arc<Session>,
     operation: Operation,

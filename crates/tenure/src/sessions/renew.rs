@@ -17,7 +17,7 @@ use super::acquisitions::{Acquisition, AcquisitionState};
 use super::batch;
 use super::errors;
 use super::keep;
-use super::operations::Operation;
+use super::operations::{Operation, OperationError};
 use super::release::unlock;
 use super::requests;
 use super::server_info::SessionState;
@@ -41,16 +41,25 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
             return check_statement(store, session).await;
         }
         let server = &store.context.settings.server;
-        let reply = batch::request(session, Operation::Ping, None).await;
-        reply
-            .map(drop)
-            .map_err(|error| errors::of_check(&error, server))
+        let answered = ping(session).await;
+        answered.map_err(|error| errors::of_check(&error, server))
     });
     let checks = join_all(checks).await;
     holds
         .iter()
         .map(|hold| renewed(store, hold, &sessions, &checks))
         .collect()
+}
+
+/// Asks the session whether it is there. The session may begin a statement of any length just before this request, and the
+/// task that runs such a statement watches no limits of others: so this request has a limit of its own.
+pub(super) async fn ping(session: &Arc<Session>) -> Result<(), OperationError> {
+    let limit = session.context.request_limit();
+    tokio::select! {
+        biased;
+        reply = batch::request(session, Operation::Ping, None) => reply.map(drop),
+        () = session.context.clock.sleep_until(limit) => Err(OperationError::TimedOut),
+    }
 }
 
 /// Checks a session that waits for an upgrade or keeps its lock, on the control connection. The server does not count the time of a
@@ -209,7 +218,7 @@ async fn check(store: &Store, session: &Arc<Session>) {
     }
     if !store.holder_table.is_usable() {
         // The end of a session is reported when it is noticed.
-        let _ = batch::request(session, Operation::Ping, None).await;
+        let _ = ping(session).await;
         return;
     }
     let tokens = requested_breaks(store, session).await;

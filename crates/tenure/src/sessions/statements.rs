@@ -25,7 +25,7 @@ pub(super) enum WaitOutcome {
 
 /// Waits until `limit` for the rows of a statement.
 ///
-/// The task that has the connection watches the limits of all callers: of those in `batch`, whose statement this is, and
+/// The task that runs this statement watches the limits of all callers: of those in `batch`, whose statement this is, and
 /// of those in the queue. A caller whose limit is over gets its error, but its operation stays, because the outcome of the
 /// operation still matters.
 pub(super) async fn await_rows(

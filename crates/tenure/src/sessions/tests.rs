@@ -17,7 +17,7 @@ use tenure_testkit::{TEST_TIMEOUT, needs, until};
 
 use crate::database::Server;
 
-use super::operations::Operation;
+use super::operations::{Operation, OperationError};
 use super::store::Store;
 use super::{acquire, batch, release, renew, upgrade};
 
@@ -140,6 +140,26 @@ async fn a_release_during_a_downgrade_leaves_no_lock() {
     assert_eq!(soon(release).await.unwrap(), Release::Released);
     assert!(!session.is_ended(), "the lock would end with its session");
     assert_eq!(holders(&server), "0");
+}
+
+/// The check was about to be sent when the session began to keep its lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_behind_a_long_statement_has_its_limit() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let options = OPTIONS.replace("timeout=30s", "timeout=3s");
+    let url = server.url_at(server.port());
+    let store = connect(&format!("{url}?{options}")).await;
+    let mut kept = request(Mode::Exclusive);
+    kept.min_hold = TTL * 10;
+    let hold = take(&store, &kept).await;
+    let session = store.holds.get(hold.owner).unwrap();
+    let answer = soon(renew::ping(&session)).await;
+    assert!(
+        matches!(answer, Err(OperationError::TimedOut)),
+        "{answer:?}"
+    );
+    assert!(!session.is_ended());
 }
 
 /// The caller of the acquisition is gone when the grant arrives: the name does not stay reserved.
