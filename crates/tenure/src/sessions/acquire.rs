@@ -147,7 +147,7 @@ async fn try_once(
                 result: OperationResult::Granted(token),
                 ..
             },
-        ) => Ok(attempt::granted(store, request, &session, token, reply)),
+        ) => attempt::granted(store, request, &session, token, reply).await,
         Ok(_) => {
             store.remove_acquisition(request.owner);
             // Readers need not wait for an upgradable hold, which may be what this request has found.

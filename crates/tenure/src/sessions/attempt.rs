@@ -106,30 +106,37 @@ fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
     Ok(Trust::NotBefore(from))
 }
 
-/// The server has granted the lock, as this reply says.
-pub(super) fn granted(
+/// The server has granted the lock, as this reply says. If the session has ended meanwhile, the lock has ended with it.
+pub(super) async fn granted(
     store: &Store,
     request: &Request,
     session: &Session,
     token: u64,
     reply: Reply,
-) -> Outcome {
+) -> Result<Outcome, Error> {
     let ttl = session.lease.ttl;
     let expires = reply.sent.after(ttl);
     let due = session.check_due_at().min(expires);
     store.context.maintenance.due_at(due);
-    if store.holder_table.is_usable() {
-        // The acquisition is gone if the session has ended meanwhile.
-        let key = lock(&session.acquisitions)
-            .get(&request.owner)
-            .map(|it| it.key.clone());
-        if let Some(key) = key {
+    let has_table = store.holder_table.is_usable();
+    let found = lock(&session.acquisitions)
+        .get(&request.owner)
+        .map(|it| has_table.then(|| it.key.clone()));
+    match found {
+        Some(Some(key)) => {
             let id = session.server_info.session;
             let row = HolderRow::new((id, ttl), key, token, request);
             store.holder_table.add(request.owner, row);
         }
+        // The loss was reported before the driver knew of the hold.
+        None if session.is_ended() => {
+            let error = OperationError::SessionEnded(None);
+            return Box::pin(after_session_end(store, request, session, error)).await;
+        }
+        Some(None) | None => {}
     }
-    Outcome::Granted(Grant::new(token, reply.sent, reply.round_trip, Some(ttl)))
+    let grant = Grant::new(token, reply.sent, reply.round_trip, Some(ttl));
+    Ok(Outcome::Granted(grant))
 }
 
 /// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken

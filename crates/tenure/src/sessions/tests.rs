@@ -17,7 +17,8 @@ use tenure_testkit::{TEST_TIMEOUT, needs, until};
 
 use crate::database::Server;
 
-use super::operations::{Operation, OperationError};
+use super::attempt::{self, Outcome};
+use super::operations::{Operation, OperationError, OperationResult, Reply};
 use super::store::Store;
 use super::{acquire, batch, release, renew, upgrade};
 
@@ -195,10 +196,10 @@ async fn an_unused_hold_reserves_nothing_in_postgres() {
     an_unused_hold_reserves_nothing(&server.url_at(server.port())).await;
 }
 
-/// The command that cancels a wait is late, and something else has ended the wait: the command would cancel the next
-/// statement of the session, so no other acquisition gets the session.
+/// The wait has ended, and the command that cancels it has no answer: it may come later and cancel the next statement of
+/// the session. So no other acquisition gets the session.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_late_cancel_finds_no_other_acquisition() {
+async fn a_cancel_without_an_answer_finds_no_other_acquisition() {
     needs!(postgres);
     let server = Postgres::start(&[]);
     let url = server.url_at(server.port());
@@ -216,16 +217,32 @@ async fn a_late_cancel_finds_no_other_acquisition() {
     let waiters = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
     until("it waits", || server.admin().rows(waiters).len() == 1);
     let session = store.holds.get(owner).unwrap();
-    proxy.block("look");
+    proxy.plan("look", Fault::NoReply);
     stop.raise();
-    until("the command is under way", || {
-        proxy.take_seen().iter().any(|kind| kind == "look")
-    });
-    let cancel = format!("SELECT pg_cancel_backend(pid) FROM ({waiters}) AS waiter");
-    server.admin().rows(&cancel);
     let answer = soon(waiting).await.unwrap();
     assert!(matches!(answer, Ok(Answer::Busy)), "{answer:?}");
     assert!(session.is_ended());
     proxy.resume();
     soon(release::release(&holder, &hold)).await.unwrap();
+}
+
+/// The session ends between the answer of the server and the grant: the driver would not hear of the loss, so there is no grant.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_has_ended_grants_nothing() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let store = connect(&format!("{}?{OPTIONS}", server.url_at(server.port()))).await;
+    let wanted = request(Mode::Exclusive);
+    let hold = take(&store, &wanted).await;
+    let session = store.holds.get(hold.owner).unwrap();
+    session.end();
+    let reply = Reply {
+        result: OperationResult::Granted(hold.token),
+        sent: session.lease.sent(),
+        round_trip: Duration::ZERO,
+    };
+    let granted = attempt::granted(&store, &wanted, &session, hold.token, reply);
+    let outcome = soon(granted).await;
+    assert!(matches!(outcome, Ok(Outcome::SessionEnded(_))));
+    assert!(store.holds.get(hold.owner).is_none());
 }

@@ -63,11 +63,17 @@ impl Changing {
     }
 
     /// The server has made the hold exclusive, as this reply says.
-    fn granted(&self, store: &Store, request: &Request, token: u64, reply: Reply) -> Outcome {
+    async fn granted(
+        &self,
+        store: &Store,
+        request: &Request,
+        token: u64,
+        reply: Reply,
+    ) -> Result<Outcome, Error> {
         let until = reply.sent.after(self.session.lease.ttl);
         self.session.set_held(self.owner, token, until);
         store.holder_table.remove(self.owner);
-        attempt::granted(store, request, &self.session, token, reply)
+        attempt::granted(store, request, &self.session, token, reply).await
     }
 
     /// Runs a statement on the session.
@@ -123,14 +129,14 @@ async fn try_upgrade(
     };
     if changing.mode == KeyMode::Upgraded {
         let token = changing.token;
-        return Ok(changing.granted(store, request, token, reply(token)));
+        return changing.granted(store, request, token, reply(token)).await;
     }
     // From now on the session may have the lock exclusively.
     changing.set_mode(KeyMode::Upgraded);
     let sql = context.dialect.try_upgrade(&changing.key);
     match changing.query(sql).await {
         Ok(rows) => match token(&rows) {
-            Some(token) => Ok(changing.granted(store, request, token, reply(token))),
+            Some(token) => changing.granted(store, request, token, reply(token)).await,
             None => {
                 changing.set_mode(KeyMode::Upgradable);
                 Ok(Outcome::Busy)

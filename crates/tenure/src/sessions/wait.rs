@@ -140,7 +140,7 @@ pub(super) async fn confirm(
         Ok(reply) => {
             session.is_waiting.store(false, Ordering::SeqCst);
             session.set_held(request.owner, token, reply.sent.after(session.lease.ttl));
-            return Ok(attempt::granted(store, request, session, token, reply));
+            return attempt::granted(store, request, session, token, reply).await;
         }
         Err(error @ OperationError::SessionEnded(_)) => error,
         Err(OperationError::TimedOut | OperationError::Refused(_)) => {
