@@ -120,7 +120,7 @@ pub(super) fn null() -> Error {
 pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Backend,
-        "the server's answer makes no sense to this version; is something between us and it?",
+        "the server's reply has an unexpected shape; is there a proxy between this client and the server?",
     )
 }
 
