@@ -1,11 +1,12 @@
 //! One connection of a client: to a server, or to a file.
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+use std::time::Duration;
+
 use tenure_core::rt::Clock;
 
-use crate::database::{self, Row};
+use crate::database::{self, RequestError, Row, within};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::{Kind, RequestError, Server, within};
+use crate::database::{Kind, Server};
 
 use super::file_id::FileId;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -42,6 +43,16 @@ impl Connection {
                 let count = self.database.changed_rows(sql).await?;
                 Ok(vec![vec![Some(count.to_string())]])
             }
+        }
+    }
+
+    /// Ends the transaction that may be open, and keeps nothing of it. `true`: no transaction is open now.
+    pub(super) async fn roll_back(&mut self, timeout: Duration, clock: &Clock) -> bool {
+        let rolled_back = self.database.rows("ROLLBACK".to_owned());
+        match within(timeout, clock, rolled_back).await {
+            Ok(_) => true,
+            // SQLite refuses ROLLBACK with this code when no transaction is open.
+            Err(error) => error.code().as_deref() == Some("1"),
         }
     }
 }

@@ -116,6 +116,7 @@ impl DatabaseFile {
                 }
             }
         };
+        self.use_write_ahead_log(&mut connection.database).await?;
         let is_prepared = *lock(&self.prepared) == connection.file;
         if !is_prepared {
             self.make_tables(&mut connection.database, made).await?;
@@ -146,6 +147,27 @@ impl DatabaseFile {
             (Err(err), now) if now == before => Err(err.into()),
             _ => Err(OpenError::Replaced),
         }
+    }
+
+    /// The file may have got another journal since its tables were made: it was restored, or another program has set it.
+    /// With another journal readers and writers are in each other's way, and COMMIT can be refused.
+    async fn use_write_ahead_log(
+        &self,
+        database: &mut database::Connection,
+    ) -> Result<(), OpenError> {
+        let rows = database.rows("PRAGMA journal_mode=WAL".to_owned()).await?;
+        let journal = rows.first().and_then(|row| row.first());
+        let journal = journal.and_then(Option::as_deref).unwrap_or_default();
+        if journal == "wal" {
+            return Ok(());
+        }
+        let shown = self.path.display().to_string();
+        let text = format!(
+            "{} cannot have a write-ahead log (its journal is \"{}\"); the file has to lie in a local file system",
+            Escaped(&shown),
+            Escaped(journal)
+        );
+        Err(Error::new(ErrorKind::Denied, text).into())
     }
 
     /// Keeps other processes from making the file at the same time. Before a process makes a file, it removes the side
@@ -193,7 +215,7 @@ impl DatabaseFile {
         Error::new(ErrorKind::Denied, text).with_source(err)
     }
 
-    /// Runs the published statements, unless both tables are there.
+    /// Runs the published statements, unless all tables are there.
     async fn make_tables(
         &self,
         database: &mut database::Connection,

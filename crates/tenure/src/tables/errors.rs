@@ -28,13 +28,14 @@ pub(super) fn is_conflict(error: &RequestError) -> bool {
         // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
         Some(
             "40001" | "40P01" | "1213" | "1020"
-        // SQLite: another connection has written since we began to read.
+        // SQLite: another connection has written since we began to read, or restores the file after a crash.
             | "517" | "261"
         )
     ) || is_locked_file(error)
 }
 
-/// SQLite: another connection writes, so no transaction was begun.
+/// SQLite: another connection uses the file. Either no transaction was begun, or COMMIT was refused, and the transaction is
+/// still open.
 pub(super) fn is_locked_file(error: &RequestError) -> bool {
     error.code().as_deref() == Some("5")
 }

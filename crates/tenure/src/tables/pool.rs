@@ -253,14 +253,33 @@ impl Pool {
                 })
             }
             Err(error) => {
-                // After a refusal the connection is as good as before, unless a transaction is open. After any other
-                // error it is closed.
-                let is_open = statement.is_transaction && !errors::is_locked_file(&error);
-                if matches!(error, RequestError::Refused(_)) && !error.is_fatal() && !is_open {
-                    lock(&self.idle).push(connection);
-                }
+                self.keep_after(&error, statement, connection).await;
                 Err(NoReply::Failed { error, is_fresh })
             }
+        }
+    }
+
+    /// Keeps a connection whose statement has failed, if the connection is as good as before: the statement was refused, and
+    /// no transaction is open. Any other connection is closed.
+    async fn keep_after(
+        &self,
+        error: &RequestError,
+        statement: &Statement,
+        mut connection: Connection,
+    ) {
+        let is_refusal = matches!(error, RequestError::Refused(_)) && !error.is_fatal();
+        let is_clean = match statement.is_transaction {
+            false => true,
+            // Several processes often want to write at the same time, so opening the file again each time would be slow.
+            true if is_refusal && errors::is_locked_file(error) => {
+                connection
+                    .roll_back(self.settings.timeout, &self.clock)
+                    .await
+            }
+            true => false,
+        };
+        if is_refusal && is_clean && !self.is_closed.load(Ordering::SeqCst) {
+            lock(&self.idle).push(connection);
         }
     }
 
@@ -398,4 +417,37 @@ enum NoReply {
     /// The file was removed or replaced meanwhile.
     #[cfg(feature = "sqlite")]
     Replaced,
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use sqlx::Executor as _;
+    use tenure_testkit::sqlite::{DatabaseFile, open};
+
+    use super::super::sql::{Dialect, Statements};
+    use super::*;
+
+    /// With another journal than the write-ahead log, COMMIT is refused while another program reads. The next request that
+    /// uses the connection must not run inside that transaction.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_refused_commit_leaves_no_transaction_open() {
+        let file = DatabaseFile::new();
+        let settings = Settings::of_file(&file.path().display().to_string()).unwrap();
+        let spawner = tenure_core::support::spawner().unwrap();
+        let pool = Pool::new(&settings, 1, Clock::system(), &spawner);
+        let statements = Statements::new(Dialect::Sqlite, "tenure_locks");
+        let ask = |sql: &str| pool.ask(Statement::rows(sql.to_owned()));
+        ask("PRAGMA journal_mode=DELETE").await.unwrap();
+        let mut reader = open(&file.path()).await;
+        let reads = "BEGIN;SELECT * FROM tenure_locks";
+        reader.execute(sqlx::raw_sql(reads)).await.unwrap();
+        // The first attempt is the last one.
+        let stop = Flag::new();
+        stop.raise();
+        let writes = statements.transaction("test", &["DELETE FROM tenure_locks_modes".to_owned()]);
+        let refused = pool.ask_unless(writes, &stop).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unreachable, "{refused}");
+        assert_eq!(lock(&pool.idle).len(), 1);
+        ask("BEGIN;ROLLBACK").await.unwrap();
+    }
 }

@@ -11,6 +11,7 @@ mod support;
 mod failovers;
 mod faults;
 mod holders;
+mod journal;
 mod load;
 mod modes;
 mod poolers;
