@@ -38,6 +38,8 @@ mod sql;
 mod step;
 mod store;
 mod subscribe;
+#[cfg(all(test, feature = "postgres"))]
+mod tests;
 mod upgrade;
 
 use std::sync::Arc;

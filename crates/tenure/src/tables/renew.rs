@@ -11,15 +11,18 @@ const MAX_BATCH: usize = 200;
 
 /// Renews in batches, one after the other. Holds that may be beside others are in batches of their own.
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
-    let entries = holds.iter().map(|hold| store.holds.get(hold.owner));
-    let holds: Vec<_> = holds.iter().cloned().zip(entries).collect();
     let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
     for wants_beside in [false, true] {
-        let places: Vec<_> = (0..holds.len())
-            .filter(|at| is_beside_others(&holds[*at]) == wants_beside)
-            .collect();
+        let entries = holds.iter().map(|hold| store.holds.get(hold.owner));
+        let entries: Vec<_> = holds.iter().cloned().zip(entries).collect();
+        let is_due = |at: &usize| match (&renewals[*at], is_beside_others(&entries[*at])) {
+            (None, is_beside) => is_beside == wants_beside,
+            (Some(Renewal::Lost(_)), is_beside) => is_beside,
+            (Some(_), _) => false,
+        };
+        let places: Vec<_> = (0..holds.len()).filter(is_due).collect();
         for places in places.chunks(MAX_BATCH) {
-            let batch: Vec<_> = places.iter().map(|at| holds[*at].clone()).collect();
+            let batch: Vec<_> = places.iter().map(|at| entries[*at].clone()).collect();
             let answer = match wants_beside {
                 false => store.requests.renew(&batch).await,
                 true => store.requests.renew_beside(&batch).await,

@@ -69,7 +69,7 @@ impl Store {
         Self::with(Settings::of_file(rest)?, Clock::system()).await
     }
 
-    async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
+    pub(super) async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
         let spawner = support::spawner()?;
         let (database, mut dialect) = database_of(&settings.location)?;
         // One connection is kept free for notifications, where the database has them.

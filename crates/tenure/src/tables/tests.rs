@@ -1,0 +1,75 @@
+//! Requests that meet each other, or the end of a client, in a certain order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::backend::{Answer, Hold, Renewal, Request};
+use tenure_core::fence::OwnerId;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::rt::Clock;
+use tenure_testkit::postgres::Postgres;
+use tenure_testkit::sql_client::SqlClient;
+use tenure_testkit::{needs, until};
+
+use super::acquire::acquire;
+use super::renew::renew;
+use super::settings::Settings;
+use super::store::Store;
+use super::upgrade::downgrade;
+use crate::database::Server;
+
+/// Longer than a test takes by any clock.
+const TTL: Duration = Duration::from_secs(600);
+
+async fn store(postgres: &Postgres, clock: Clock) -> Arc<Store> {
+    let url = format!("{}?mode=table&tls=off&timeout=60s", postgres.url());
+    let (server, _, url) = Server::parse(&url).unwrap();
+    let settings = Settings::of_server(server, url).unwrap();
+    let store = Store::with(settings, clock).await.unwrap();
+    super::init::init(&store).await.unwrap();
+    store
+}
+
+async fn held(store: &Store, name: &str, options: impl FnOnce(&mut Request)) -> Hold {
+    let name = LockName::new(name).unwrap();
+    let mut request = Request::new(name, OwnerId::random(), TTL);
+    options(&mut request);
+    let answer = acquire(store, &request).await.unwrap();
+    let Answer::Granted(grant) = answer else {
+        panic!("{answer:?}");
+    };
+    Hold::new(&request, grant.token)
+}
+
+/// A transaction that has locked the row of a name.
+fn row_lock(postgres: &Postgres, name: &str) -> SqlClient {
+    let blocker = postgres.database_admin();
+    let row = format!("SELECT 1 FROM tenure_locks WHERE name='{name}'");
+    blocker.rows(&format!("BEGIN;{row} FOR UPDATE"));
+    blocker
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_a_downgrade_overtakes_is_no_loss() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::system()).await;
+    let first = held(&store, "a", |_| ()).await;
+    let second = held(&store, "b", |_| ()).await;
+    // The renewal waits at the first row, and has seen the mode of the second hold already.
+    let blocker = row_lock(&postgres, "a");
+    let renewing = tokio::spawn({
+        let (store, holds) = (store.clone(), vec![first, second.clone()]);
+        async move { renew(&store, holds).await }
+    });
+    until("the renewal waits for the row", || {
+        let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type='Lock'";
+        postgres.admin().value(waits) == "1"
+    });
+    assert!(downgrade(&store, &second, Mode::Shared).await.unwrap());
+    blocker.rows("COMMIT");
+    let renewals = renewing.await.unwrap();
+    let is_renewed = |it: &Renewal| matches!(it, Renewal::Renewed { .. });
+    assert!(renewals.iter().all(is_renewed), "{renewals:?}");
+}
