@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use tenure_core::backend::{Hold, Release};
 use tenure_core::error::Error;
 
@@ -30,15 +32,15 @@ pub(super) async fn close(store: &Store) {
         listener.stop();
     }
     let close = async {
-        let holds = store
-            .holds
-            .select(|owner, entry| Some(Hold::of(entry.name.clone(), owner)));
-        for hold in holds {
-            // What cannot be released ends with its lease.
-            if release(store, &hold).await.is_err() {
-                break;
-            }
-        }
+        let now = store.clock.now();
+        let holds = store.holds.select(|owner, entry| {
+            let mut hold = Hold::of(entry.name.clone(), owner);
+            // The guard of a hold that has run out may still be there, and then nothing has released the hold.
+            hold.unclean = entry.ends <= now;
+            Some(hold)
+        });
+        // What cannot be released ends with its lease.
+        join_all(holds.iter().map(|hold| release(store, hold))).await;
         store.acquisitions.all_done().await;
         #[cfg(feature = "postgres")]
         if let Some(listener) = &store.listener {

@@ -2,6 +2,7 @@
 
 use tenure_core::backend::{Hold, Renewal};
 use tenure_core::options::Mode;
+use tenure_core::time::Time;
 
 use super::requests::HeldEntry;
 use super::store::Store;
@@ -36,9 +37,18 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
             }
         }
     }
-    let all = renewals.into_iter();
-    all.map(|renewal| renewal.expect("each hold is in one batch"))
-        .collect()
+    let now = store.clock.now();
+    let all = holds.iter().zip(renewals).map(|(hold, renewal)| {
+        let renewal = renewal.expect("each hold is in one batch");
+        store.holds.update(hold.owner, |entry| match &renewal {
+            Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
+            Renewal::Lost(_) => entry.ends = Time::ZERO,
+            // It is unknown whether the lease is longer now.
+            _ => {}
+        });
+        renewal
+    });
+    all.collect()
 }
 
 fn is_beside_others((hold, entry): &(Hold, Option<HeldEntry>)) -> bool {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::lease::margin;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
@@ -52,6 +53,24 @@ pub(super) struct HeldEntry {
     locked_by: String,
     /// The file that granted the hold.
     pub(super) file: Option<FileId>,
+    /// When this client counts the lease as over, unless the lease is renewed.
+    pub(super) ends: Time,
+}
+
+impl HeldEntry {
+    /// The lease counts from `sent` on. A lease that was over before the reply came stays over.
+    pub(super) fn extend(&mut self, sent: Time, ttl: Option<Duration>, now: Time) {
+        if self.ends > now {
+            self.ends = self.ends.max(lease_end(sent, ttl));
+        }
+    }
+}
+
+/// When a client counts a lease as over, as far as a store knows its options.
+fn lease_end(sent: Time, ttl: Option<Duration>) -> Time {
+    ttl.map_or(Time::MAX, |ttl| {
+        sent.after(ttl).before(margin(ttl, Duration::ZERO))
+    })
 }
 
 /// The reply to a request for the lock.
@@ -275,6 +294,7 @@ impl Requests {
     }
 
     pub(super) fn granted(&self, request: &Request, reply: &Reply, token: u64) -> LockReply {
+        let lease = Some(self.lease(request.ttl));
         let entry = HeldEntry {
             name: request.name.clone(),
             min_hold: micros(request.min_hold),
@@ -284,9 +304,9 @@ impl Requests {
                 Format::ShedLock => self.locked_by(request),
             },
             file: reply.file,
+            ends: lease_end(reply.sent, lease),
         };
         let round_trip = self.clock.now().since(reply.sent);
-        let lease = Some(self.lease(request.ttl));
         let grant = Grant::new(token, reply.sent, round_trip, lease);
         LockReply::Granted(grant, entry)
     }

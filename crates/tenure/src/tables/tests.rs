@@ -13,6 +13,7 @@ use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::{needs, until};
 
 use super::acquire::acquire;
+use super::release::close;
 use super::renew::renew;
 use super::settings::Settings;
 use super::store::Store;
@@ -21,6 +22,7 @@ use crate::database::Server;
 
 /// Longer than a test takes by any clock.
 const TTL: Duration = Duration::from_secs(600);
+const HOUR: Duration = Duration::from_secs(3_600);
 
 async fn store(postgres: &Postgres, clock: Clock) -> Arc<Store> {
     let url = format!("{}?mode=table&tls=off&timeout=60s", postgres.url());
@@ -72,4 +74,45 @@ async fn a_renewal_that_a_downgrade_overtakes_is_no_loss() {
     let renewals = renewing.await.unwrap();
     let is_renewed = |it: &Renewal| matches!(it, Renewal::Renewed { .. });
     assert!(renewals.iter().all(is_renewed), "{renewals:?}");
+}
+
+/// The clock of the client stands still, so `close` cannot give up.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_releases_all_holds_though_the_row_of_one_is_locked() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::virtual_clock().0).await;
+    for at in 0..8 {
+        held(&store, &format!("n{at}"), |_| ()).await;
+    }
+    let blocker = row_lock(&postgres, "n0");
+    let watcher = postgres.database_admin();
+    let count = || watcher.value("SELECT COUNT(*) FROM tenure_locks WHERE owner<>''");
+    let closing = tokio::spawn(async move { close(&store).await });
+    until("the other holds are released", || count() == "1");
+    blocker.rows("COMMIT");
+    closing.await.unwrap();
+    assert_eq!(count(), "0");
+}
+
+/// The guard of such a hold may still be there, and so its end is not clean.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_keeps_the_lock_delay_of_a_hold_that_has_run_out() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let (clock, time) = Clock::virtual_clock();
+    let store = store(&postgres, clock).await;
+    let delayed = |request: &mut Request| request.lock_delay = HOUR;
+    held(&store, "lost", delayed).await;
+    let renewed = held(&store, "renewed", delayed).await;
+    time.advance(TTL / 2);
+    let renewals = renew(&store, vec![renewed]).await;
+    assert!(matches!(renewals[..], [Renewal::Renewed { .. }]));
+    time.advance(TTL * 3 / 4);
+    close(&store).await;
+    let free = postgres
+        .database_admin()
+        .rows("SELECT name,(until=0)::text FROM tenure_locks ORDER BY name");
+    let row = |name: &str, is_free: &str| vec![Some(name.to_owned()), Some(is_free.to_owned())];
+    assert_eq!(free, [row("lost", "false"), row("renewed", "true")]);
 }

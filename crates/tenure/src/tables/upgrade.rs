@@ -7,7 +7,7 @@ use tenure_core::options::Mode;
 use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
 
 use super::mode_requests::UpgradeReply;
-use super::requests::LockReply;
+use super::requests::{HeldEntry, LockReply};
 use super::store::Store;
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
@@ -44,6 +44,9 @@ impl LeaseStore for Upgrading<'_> {
     async fn ask(&self) -> Result<AcquireReply, Error> {
         match self.store.requests.upgrade(self.request).await? {
             UpgradeReply::Upgraded(LockReply::Granted(grant, _)) => {
+                let now = self.store.clock.now();
+                let extend = |entry: &mut HeldEntry| entry.extend(grant.sent, grant.ttl, now);
+                self.store.holds.update(self.request.owner, extend);
                 Ok(AcquireReply::Granted(grant))
             }
             UpgradeReply::Upgraded(LockReply::Taken(position)) => Ok(AcquireReply::Taken(position)),
