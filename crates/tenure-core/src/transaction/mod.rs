@@ -145,11 +145,22 @@ async fn commit<DB: SqlDatabase>(
     mut tx: Transaction<'static, DB>,
     guard: Guard,
 ) -> Result<(), Error> {
-    if let Err(err) = DB::probe(&mut tx).await {
+    let probed = tokio::select! {
+        biased;
+        _ = guard.lost() => Ok(()),
+        probed = DB::probe(&mut tx) => probed,
+    };
+    if let Err(err) = probed {
         let err = explain::<DB>(err, Operation::Transaction(guard.name()));
         roll_back(tx).await;
         release(guard).await;
         return Err(err);
+    }
+    // The answer may have taken longer than the lease.
+    if !guard.is_held() {
+        let reason = guard.lost().await;
+        roll_back(tx).await;
+        return Err(guard.explained(lost(reason, ROLLED_BACK)));
     }
     let name = guard.name().clone();
     // From here on COMMIT may be applied: a dropped guard is not released any more.

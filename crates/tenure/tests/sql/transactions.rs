@@ -230,6 +230,38 @@ async fn nothing_is_lost_among_many<DB: Bank>() {
     assert_eq!(balance(&pool, &id).await, 150);
 }
 
+/// PostgreSQL is asked before COMMIT whether the transaction is sound, and that answer may be late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_lost_before_commit_is_not_committed_under() {
+    if sqlx::Postgres::skip_unless_installed() {
+        return;
+    }
+    let proxy = Proxy::text(sqlx::Postgres::port());
+    let direct = bank::<sqlx::Postgres>(2).await;
+    let pool = bank_at::<sqlx::Postgres>(proxy.port(), 2).await;
+    let (id, lock) = (account(&direct).await, name("lock"));
+    let (_, client) = locks();
+    proxy.plan("SELECT 1", Fault::NoReply);
+    let work = client.lock(&lock);
+    let call = work.transaction(&pool, async |tx, _| {
+        write::<sqlx::Postgres>(tx, &id, 0).await?;
+        Ok::<_, Error>(())
+    });
+    let watch = async {
+        until("the proxy has the answer", async || proxy.is_done()).await;
+        let token = client.inspect(&lock).await.unwrap().holds[0].token;
+        assert!(client.break_lock(&lock, token.unwrap()).await.unwrap());
+        let is_over = async || client.list("").await.unwrap().is_empty();
+        until("the lock is lost", is_over).await;
+        proxy.resume();
+    };
+    let (outcome, ()) = soon(async { tokio::join!(call, watch) }).await;
+    let err = outcome.unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Lost, "{err}");
+    assert_says(&err, &["was lost while the transaction ran", "rolled back"]);
+    assert_eq!(balance(&direct, &id).await, 100);
+}
+
 /// The database has committed and its answer is under way: the lock is still held.
 async fn the_lock_outlasts_commit<DB: Bank>() {
     let proxy = Proxy::text(DB::port());
