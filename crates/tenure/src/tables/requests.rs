@@ -93,6 +93,11 @@ pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
+/// In µs, and whole ms: what a column that has ms keeps of the duration is not shorter.
+fn whole_millis(duration: Duration) -> u64 {
+    micros(duration).div_ceil(1_000).saturating_mul(1_000)
+}
+
 /// The number in that place of a row.
 pub(super) fn number(row: &[Option<String>], at: usize) -> Result<i64, Error> {
     let text = row.get(at).and_then(Option::as_deref);
@@ -210,7 +215,9 @@ impl Requests {
                 let lock_request = shedlock::LockRequest {
                     name: self.encode(&request.name),
                     locked_by: self.locked_by(request),
-                    ttl: self.written_lease(request.ttl),
+                    live: self
+                        .written_lease(request.ttl)
+                        .max(whole_millis(request.min_hold)),
                 };
                 (self.shedlock.acquire(&lock_request), lock_request.locked_by)
             }
@@ -297,7 +304,10 @@ impl Requests {
         let lease = Some(self.lease(request.ttl));
         let entry = HeldEntry {
             name: request.name.clone(),
-            min_hold: micros(request.min_hold),
+            min_hold: match self.format {
+                Format::Tenure => micros(request.min_hold),
+                Format::ShedLock => whole_millis(request.min_hold),
+            },
             is_beside_others: request.mode != Mode::Exclusive,
             locked_by: match self.format {
                 Format::Tenure => String::new(),

@@ -432,7 +432,12 @@ impl<'a> Step<'a> {
             && hold.mode == Mode::Exclusive
         {
             let row = LockRow::of(hold, holder(hold.owner));
-            return LockRow { token, ..row };
+            let until = row.taken_until();
+            return LockRow {
+                token,
+                until,
+                ..row
+            };
         }
         let beside = modes.iter().filter(|it| !it.is_waiting());
         if let Some(until) = beside.map(|it| it.row.taken_until()).max() {

@@ -13,6 +13,7 @@ mod faults;
 mod holders;
 mod journal;
 mod load;
+mod min_hold;
 mod modes;
 mod poolers;
 mod refusals;

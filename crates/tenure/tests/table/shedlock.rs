@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tenure::Client;
+use tenure::{Client, Renew};
 
 use crate::support::{Db, TTL, connect, name, soon, take, until_renewed};
 use tenure_testkit::sql_client::Row;
@@ -170,6 +170,32 @@ async fn rows_are_those_of_shedlock() {
             last = guard.token();
             soon(guard.release()).await.unwrap();
         }
+    }
+}
+
+/// Sets the times of a row back by so many seconds: as if that time had passed.
+fn pass(db: &Db, name: &str, count: u32) {
+    let time = seconds(db, count);
+    rows(
+        db,
+        &format!(
+            "UPDATE shedlock SET lock_until = lock_until - {time}, locked_at = locked_at - {time} WHERE name = '{name}'"
+        ),
+    );
+}
+
+/// A holder that dies cannot release, and the lock is still taken for `min_hold`.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_at_least_is_honoured_without_a_release() {
+    for db in &servers() {
+        let (client, name) = (open(db).await, name("least-dead"));
+        let lock = client.lock(&name).ttl(Duration::from_secs(600));
+        let lock = lock.min_hold(Duration::from_secs(7_200));
+        std::mem::forget(soon(lock.renew(Renew::Never).acquire()).await.unwrap());
+        pass(db, &name, 3_600);
+        assert!(!java_locks(db, &name));
+        pass(db, &name, 3_600);
+        assert!(java_locks(db, &name));
     }
 }
 

@@ -105,6 +105,12 @@ pub(crate) struct LockRequest {
 }
 
 impl LockRequest {
+    /// How long the name is taken if nothing more is heard of the holder: as long as its lease and its lock delay, and at
+    /// least as long as its `min_hold`.
+    fn live(&self) -> u64 {
+        self.ttl.saturating_add(self.delay).max(self.min_hold)
+    }
+
     /// The least token to grant, as SQL.
     fn stamp(&self, dialect: Dialect) -> String {
         match self.stamp {
@@ -273,7 +279,7 @@ impl Statements {
             delay,
             ..
         } = request;
-        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
+        let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let alias = match self.dialect {
             #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => "",
@@ -319,7 +325,7 @@ impl Statements {
             delay,
             ..
         } = request;
-        let (live, stamp) = (request.ttl + request.delay, request.stamp(self.dialect));
+        let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let mut steps = self.enter_queue(request, &name, &holder);
         let first = format!(
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"

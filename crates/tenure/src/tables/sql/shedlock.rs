@@ -6,12 +6,14 @@
 
 use super::{Dialect, Statement};
 
-/// One acquisition, as it is written. `ttl` is in µs, in whole ms.
+/// One acquisition, as it is written.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
     pub(crate) name: String,
     pub(crate) locked_by: String,
-    pub(crate) ttl: u64,
+    /// How long the lock is taken if nothing more is heard of the holder: the lease, or `min_hold` if that is longer. In µs,
+    /// and whole ms.
+    pub(crate) live: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -72,7 +74,7 @@ impl Statements {
     pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(&request.name), self.text(&request.locked_by));
-        let until = self.after(now, request.ttl);
+        let until = self.after(now, request.live);
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {table}{}(name,lock_until,locked_at,locked_by)VALUES({name},{until},{now},{by})",
             match self.dialect {
