@@ -17,7 +17,7 @@ use crate::database::Row;
 use crate::lease_store::{QueuePosition, waiter_ttl};
 
 use super::pool::Reply;
-use super::requests::{HeldEntry, LockReply, Requests, number, released, text};
+use super::requests::{HeldEntry, LockReply, Requests, end_of, number, released, text};
 #[cfg(feature = "sqlite")]
 use super::sql::Dialect;
 use super::sql::Statement;
@@ -102,7 +102,7 @@ impl Requests {
     pub(super) async fn release_beside(&self, hold: &Hold) -> Result<Release, Error> {
         let operation = Operation::Release {
             owner: hold.owner,
-            unclean: hold.unclean,
+            end: end_of(hold),
         };
         let (outcome, reply) = self.step(&hold.name, "release", &operation).await?;
         released(outcome == Outcome::Done, reply.is_repeated)

@@ -25,7 +25,7 @@ use super::pool::{Decide, Pool, Reply};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::sql::Statement;
 use super::sql::modes::SEVERAL;
-use super::sql::{self, Dialect, ReplyKind, shedlock};
+use super::sql::{self, Dialect, HoldEnd, ReplyKind, shedlock};
 use super::step::{Operation, Outcome};
 
 /// The requests of one client, in the format of its table.
@@ -440,10 +440,13 @@ impl Requests {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = match (self.format, entry) {
             (Format::Tenure, None) => return self.dequeue(hold).await,
-            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, hold.unclean),
+            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, end_of(hold)),
             (Format::ShedLock, Some(entry)) => {
-                self.shedlock
-                    .release(&name, &entry.locked_by, entry.min_hold)
+                let min_hold = match hold.unused {
+                    true => 0,
+                    false => entry.min_hold,
+                };
+                self.shedlock.release(&name, &entry.locked_by, min_hold)
             }
             (Format::ShedLock, None) => {
                 let host = self.host.get().map_or("", String::as_str);
@@ -458,7 +461,7 @@ impl Requests {
 
     async fn dequeue(&self, hold: &Hold) -> Result<Release, Error> {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
-        let statement = self.own.dequeue(&name, &owner, hold.unclean);
+        let statement = self.own.dequeue(&name, &owner, end_of(hold));
         let reply = self.pool.ask(statement).await?;
         let (mut was_held, mut are_beside) = (false, false);
         if let Some(row) = reply.rows.first() {
@@ -534,6 +537,15 @@ fn has_changed(reply_kind: ReplyKind, reply: &Reply) -> Result<bool, Error> {
             let row = reply.rows.first().ok_or_else(errors::unexpected_reply)?;
             Ok(number(row, 0)? > 0)
         }
+    }
+}
+
+/// How this hold ends when it is released.
+pub(super) fn end_of(hold: &Hold) -> HoldEnd {
+    match (hold.unused, hold.unclean) {
+        (true, _) => HoldEnd::Unused,
+        (false, true) => HoldEnd::Unclean,
+        (false, false) => HoldEnd::Clean,
     }
 }
 

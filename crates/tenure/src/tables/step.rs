@@ -21,6 +21,7 @@ use crate::database::Row;
 
 use super::errors;
 use super::mode::{mode_text, parse_mode};
+use super::sql::HoldEnd;
 use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 
 /// What is done to a name.
@@ -40,7 +41,7 @@ pub(super) enum Operation {
     /// Releases a hold or leaves the queue.
     Release {
         owner: OwnerId,
-        unclean: bool,
+        end: HoldEnd,
     },
     /// Ends the hold with that token.
     Break {
@@ -332,9 +333,11 @@ impl<'a> Step<'a> {
                 }
             }
             Operation::Downgrade { owner, mode } => done(table.downgrade(name, *owner, *mode, now)),
-            Operation::Release { owner, unclean } => {
-                done(table.release(name, *owner, *unclean, now))
-            }
+            Operation::Release { owner, end } => done(match end {
+                HoldEnd::Clean => table.release(name, *owner, false, now),
+                HoldEnd::Unclean => table.release(name, *owner, true, now),
+                HoldEnd::Unused => table.give_back(name, *owner, now),
+            }),
             Operation::Break { token } => done(table.break_hold(name, *token, now)),
             Operation::Serve => Outcome::Done,
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Hold, Renewal, Request};
+use tenure_core::backend::{Answer, Hold, Release, Renewal, Request};
 use tenure_core::fence::OwnerId;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
@@ -13,7 +13,7 @@ use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::{needs, until};
 
 use super::acquire::acquire;
-use super::release::close;
+use super::release::{close, release};
 use super::renew::renew;
 use super::settings::Settings;
 use super::store::Store;
@@ -93,6 +93,37 @@ async fn close_releases_all_holds_though_the_row_of_one_is_locked() {
     blocker.rows("COMMIT");
     closing.await.unwrap();
     assert_eq!(count(), "0");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_was_never_used_leaves_no_reservation() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::system()).await;
+    let rows = postgres.database_admin();
+    let until = |name: &str| {
+        let until = format!("SELECT until FROM tenure_locks WHERE name='{name}'");
+        rows.value(&until)
+    };
+    for is_unused in [false, true] {
+        for case in ["held", "unknown", "shared"] {
+            let name = format!("{case}-{is_unused}");
+            let hold = held(&store, &name, |request| {
+                (request.min_hold, request.lock_delay) = (HOUR, HOUR);
+                if case == "shared" {
+                    request.mode = Mode::Shared;
+                }
+            });
+            let mut hold = hold.await;
+            if case == "unknown" {
+                store.holds.remove(hold.owner);
+            }
+            hold.unused = is_unused;
+            let outcome = release(&store, &hold).await.unwrap();
+            assert_eq!(outcome, Release::Released, "{name}");
+            assert_eq!(until(&name) == "0", is_unused, "{name}");
+        }
+    }
 }
 
 /// The guard of such a hold may still be there, and so its end is not clean.

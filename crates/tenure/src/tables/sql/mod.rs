@@ -8,6 +8,7 @@
 //!
 //! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
+mod ending;
 pub(super) mod modes;
 pub(super) mod schema;
 pub(super) mod shedlock;
@@ -19,6 +20,8 @@ use crate::database::hex;
 #[cfg(feature = "postgres")]
 use super::names::digest;
 use super::names::escaped;
+
+pub(super) use self::ending::HoldEnd;
 
 /// The SQL of one database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -397,72 +400,6 @@ impl Statements {
         Statement::rows(format!(
             "/*tenure:peek*/ SELECT token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.until>{now} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
         ))
-    }
-
-    /// Until when the name stays taken after its hold has ended.
-    fn rest(&self, unclean: bool) -> String {
-        let (now, max) = (self.dialect.now(), self.dialect.max());
-        let rest = match unclean {
-            true => format!("{max}(since+min_hold,{now}+delay)"),
-            false => "since+min_hold".to_owned(),
-        };
-        // Zero and not the clock, because the clock may be set back.
-        format!("CASE WHEN {rest}>{now} THEN {rest} ELSE 0 END")
-    }
-
-    /// Ends the hold that `which` selects. Returns a row for each changed one, or their number.
-    fn finish(&self, what: &str, name: &str, which: &str, unclean: bool) -> Statement {
-        let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(unclean));
-        let literal = self.dialect.name(name);
-        let update = format!(
-            "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
-        );
-        match self.dialect {
-            #[cfg(feature = "postgres")]
-            Dialect::Postgres => {
-                let digest = digest(&self.table, name);
-                Statement::rows(format!(
-                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
-                ))
-            }
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
-        }
-    }
-
-    pub(crate) fn release(&self, name: &str, owner: &str, unclean: bool) -> Statement {
-        self.finish("release", name, &format!("owner='{owner}'"), unclean)
-            .urgent()
-    }
-
-    pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
-        let which = format!("token={token} AND owner NOT IN('','*')");
-        self.finish("break", name, &which, true)
-    }
-
-    /// Releases the hold, or leaves the queue, whichever the owner has.
-    /// The first row is `[owner, µs until the lease ends]`, as it was before.
-    pub(crate) fn dequeue(&self, name: &str, owner: &str, unclean: bool) -> Statement {
-        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
-        let (literal, rest) = (self.dialect.name(name), self.rest(unclean));
-        let lock = match self.dialect {
-            #[cfg(feature = "sqlite")]
-            Dialect::Sqlite => "",
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
-            _ => " FOR UPDATE",
-        };
-        let mut steps = vec![
-            format!("SELECT owner,until-{now} FROM {locks} WHERE name={literal}{lock}"),
-            format!("DELETE FROM {waiters} WHERE owner='{owner}'"),
-            format!("DELETE FROM {waiters} WHERE name={literal} AND until<={now}"),
-            format!(
-                "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND owner='{owner}' AND until>{now}"
-            ),
-            self.count_queue(&literal),
-        ];
-        steps.extend(self.tell_first(&literal, ""));
-        steps.extend(self.tell_free(name));
-        self.transaction("release", &steps).urgent()
     }
 
     /// Renews these holds, as far as they are ours: each with its ttl.

@@ -1,0 +1,84 @@
+//! The statements that end a hold or a place in the queue.
+
+#[cfg(feature = "postgres")]
+use super::{CHANNEL, digest};
+use super::{Dialect, Statement, Statements};
+
+/// How a hold ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldEnd {
+    Clean,
+    /// The hold was lost or is ended by an operator, so `lock_delay` applies.
+    Unclean,
+    /// The hold is given back and was never used, so nothing stays reserved.
+    Unused,
+}
+
+impl Statements {
+    /// Until when the name stays taken after its hold has ended.
+    fn rest(&self, end: HoldEnd) -> String {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let rest = match end {
+            HoldEnd::Clean => "since+min_hold".to_owned(),
+            HoldEnd::Unclean => format!("{max}(since+min_hold,{now}+delay)"),
+            HoldEnd::Unused => return "0".to_owned(),
+        };
+        // Zero and not the clock, because the clock may be set back.
+        format!("CASE WHEN {rest}>{now} THEN {rest} ELSE 0 END")
+    }
+
+    /// Ends the hold that `which` selects. Returns a row for each changed one, or their number.
+    fn finish(&self, what: &str, name: &str, which: &str, end: HoldEnd) -> Statement {
+        let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(end));
+        let literal = self.dialect.name(name);
+        let update = format!(
+            "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
+        );
+        match self.dialect {
+            #[cfg(feature = "postgres")]
+            Dialect::Postgres => {
+                let digest = digest(&self.table, name);
+                Statement::rows(format!(
+                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
+                ))
+            }
+            #[cfg(any(feature = "sqlite", feature = "mysql"))]
+            _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
+        }
+    }
+
+    pub(crate) fn release(&self, name: &str, owner: &str, end: HoldEnd) -> Statement {
+        self.finish("release", name, &format!("owner='{owner}'"), end)
+            .urgent()
+    }
+
+    pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
+        let which = format!("token={token} AND owner NOT IN('','*')");
+        self.finish("break", name, &which, HoldEnd::Unclean)
+    }
+
+    /// Releases the hold, or leaves the queue, whichever the owner has.
+    /// The first row is `[owner, µs until the lease ends]`, as it was before.
+    pub(crate) fn dequeue(&self, name: &str, owner: &str, end: HoldEnd) -> Statement {
+        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let (literal, rest) = (self.dialect.name(name), self.rest(end));
+        let lock = match self.dialect {
+            #[cfg(feature = "sqlite")]
+            Dialect::Sqlite => "",
+            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            _ => " FOR UPDATE",
+        };
+        let mut steps = vec![
+            format!("SELECT owner,until-{now} FROM {locks} WHERE name={literal}{lock}"),
+            format!("DELETE FROM {waiters} WHERE owner='{owner}'"),
+            format!("DELETE FROM {waiters} WHERE name={literal} AND until<={now}"),
+            format!(
+                "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND owner='{owner}' AND until>{now}"
+            ),
+            self.count_queue(&literal),
+        ];
+        steps.extend(self.tell_first(&literal, ""));
+        steps.extend(self.tell_free(name));
+        self.transaction("release", &steps).urgent()
+    }
+}
