@@ -111,7 +111,10 @@ fn faults_of_server(of: Configuration) -> Vec<Cell> {
             Fault::Failover,
             "a replica that lacks the last commits may take over; make replication synchronous; tokens continue from the new server's clock",
         ),
-        false => Cell::not_applicable(Fault::Failover, "there is no replica"),
+        false => Cell::not_applicable(
+            Fault::Failover,
+            "no replica was seen that may lack a commit",
+        ),
     };
     Cell::of_lease_store(&[restart, power, failover])
 }
@@ -120,7 +123,7 @@ fn waiting(of: Configuration) -> &'static str {
     match of.database {
         _ if of.is_shedlock => "waiters poll, about five times a second",
         Database::Postgres => {
-            "a queue in the database; a release wakes the first waiter, which then takes the lock; a dead waiter delays the others by min(ttl, 5 s)"
+            "a queue in the database; a release wakes the first waiter, which then takes the lock (behind a pooler the first waiter polls about five times a second); a dead waiter delays the others by min(ttl, 5 s)"
         }
         _ => {
             "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s)"
@@ -148,6 +151,10 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.upgradable = !of.is_shedlock;
     guarantees.permits = !of.is_shedlock;
     (guarantees.why_not, guarantees.token) = match of.is_shedlock {
+        _ if is_file => (
+            "",
+            "max(last + 1, the machine's wall clock in µs); can go backward only if the data is lost and the clock is set back",
+        ),
         true => (
             "ShedLock's table has a row for each name, with one holder and no room for more",
             "locked_at in µs: max(last + 1 ms, server clock), as long as the row exists",

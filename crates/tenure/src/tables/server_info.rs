@@ -23,6 +23,12 @@ fn text(rows: &[Row], at: usize) -> &str {
     row.get(at).and_then(Option::as_deref).unwrap_or_default()
 }
 
+/// Whether PostgreSQL waits for a replica before it answers a commit. Both settings are needed for that.
+#[cfg(feature = "postgres")]
+fn waits_for_replicas(standby_names: &str, synchronous_commit: &str) -> bool {
+    !standby_names.is_empty() && !matches!(synchronous_commit, "local" | "off")
+}
+
 impl ServerInfo {
     /// Asks the server over a connection of the pool.
     pub(super) async fn ask(pool: &Pool, dialect: Dialect) -> Result<Self, Error> {
@@ -54,7 +60,8 @@ impl ServerInfo {
                     _ => Durability::Full,
                 },
                 is_replica: text(rows, 3) == "true",
-                fails_over: text(rows, 4) != "0" && text(rows, 5).is_empty(),
+                fails_over: text(rows, 4) != "0"
+                    && !waits_for_replicas(text(rows, 5), text(rows, 2)),
             },
             #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => Self {
@@ -73,5 +80,25 @@ impl ServerInfo {
                 ..Self::default()
             },
         })
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_waits_for_replicas_if_both_settings_say_so() {
+        for (standby_names, synchronous_commit, expected) in [
+            ("", "on", false),
+            ("*", "on", true),
+            ("ANY 1 (a, b)", "remote_apply", true),
+            ("*", "remote_write", true),
+            ("*", "local", false),
+            ("*", "off", false),
+        ] {
+            let waits = waits_for_replicas(standby_names, synchronous_commit);
+            assert_eq!(waits, expected, "{standby_names:?} {synchronous_commit}");
+        }
     }
 }
