@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::backend::{AllAnswer, Answer, Release, Request};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::options::Mode;
-use tenure_core::support::not_trusted_yet;
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
-use super::connection::Connection;
 use super::context::Context;
 use super::names::Keys;
 use super::renew::verify_holds;
 use super::requests::{Attempt, ReleaseKind};
 use super::store::Store;
 use super::subscribe::Subscription;
+use super::trust::{until_replicated, until_trusted};
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
 const MAX_ALL: usize = 64;
@@ -143,7 +142,7 @@ impl Acquisition<'_> {
             keys,
         } = self;
         loop {
-            self.until_trusted().await?;
+            until_trusted(store, request, keys).await?;
             let reply = store.requests.acquire(request, keys, attempt).await?;
             let now = store.context.now();
             if reply.connection.untrusted_until(now, request.ttl).is_some() {
@@ -151,63 +150,15 @@ impl Acquisition<'_> {
                 Box::pin(self.release()).await?;
                 continue;
             }
-            if store.context.settings.wait_replicas > 0
-                && matches!(reply.value, AcquireReply::Granted(_))
+            if matches!(reply.value, AcquireReply::Granted(_))
+                && let Err(err) = until_replicated(store, &reply.connection).await
             {
                 // In a box, as in `Server::connection`.
-                Box::pin(self.until_replicated(&reply.connection)).await?;
+                Box::pin(self.release()).await?;
+                return Err(err);
             }
             return Ok(reply.value);
         }
-    }
-
-    /// Waits until the server can be trusted to know who holds the lock.
-    async fn until_trusted(&self) -> Result<(), Error> {
-        let Self {
-            store,
-            request,
-            keys,
-        } = self;
-        let mut is_reported = false;
-        loop {
-            let connection = store.connections.connection(keys.lock()).await?;
-            let now = store.context.now();
-            let until = connection.untrusted_until(now, request.ttl);
-            let (Some(until), Some(guard)) = (until, connection.restart_guard(now)) else {
-                return Ok(());
-            };
-            let err = not_trusted_yet(guard, request.ttl);
-            if !request.wait {
-                return Err(err);
-            }
-            if !std::mem::replace(&mut is_reported, true) {
-                tracing::warn!(name = %request.name, "waiting: {err}");
-            }
-            tokio::select! {
-                biased;
-                () = request.stop.raised() => return Err(err),
-                () = connection.ended.raised() => {}
-                () = store.context.clock.sleep_until(until) => {}
-            }
-        }
-    }
-
-    /// Waits until the replicas have the grant, and releases the lock when they do not get it in time.
-    async fn until_replicated(&self, connection: &Connection) -> Result<(), Error> {
-        let settings = &self.store.context.settings;
-        let (wanted, limit) = (settings.wait_replicas, settings.timeout / 2);
-        let requests = &self.store.requests;
-        let acknowledged = requests.wait_for_replicas(connection, limit).await?;
-        if acknowledged >= wanted {
-            return Ok(());
-        }
-        self.release().await?;
-        Err(Error::new(
-            ErrorKind::Unreachable,
-            format!(
-                "{acknowledged} of {wanted} replicas acknowledged within {limit:?}, so it was given back; see wait_replicas in the URL"
-            ),
-        ))
     }
 
     /// Releases what the owner has: the lock, or its place in the queue.

@@ -85,6 +85,15 @@ pub(super) fn request(err: RedisError) -> Error {
     }
 }
 
+/// A grant that does not count could not be given back: the driver sends the release again.
+pub(super) fn left_behind(err: Error) -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the server granted what does not count, and whether that was given back cannot be told",
+    )
+    .with_source(err)
+}
+
 /// Whether the server refused a write because it is a replica: nothing was applied. Before version 7 a script wraps the
 /// error of its command.
 pub(super) fn is_readonly(err: &RedisError) -> bool {

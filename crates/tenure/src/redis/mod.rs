@@ -9,7 +9,7 @@
 //!
 //! # Reading order
 //! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`, `release`
-//! (the operations; `crate::lease_store` waits) · `requests` (one function for each request), with `scripts` (what is
+//! (the operations; `crate::lease_store` waits), with `trust` (whether a grant counts) · `requests` (one function for each request), with `scripts` (what is
 //! sent) and `batch` (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
 //! has a key) · `server_info` (what a server says about itself) · `errors` (what errors mean) · `inspect` (for
 //! operators).
@@ -32,6 +32,7 @@ mod server_info;
 mod settings;
 mod store;
 mod subscribe;
+mod trust;
 mod upgrade;
 
 use std::sync::Arc;

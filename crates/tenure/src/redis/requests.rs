@@ -384,7 +384,7 @@ impl Requests {
         &self,
         request: &Request,
         keys: &Keys,
-    ) -> Result<UpgradeReply, Error> {
+    ) -> Result<Reply<UpgradeReply>, Error> {
         let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
         let live = millis_down(request.ttl) + millis_up(request.lock_delay);
         let args = |cmd: &mut Cmd| {
@@ -393,19 +393,16 @@ impl Requests {
         };
         let script = &self.mode_scripts()?.upgrade;
         let reply: Reply<Value> = self.connections.run(script, keys, args).await?;
-        match &reply.value {
+        let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                let granted = self.granted(request, reply.sent, token);
-                Ok(UpgradeReply::Upgraded(granted))
+                UpgradeReply::Upgraded(self.granted(request, reply.sent, token))
             }
-            Value::Array(words) if words[..] == [Value::Int(-2)] => Ok(UpgradeReply::NoHold),
-            Value::Array(words) => {
-                let taken = self.taken(request, words, reply.sent)?;
-                Ok(UpgradeReply::Upgraded(taken))
-            }
-            _ => Err(unexpected_reply()),
-        }
+            Value::Array(words) if words[..] == [Value::Int(-2)] => UpgradeReply::NoHold,
+            Value::Array(words) => UpgradeReply::Upgraded(self.taken(request, words, reply.sent)?),
+            _ => return Err(unexpected_reply()),
+        };
+        Ok(reply.with(value))
     }
 
     /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.

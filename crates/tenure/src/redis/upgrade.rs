@@ -13,6 +13,7 @@ use super::names::Keys;
 use super::requests::UpgradeReply;
 use super::store::Store;
 use super::subscribe::Subscription;
+use super::trust::{until_replicated, until_trusted};
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
 pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
@@ -58,25 +59,58 @@ struct Upgrading<'a> {
 }
 
 impl LeaseStore for Upgrading<'_> {
+    /// Asks a server that can be trusted to know who holds the lock. As for an acquisition, the server that replied is
+    /// checked as well as the server that was to be asked.
     async fn ask(&self) -> Result<AcquireReply, Error> {
-        let requests = &self.store.requests;
-        match requests.upgrade(self.request, self.keys).await? {
-            UpgradeReply::Upgraded(reply) => Ok(reply),
-            UpgradeReply::NoHold => Err(Error::new(
-                ErrorKind::Lost,
-                "the server has no such hold; the lock was lost",
-            )),
+        let Self {
+            store,
+            request,
+            keys,
+        } = self;
+        loop {
+            until_trusted(store, request, keys).await?;
+            let reply = store.requests.upgrade(request, keys).await?;
+            let grant = match reply.value {
+                UpgradeReply::Upgraded(AcquireReply::Granted(grant)) => grant,
+                UpgradeReply::Upgraded(taken) => return Ok(taken),
+                UpgradeReply::NoHold => {
+                    let message = "the server has no such hold; the lock was lost";
+                    return Err(Error::new(ErrorKind::Lost, message));
+                }
+            };
+            let now = store.context.now();
+            if reply.connection.untrusted_until(now, request.ttl).is_some() {
+                // A grant of this server does not count: a reader of before the restart may believe to hold the lock.
+                self.undo().await?;
+                continue;
+            }
+            if let Err(err) = until_replicated(store, &reply.connection).await {
+                self.undo().await?;
+                return Err(err);
+            }
+            return Ok(AcquireReply::Granted(grant));
         }
     }
 
     /// The hold becomes upgradable again.
     async fn leave_queue(&self) -> Result<Release, Error> {
-        let requests = &self.store.requests;
-        let owner = self.request.owner;
-        let mode = Mode::Upgradable;
-        Ok(match requests.downgrade(self.keys, owner, mode).await? {
+        Ok(match self.become_upgradable().await? {
             true => Release::Released,
             false => Release::NotHeld,
         })
+    }
+}
+
+impl Upgrading<'_> {
+    async fn become_upgradable(&self) -> Result<bool, Error> {
+        let requests = &self.store.requests;
+        let (owner, mode) = (self.request.owner, Mode::Upgradable);
+        requests.downgrade(self.keys, owner, mode).await
+    }
+
+    /// Makes the hold upgradable again after a grant that does not count. After an error the hold may be exclusive.
+    async fn undo(&self) -> Result<(), Error> {
+        let undone = Box::pin(self.become_upgradable()).await;
+        undone.map(drop).map_err(errors::left_behind)
     }
 }

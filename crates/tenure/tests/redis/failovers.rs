@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::ErrorKind;
 
+use crate::common::answered;
 use crate::support::{
     TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
 };
@@ -202,4 +203,37 @@ async fn sentinels_do_not_know_the_service() {
     );
     let refused = soon(tenure::connect(&wrong)).await;
     crate::support::assert_clear(&refused.unwrap_err());
+}
+
+/// An upgrade is a grant, which counts when the replicas have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_no_replica_has_is_undone() {
+    needs!(redis);
+    let primary = Redis::start(&[]);
+    let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
+    until("the replica follows", || {
+        replica.info("replication", "master_link_status") == "up"
+    })
+    .await;
+    let options = "timeout=1s&restart_guard=off";
+    let careful = connect(&format!("{}?{options}&wait_replicas=1", primary.url())).await;
+    let lock = careful.lock("x").ttl(LONG * 10).upgradable();
+    let guard = answered(async || lock.acquire().await).await;
+    replica.kill();
+    let refused = soon(guard.try_upgrade()).await;
+    assert_says(
+        refused,
+        ErrorKind::Unreachable,
+        &["replica", "wait_replicas"],
+    );
+    assert_eq!(owner(&primary, "x"), "*", "it is upgradable again");
+    let other = connect(&format!("{}?{options}", primary.url())).await;
+    let lock = other.lock("x").ttl(LONG).shared();
+    let reader = soon(lock.try_acquire()).await.unwrap();
+    let reader = reader.expect("it is beside a reader");
+    soon(reader.release()).await.unwrap();
+    replica.launch();
+    let upgraded = answered(async || guard.try_upgrade().await).await;
+    assert!(upgraded && owner(&primary, "x") != "*");
+    soon(guard.release()).await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure::{Client, ErrorKind, Guard};
 
-use crate::common::power;
+use crate::common::{answered, power};
 use crate::support::{TTL, assert_says, connect, owner, soon, start_acquire, take, until};
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::disk::Disk;
@@ -77,6 +77,37 @@ async fn a_waiter_is_guarded_as_well() {
     let next = waited.expect("its turn comes").unwrap().unwrap();
     assert!(next.token() > old.token());
     soon(next.release()).await.unwrap();
+}
+
+/// The server finds an old copy of its data on its disk: the upgradable hold is in it, and the reader is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_is_guarded_as_well() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    // Until the restart the server is trusted.
+    server.order(&["CONFIG", "SET", "appendfsync", "always"]);
+    server.order(&["CONFIG", "SET", "appendonly", "yes"]);
+    let proxy = Proxy::redis(server.port());
+    let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
+    let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
+    let second = connect(&format!("{}?{options}", server.url())).await;
+    let lock = second.lock("x").ttl(ttl).upgradable();
+    let upgradable = soon(lock.acquire()).await.unwrap();
+    until("the copy can be written", || {
+        server.ask(&["SAVE"]).text() == "OK"
+    })
+    .await;
+    let reader = soon(first.lock("x").ttl(ttl).shared().acquire()).await;
+    let reader = reader.unwrap();
+    for direction in [Direction::Up, Direction::Down] {
+        proxy.hold(direction, true);
+    }
+    server.restart();
+    answered(async || second.inspect("x").await).await;
+    let upgraded = tokio::time::timeout(ttl + TEST_TIMEOUT, upgradable.upgrade()).await;
+    assert!(!reader.is_held(), "a writer holds it beside a reader");
+    upgraded.expect("its turn comes").unwrap();
+    soon(upgradable.release()).await.unwrap();
 }
 
 /// Of the old holder whose claim must outlive all that happens here.

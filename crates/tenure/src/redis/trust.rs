@@ -1,0 +1,60 @@
+//! Whether a grant of a server counts: the server knows who holds the lock, and enough replicas have the grant.
+
+use tenure_core::backend::Request;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::support::not_trusted_yet;
+
+use super::connection::Connection;
+use super::names::Keys;
+use super::store::Store;
+
+/// Waits until the server can be trusted to know who holds the lock.
+pub(super) async fn until_trusted(
+    store: &Store,
+    request: &Request,
+    keys: &Keys,
+) -> Result<(), Error> {
+    let mut is_reported = false;
+    loop {
+        let connection = store.connections.connection(keys.lock()).await?;
+        let now = store.context.now();
+        let until = connection.untrusted_until(now, request.ttl);
+        let (Some(until), Some(guard)) = (until, connection.restart_guard(now)) else {
+            return Ok(());
+        };
+        let err = not_trusted_yet(guard, request.ttl);
+        if !request.wait {
+            return Err(err);
+        }
+        if !std::mem::replace(&mut is_reported, true) {
+            tracing::warn!(name = %request.name, "waiting: {err}");
+        }
+        tokio::select! {
+            biased;
+            () = request.stop.raised() => return Err(err),
+            () = connection.ended.raised() => {}
+            () = store.context.clock.sleep_until(until) => {}
+        }
+    }
+}
+
+/// Waits until the replicas have the grant that came over this connection. After an error the grant does not count, and
+/// the caller gives it back.
+pub(super) async fn until_replicated(store: &Store, connection: &Connection) -> Result<(), Error> {
+    let settings = &store.context.settings;
+    let (wanted, limit) = (settings.wait_replicas, settings.timeout / 2);
+    if wanted == 0 {
+        return Ok(());
+    }
+    // In a box, as in `Server::connection`.
+    let acknowledged = Box::pin(store.requests.wait_for_replicas(connection, limit)).await?;
+    if acknowledged >= wanted {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "{acknowledged} of {wanted} replicas acknowledged within {limit:?}, so it was given back; see wait_replicas in the URL"
+        ),
+    ))
+}
