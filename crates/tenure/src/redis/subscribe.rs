@@ -34,6 +34,8 @@ pub(super) struct Subscription<'a> {
     connection: Option<Arc<Connection>>,
     /// The channel of the lock was subscribed just now: an earlier message is lost.
     is_new: bool,
+    /// The waiter has a hold, which is to become exclusive.
+    is_upgrade: bool,
 }
 
 /// A subscription to the channel of a lock over one connection, until it is dropped.
@@ -64,7 +66,14 @@ impl<'a> Subscription<'a> {
             request,
             connection: None,
             is_new: false,
+            is_upgrade: false,
         }
+    }
+
+    /// The same for a waiter that has a hold, which is to become exclusive.
+    pub(super) fn of_upgrade(self) -> Self {
+        let is_upgrade = true;
+        Self { is_upgrade, ..self }
     }
 
     /// Subscribes to the channel of the lock over this connection, if there is such a channel and no subscription over
@@ -113,8 +122,10 @@ impl<'a> Subscription<'a> {
             let untrusted = connection.untrusted_until(self.context.now(), self.request.ttl);
             !connection.ended.is_raised() && untrusted.is_none()
         };
-        // Nothing says how many replicas have the grant.
-        self.context.settings.wait_replicas == 0 && self.connection.as_ref().is_some_and(is_trusted)
+        // Nothing says how many replicas have the grant. An upgrade keeps the lease of its hold, which may be longer than
+        // that of a place in the queue.
+        let may_count = self.context.settings.wait_replicas == 0 && !self.is_upgrade;
+        may_count && self.connection.as_ref().is_some_and(is_trusted)
     }
 }
 

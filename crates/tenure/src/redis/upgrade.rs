@@ -30,7 +30,7 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
         AcquireReply::Taken(position) => {
             let (context, connections) = (&store.context, &store.connections);
             let subscription =
-                Subscription::new(context, connections, keys, request, position.sent);
+                Subscription::new(context, connections, keys, request, position.sent).of_upgrade();
             let clock = &context.clock;
             lease_store::wait(&upgrading, subscription, clock, request, position).await
         }

@@ -1,6 +1,7 @@
 //! Holds beside others: the scripts against the reference table, and what other programs see of such holds.
 
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_testkit::needs;
@@ -139,4 +140,29 @@ async fn a_foreign_holder_excludes_readers_and_permits() {
     assert_eq!(server.ask(&set), tenure_testkit::resp::Value::Nil);
     soon(permit.release()).await.unwrap();
     assert_eq!(server.ask(&set).text(), "OK");
+}
+
+/// The message that the other holders have left says nothing about the lease, which is that of the hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_that_waited_has_a_whole_lease() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let client = client_of(&server).await;
+    let upgradable = client.lock("x").ttl(LONG).upgradable();
+    let upgradable = Arc::new(soon(upgradable.acquire()).await.unwrap());
+    let reader = client.lock("x").ttl(LONG).shared();
+    let reader = soon(reader.acquire()).await.unwrap();
+    let upgrading = {
+        let upgradable = upgradable.clone();
+        tokio::spawn(async move { upgradable.upgrade().await })
+    };
+    let entries = || server.ask(&["HVALS", "tenure:{x}:holders"]).items();
+    until("it waits", || {
+        entries().iter().any(|entry| entry.text().contains(" w "))
+    })
+    .await;
+    soon(reader.release()).await.unwrap();
+    soon(upgrading).await.unwrap().unwrap();
+    let left = upgradable.remaining();
+    assert!(left > LONG / 2, "{left:?}");
 }
