@@ -242,6 +242,57 @@ async fn all_nodes_know_the_greatest_token() {
     }
 }
 
+/// A node that has granted, and is still to raise its token, is given back when the acquisition is given up, and keeps its
+/// hold when a majority did without that node.
+#[tokio::test]
+async fn a_node_that_is_to_raise_its_token_is_given_back_or_kept() {
+    let (ahead, late) = (1 << 60, Duration::from_millis(10));
+    for is_won in [false, true] {
+        let nodes = nodes(5);
+        let client = client(&nodes);
+        let takes = [(2, false), (3, !is_won), (4, true)];
+        let mut others = Vec::new();
+        for (node, keeps) in takes {
+            let hold = take_alone(&nodes[node], "a", Some(ahead)).await;
+            match keeps {
+                true => others.push((node, hold)),
+                false => drop(nodes[node].release(hold).await.unwrap()),
+            }
+        }
+        // The grant at once, and the greater token after a long time.
+        nodes[0].disturb(Step::Acquire, Disturbance::Late(Duration::ZERO));
+        nodes[0].disturb(
+            Step::Acquire,
+            Disturbance::Late(majority::MAX_NODE_TIMEOUT * 2),
+        );
+        nodes[3].disturb(Step::Acquire, Disturbance::Late(late));
+        let lock = client.lock("a").ttl(TTL);
+        let trying = tokio::spawn(async move { lock.try_acquire().await });
+        advance(&nodes, late).await;
+        advance(&nodes, majority::MAX_NODE_TIMEOUT).await;
+        let tried = trying.await.unwrap();
+        advance(&nodes, majority::MAX_NODE_TIMEOUT * 2).await;
+        let known = tokens(&nodes, "a").await;
+        match is_won {
+            true => {
+                let guard = tried.unwrap().expect("a majority has granted");
+                assert_eq!(known[0], Some(guard.token().get()));
+                assert_eq!(guard.state(), State::Held);
+                guard.release().await.unwrap();
+            }
+            false => {
+                assert!(!matches!(tried, Ok(Some(_))), "{tried:?}");
+                assert_eq!(known[..3], [None; 3]);
+            }
+        }
+        for (node, hold) in others {
+            nodes[node].release(hold).await.unwrap();
+        }
+        settle().await;
+        assert!(are_idle(&nodes), "won: {is_won}");
+    }
+}
+
 /// A2: what a node grants after the decision is kept while the hold lasts, and released after that.
 #[tokio::test]
 async fn stragglers_are_kept_or_given_back() {

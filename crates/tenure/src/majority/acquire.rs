@@ -13,7 +13,7 @@ use tenure_core::logic::{lease, quorum};
 use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
-use super::errors::{no_answer, no_majority};
+use super::errors::{no_answer, no_majority, still_granted};
 use super::holds::QuorumHold;
 use super::release::{finish_request, release_until_answered};
 use super::renew::{Lease, majority_lease, renew_holds};
@@ -363,6 +363,7 @@ impl Acquisition {
 
     /// Finishes in the background what is under way after the verdict.
     fn finish_other_requests(mut self) {
+        let has_ended = self.hold.ended.is_raised();
         for node in 0..self.nodes.len() {
             let Some(request) = self.nodes[node].request.take() else {
                 continue;
@@ -373,7 +374,9 @@ impl Acquisition {
             let answer = Box::pin(async move {
                 match pending.await {
                     Reply::Acquired(answer) => answer,
-                    // The node has granted before it was asked to raise the token, so the release goes there as well.
+                    // The node has granted before it was asked to raise the token. A hold that was given up is released
+                    // there now; a hold that lasts is released there when it is released on the other nodes.
+                    Reply::Raised(..) if has_ended => Err(still_granted()),
                     Reply::Raised(..) => Ok(Answer::Busy),
                 }
             });

@@ -31,3 +31,11 @@ pub(super) fn no_answer(timeout: Duration) -> Error {
         format!("the node did not answer within {timeout:?}"),
     )
 }
+
+/// The answer of a node that has granted, to an acquisition that was given up.
+pub(super) fn still_granted() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the acquisition was given up while the node was to raise the token",
+    )
+}
