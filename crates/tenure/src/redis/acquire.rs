@@ -161,10 +161,10 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Releases what the owner has: the lock, or its place in the queue.
+    /// Releases what the owner has, and was not used: the lock, or its place in the queue.
     async fn release(&self) -> Result<Release, Error> {
         let requests = &self.store.requests;
         let (keys, owner) = (self.keys, self.request.owner);
-        requests.release(keys, owner, ReleaseKind::UNKNOWN).await
+        requests.release(keys, owner, ReleaseKind::UNUSED).await
     }
 }

@@ -67,11 +67,12 @@ pub(super) struct ReleaseKind {
 }
 
 impl ReleaseKind {
-    /// Of a request of unknown outcome: the server knows what there is to be released.
-    pub(super) const UNKNOWN: Self = Self {
+    /// Of a request whose grant was not used, so that the name does not stay reserved: a hold of any mode, or a place in
+    /// the queue.
+    pub(super) const UNUSED: Self = Self {
         is_unclean: false,
-        may_reserve: true,
-        is_beside_others: false,
+        may_reserve: false,
+        is_beside_others: true,
         next_token: None,
     };
 }

@@ -237,3 +237,18 @@ async fn an_upgrade_that_no_replica_has_is_undone() {
     assert!(upgraded && owner(&primary, "x") != "*");
     soon(guard.release()).await.unwrap();
 }
+
+/// A grant that does not count was never used, so nothing stays reserved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_no_replica_has_leaves_nothing() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let options = "?timeout=1s&restart_guard=off&wait_replicas=1";
+    let client = connect(&format!("{}{options}", server.url())).await;
+    let lock = client.lock("x").ttl(LONG).min_hold(LONG * 400);
+    for lock in [lock.clone(), lock.permits(2)] {
+        let refused = soon(lock.try_acquire()).await;
+        assert_says(refused, ErrorKind::Unreachable, &["wait_replicas"]);
+        assert_eq!(owner(&server, "x"), "");
+    }
+}
