@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use tenure_core::backend::{AllAnswer, Answer, Release, Request};
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
@@ -10,6 +12,7 @@ use tenure_core::options::Mode;
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
 use super::context::Context;
+use super::errors;
 use super::names::Keys;
 use super::renew::verify_holds;
 use super::requests::{Attempt, ReleaseKind};
@@ -87,14 +90,17 @@ pub(super) async fn acquire_all(
     let ttl = requests[0].ttl;
     if reply.connection.untrusted_until(now, ttl).is_some() {
         // Grants of this server do not count: the holders of before the restart may believe to hold the locks.
-        for (request, keys) in requests.iter().zip(&keys) {
+        let give_back = |(request, keys)| async move {
             let acquisition = Acquisition {
                 store,
                 request,
                 keys,
             };
-            acquisition.release().await?;
-        }
+            acquisition.give_back().await
+        };
+        let locks = requests.iter().map(|request| &**request).zip(&keys);
+        let given_back = join_all(locks.map(give_back)).await;
+        given_back.into_iter().collect::<Result<(), _>>()?;
         return Ok(AllAnswer::OneByOne);
     }
     for request in requests {
@@ -147,14 +153,14 @@ impl Acquisition<'_> {
             let now = store.context.now();
             if reply.connection.untrusted_until(now, request.ttl).is_some() {
                 // A grant of this server does not count: the holder of before the restart may believe to hold the lock.
-                Box::pin(self.release()).await?;
+                Box::pin(self.give_back()).await?;
                 continue;
             }
             if matches!(reply.value, AcquireReply::Granted(_))
                 && let Err(err) = until_replicated(store, &reply.connection).await
             {
                 // In a box, as in `Server::connection`.
-                Box::pin(self.release()).await?;
+                Box::pin(self.give_back()).await?;
                 return Err(err);
             }
             return Ok(reply.value);
@@ -166,5 +172,10 @@ impl Acquisition<'_> {
         let requests = &self.store.requests;
         let (keys, owner) = (self.keys, self.request.owner);
         requests.release(keys, owner, ReleaseKind::UNUSED).await
+    }
+
+    /// Releases a grant that does not count. After an error the grant may still be there.
+    async fn give_back(&self) -> Result<(), Error> {
+        self.release().await.map(drop).map_err(errors::left_behind)
     }
 }

@@ -10,6 +10,7 @@ use crate::support::{
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
+use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::{Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
@@ -251,4 +252,34 @@ async fn a_grant_that_no_replica_has_leaves_nothing() {
         assert_says(refused, ErrorKind::Unreachable, &["wait_replicas"]);
         assert_eq!(owner(&server, "x"), "");
     }
+}
+
+/// What fails after a grant leaves no lock behind, also when the release fails.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_is_given_back_when_replicas_cannot_be_asked() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let user = [
+        "ACL", "SETUSER", "weak", "on", "nopass", "~*", "&*", "+@all", "-wait",
+    ];
+    server.order(&user);
+    let options = "?timeout=1s&restart_guard=off&wait_replicas=1";
+    let url = server.url().replace("redis://", "redis://weak:word@");
+    let client = connect(&format!("{url}{options}")).await;
+    let lock = client.lock("x").ttl(LONG * 400);
+    assert_says(soon(lock.try_acquire()).await, ErrorKind::Denied, &[]);
+    assert_eq!(owner(&server, "x"), "");
+
+    let proxy = Proxy::redis(server.port());
+    let url = server.url_by(proxy.port());
+    let client = connect(&format!("{url}{options}")).await;
+    proxy.plan("release", Fault::Answer("NOREPLICAS Not enough"));
+    let lock = client.lock("x").ttl(LONG * 400);
+    assert_says(
+        soon(lock.try_acquire()).await,
+        ErrorKind::Indeterminate,
+        &[],
+    );
+    until("it is given back later", || owner(&server, "x").is_empty()).await;
+    assert!(proxy.is_done());
 }
