@@ -127,7 +127,7 @@ fn millis_down(duration: Duration) -> u64 {
 
 /// How long a token is kept, in ms.
 fn token_retention(ttl: Duration) -> u64 {
-    millis_up(TOKEN_RETENTION.max(ttl * 2))
+    millis_up(TOKEN_RETENTION.max(ttl.saturating_mul(2)))
 }
 
 /// Whether the name of this request may stay reserved after a release.
@@ -199,7 +199,7 @@ impl Requests {
         let is_first = u8::from(attempt == Attempt::First);
         let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
         let args = |cmd: &mut Cmd| {
-            cmd.arg(&owner).arg(ttl + delay);
+            cmd.arg(&owner).arg(ttl.saturating_add(delay));
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
                 .arg(Text(format_args!("{place} {is_first}")));
@@ -286,7 +286,7 @@ impl Requests {
             for keys in keys {
                 cmd.arg(keys.hold());
             }
-            cmd.arg(millis_down(first.ttl) + delay);
+            cmd.arg(millis_down(first.ttl).saturating_add(delay));
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(token_retention(first.ttl));
             for request in requests {
@@ -380,14 +380,16 @@ impl Requests {
         }
     }
 
-    /// Asks for the upgradable hold of the request's owner to become exclusive. May be repeated at any time.
+    /// Asks for the upgradable hold of the request's owner to become exclusive. May be repeated at any time. The key
+    /// outlives the lease by `lock_delay`, in ms.
     pub(super) async fn upgrade(
         &self,
         request: &Request,
         keys: &Keys,
+        lock_delay: u64,
     ) -> Result<Reply<UpgradeReply>, Error> {
         let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
-        let live = millis_down(request.ttl) + millis_up(request.lock_delay);
+        let live = millis_down(request.ttl).saturating_add(lock_delay);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live).arg(retention);
             cmd.arg(u8::from(request.wait)).arg(request.propose);
@@ -468,7 +470,7 @@ impl Requests {
             }
             for (item, owner) in items.iter().zip(&owners) {
                 let live = match purpose {
-                    Purpose::Extend => millis_down(item.ttl) + item.lock_delay,
+                    Purpose::Extend => millis_down(item.ttl).saturating_add(item.lock_delay),
                     Purpose::Verify => 0,
                 };
                 cmd.arg(owner).arg(live).arg(token_retention(item.ttl));

@@ -69,7 +69,10 @@ impl LeaseStore for Upgrading<'_> {
         } = self;
         loop {
             until_trusted(store, request, keys).await?;
-            let reply = store.requests.upgrade(request, keys).await?;
+            // The request does not say what the hold was acquired with.
+            let lock_delay = store.holds.read(request.owner, |entry| entry.lock_delay);
+            let lock_delay = lock_delay.unwrap_or_default();
+            let reply = store.requests.upgrade(request, keys, lock_delay).await?;
             let grant = match reply.value {
                 UpgradeReply::Upgraded(AcquireReply::Granted(grant)) => grant,
                 UpgradeReply::Upgraded(taken) => return Ok(taken),

@@ -148,7 +148,7 @@ async fn an_upgrade_that_waited_has_a_whole_lease() {
     needs!(redis);
     let server = Redis::start(&[]);
     let client = client_of(&server).await;
-    let upgradable = client.lock("x").ttl(LONG).upgradable();
+    let upgradable = client.lock("x").ttl(LONG).lock_delay(LONG).upgradable();
     let upgradable = Arc::new(soon(upgradable.acquire()).await.unwrap());
     let reader = client.lock("x").ttl(LONG).shared();
     let reader = soon(reader.acquire()).await.unwrap();
@@ -165,4 +165,9 @@ async fn an_upgrade_that_waited_has_a_whole_lease() {
     soon(upgrading).await.unwrap().unwrap();
     let left = upgradable.remaining();
     assert!(left > LONG / 2, "{left:?}");
+    let left = server.ask(&["PTTL", "x"]).int();
+    assert!(
+        u128::try_from(left).unwrap() > (LONG + LONG / 2).as_millis(),
+        "with `lock_delay` {left} ms are left"
+    );
 }

@@ -6,6 +6,11 @@ local ms = math.floor(us / 1000)
 -- A token outlives its hold by a day, in ms.
 local KEEP = '86400000'
 
+-- How long a token is kept whose hold lives for `live` ms: HOLD must not end before LOCK.
+local function keep_for(live)
+  return string.format('%d', math.max(tonumber(KEEP), 2 * live))
+end
+
 -- SELF is what others need to know of an owner: MIN_HOLD DELAY CHANNEL HOLDER.
 -- QUEUE is a list that has two elements of each waiter, in order: OWNER, and DEADLINE SELF, or DEADLINE MODE SELF of a
 -- waiter that does not want the lock for itself alone. MODE is s: shared, u: upgradable, p and a number: one of so many
@@ -98,13 +103,13 @@ local function join(all, owner, mode, limit, live, self, keep, mark, propose)
 end
 
 -- Makes the only holder exclusive, under `propose` at least. Returns the token.
-local function become_exclusive(owner, entry, propose)
+local function become_exclusive(owner, entry, keep, propose)
   local last, mark = parse_hold(redis.call('GET', HOLD))
   local token = string.format('%d', math.max(last + 1, propose or us))
   redis.call('DEL', HOLDERS)
   redis.call('SET', LOCK, owner)
   redis.call('PEXPIREAT', LOCK, string.format('%d', entry.deadline))
-  redis.call('SET', HOLD, mark .. token .. ' ' .. owner .. ' ' .. entry.since .. ' ' .. entry.self, 'PX', KEEP)
+  redis.call('SET', HOLD, mark .. token .. ' ' .. owner .. ' ' .. entry.since .. ' ' .. entry.self, 'PX', keep)
   return token
 end
 
@@ -114,7 +119,7 @@ local function serve_beside(all, propose)
   if upgrading then
     if all.count == 1 then
       local entry = all.entries[upgrading]
-      local token = become_exclusive(upgrading, entry, propose)
+      local token = become_exclusive(upgrading, entry, keep_for(entry.deadline - ms), propose)
       redis.call(PUBLISH, string.match(entry.self, '^%d+ %d+ (%S+)'), 'granted ' .. upgrading .. ' ' .. token)
     end
     return
@@ -131,10 +136,11 @@ local function serve_beside(all, propose)
     if is_good and (not mode or not has_room(all, mode, limit)) then
       return
     end
+    local live = until_ms - ms + (delay or 0)
     redis.call('LPOP', QUEUE)
     redis.call('LPOP', QUEUE)
     if is_good then
-      local token = join(all, first[1], mode, limit, until_ms - ms + delay, self, KEEP, '+', propose)
+      local token = join(all, first[1], mode, limit, live, self, keep_for(live), '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first[1] .. ' ' .. token)
     end
   end
@@ -214,13 +220,13 @@ local function serve(hold, propose)
     if left > 0 and mode then
       redis.call('DEL', HOLDERS)
       local all = read_holders()
-      local token = join(all, first, mode, limit, left + delay, self, KEEP, '+', propose)
+      local token = join(all, first, mode, limit, left + delay, self, keep_for(left + delay), '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       serve_beside(all, propose)
       return true
     elseif left > 0 then
       -- The queue may have more waiters: the next release reads it.
-      local token = grant(first, string.format('%d', left + delay), KEEP, self, hold, '+', propose)
+      local token = grant(first, string.format('%d', left + delay), keep_for(left + delay), self, hold, '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       return true
     end

@@ -1,10 +1,14 @@
 -- @common
--- ARGV: OWNER LIVE KEEP WAIT [PROPOSE]. A token: exclusive from now on. {0, ms until the first other lease ends}: others hold; with
--- WAIT 1 the hold becomes exclusive when they have left. {-2}: the owner has no upgradable hold.
+-- ARGV: OWNER LIVE KEEP WAIT [PROPOSE]. LIVE is TTL + DELAY. A token: exclusive from now on. {0, ms until the first lease ends
+-- of all holders, the owner included, 0, 0, last token}: others hold; with WAIT 1 the hold becomes exclusive when they have
+-- left. {-2}: the owner has no upgradable hold.
 local owner, live = ARGV[1], tonumber(ARGV[2])
 local holder = redis.pcall('GET', LOCK)
 if holder == owner then
-  redis.call('PEXPIRE', LOCK, ARGV[2])
+  if redis.call('PTTL', LOCK) < live then
+    redis.call('PEXPIRE', LOCK, ARGV[2])
+    redis.call('PEXPIRE', HOLD, ARGV[3])
+  end
   return parse_hold(redis.call('GET', HOLD))
 end
 local all = holder == '*' and read_holders()
@@ -14,7 +18,7 @@ if not entry or entry.mode ~= 'u' and entry.mode ~= 'w' then
 end
 entry.deadline = math.max(entry.deadline, ms + live)
 if all.count == 1 then
-  return tonumber(become_exclusive(owner, entry, ARGV[5] and tonumber(ARGV[5])))
+  return tonumber(become_exclusive(owner, entry, ARGV[3], ARGV[5] and tonumber(ARGV[5])))
 end
 entry.mode = ARGV[4] == '1' and 'w' or 'u'
 all.upgrading = entry.mode == 'w' and owner
