@@ -277,21 +277,26 @@ async fn enqueue(
     entry: &QueueEntry,
 ) -> Result<Enqueued, RequestError> {
     let reply = requests::acquire(&store.connections, entry, request.wait).await?;
-    if reply.is_repeated {
-        store
-            .holds
-            .update(request.owner, |held| held.is_ambiguous = true);
-    }
-    let (created, snapshot) = match reply.outcome {
-        AcquireOutcome::Created(snapshot) => (snapshot.revision, snapshot),
-        AcquireOutcome::CreatedBefore(created) => {
+    let created = match &reply.outcome {
+        AcquireOutcome::Created(snapshot) => snapshot.revision,
+        AcquireOutcome::CreatedBefore(created) => *created,
+        AcquireOutcome::Busy | AcquireOutcome::KeyInUse => 0,
+    };
+    // From now on the release deletes the key by its revision, whatever its value is.
+    store.holds.update(request.owner, |held| {
+        held.is_ambiguous |= reply.is_repeated;
+        held.created = created;
+    });
+    let snapshot = match reply.outcome {
+        AcquireOutcome::Created(snapshot) => snapshot,
+        AcquireOutcome::CreatedBefore(_) => {
             let read = requests::read_queue(&store.connections, entry, created, 0);
             let mut snapshot = read.await?;
             if snapshot.early_token == EarlyToken::Free {
                 // Keys that were there when our key was made may be gone.
                 snapshot.early_token = EarlyToken::Taken;
             }
-            (created, snapshot)
+            snapshot
         }
         AcquireOutcome::Busy => return Ok(Enqueued::Busy),
         AcquireOutcome::KeyInUse => return Ok(Enqueued::KeyInUse),
@@ -433,11 +438,8 @@ impl Granted<'_> {
     ) -> Result<Option<Arc<Lease>>, Error> {
         let (seconds, delay) = (whole_seconds(request.ttl), request.lock_delay);
         let delayed = store.leases.grant_with_delay(seconds, delay, false).await?;
-        // From now on the release deletes the key by its revision, whatever its lease is.
-        store.holds.update(request.owner, |entry| {
-            entry.lease = delayed.clone();
-            entry.created = self.created;
-        });
+        let set_lease = |entry: &mut HeldEntry| entry.lease = delayed.clone();
+        store.holds.update(request.owner, set_lease);
         let is_there = self.write(store, &delayed).await;
         let is_ambiguous = |entry: &HeldEntry| entry.is_ambiguous;
         if !self.lease.is_shared {

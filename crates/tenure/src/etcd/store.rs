@@ -44,7 +44,7 @@ pub struct Store {
 pub(super) struct HeldEntry {
     pub(super) lease: Arc<Lease>,
     pub(super) key: Vec<u8>,
-    /// The value of the key; no other acquisition has the same.
+    /// The value with which the key is made; no other acquisition has the same. Later the key may get another value.
     pub(super) value: Arc<[u8]>,
     /// The create revision of the key; 0: not known yet.
     pub(super) created: i64,

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use crate::common::walk::{Walk, WalkOptions};
 use crate::support::{
-    SHARED, TTL, assert_says, connect, direct, name, proxied, soon, start_acquire, until,
+    SHARED, TTL, assert_says, connect, direct, name, proxied, soon, start_acquire, take,
+    take_and_release, until,
 };
 
 /// Longer than the test.
@@ -109,6 +110,32 @@ impl Scene {
     fn reader(&self) -> Lock {
         self.other.lock(&self.name).ttl(TTL).shared()
     }
+}
+
+/// The key of the reader gets a value that says that its token is early. The reply gets lost, and so does the request to
+/// leave the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_unknown_fate_beside_an_upgradable_holder_leaves_nothing() {
+    needs!(etcd);
+    let (proxy, client) = proxied().await;
+    let (other, name) = (direct().await, name("early"));
+    // The driver keeps the shared lease alive for this hold, so the lease does not delete what is left.
+    let kept = take(&client, &crate::support::name("kept"), TTL).await;
+    let upgradable = other.lock(&name).ttl(TTL).upgradable();
+    let upgradable = soon(upgradable.acquire()).await.unwrap();
+    // Now the revision before that of the reader's key belongs to another lock.
+    take_and_release(&other, &crate::support::name("between"), TTL).await;
+    proxy.plan("change", Fault::CutAfter);
+    proxy.plan("release", Fault::CutBefore);
+    let reader = client.lock(&name).ttl(TTL).shared();
+    assert_says(
+        soon(reader.try_acquire()).await,
+        ErrorKind::Indeterminate,
+        &[],
+    );
+    until("the faults happened", || proxy.is_done()).await;
+    until("only the upgradable holder is left", || keys(&name) == 1).await;
+    drop((kept, upgradable));
 }
 
 /// The request gets lost, its reply gets lost, or the request arrives when the hold is upgradable again.
