@@ -446,7 +446,7 @@ impl Granted<'_> {
             store.leases.revoke_in_background(self.lease);
         } else if store.holds.read(request.owner, is_ambiguous) == Some(true) {
             let QueueEntry { key, value, .. } = self.entry;
-            self.lease.add_late_put(key, value, store.context.now());
+            release::add_late_put(store, self.lease, key, value);
         }
         Ok(is_there?.then_some(delayed))
     }

@@ -35,7 +35,15 @@ pub(super) struct Lease {
     sent: Mutex<Time>,
     /// Raised when the store says that the lease is over, or when this client revokes the lease.
     pub(super) gone: Flag,
-    late_puts: Mutex<Vec<LatePut>>,
+    late_puts: Mutex<LatePuts>,
+}
+
+/// The keys that may be put late under one lease.
+#[derive(Debug, Default)]
+struct LatePuts {
+    puts: Vec<LatePut>,
+    /// When the keys are to be deleted again.
+    due: Time,
 }
 
 /// A key that may be put after it was deleted, by a request of unknown outcome.
@@ -76,20 +84,38 @@ impl Lease {
         *last = sent.max(*last);
     }
 
-    /// From now on this key may be put late.
-    pub(super) fn add_late_put(&self, key: &[u8], value: &Arc<[u8]>, now: Time) {
-        lock(&self.late_puts).push(LatePut {
+    /// From now on this key may be put late. Returns when it is to be deleted.
+    pub(super) fn add_late_put(&self, key: &[u8], value: &Arc<[u8]>, now: Time) -> Time {
+        let mut late_puts = lock(&self.late_puts);
+        if late_puts.puts.is_empty() {
+            late_puts.due = now.after(self.ttl / 3);
+        }
+        late_puts.puts.push(LatePut {
             key: key.to_vec(),
             value: value.clone(),
             until: now.after(self.ttl * LATE_PUT_TTLS),
         });
+        late_puts.due
     }
 
-    /// The keys that may still be put late.
-    pub(super) fn late_puts(&self, now: Time) -> Vec<LatePut> {
+    /// The keys that may be put late and are to be deleted now. The next time is a third of the ttl later.
+    pub(super) fn due_late_puts(&self, now: Time) -> Vec<LatePut> {
         let mut late_puts = lock(&self.late_puts);
-        late_puts.retain(|put| put.until > now && !self.gone.is_raised());
-        late_puts.clone()
+        if late_puts.due > now || !self.is_alive(now) {
+            return Vec::new();
+        }
+        late_puts.due = now.after(self.ttl / 3);
+        late_puts.puts.retain(|put| put.until > now);
+        late_puts.puts.clone()
+    }
+
+    /// When keys are to be deleted that may be put late. A lease that ends deletes them itself.
+    pub(super) fn late_puts_due(&self, now: Time) -> Time {
+        let late_puts = lock(&self.late_puts);
+        match late_puts.puts.is_empty() || !self.is_alive(now) {
+            true => Time::MAX,
+            false => late_puts.due,
+        }
     }
 }
 
@@ -293,11 +319,11 @@ impl Leases {
         });
     }
 
-    /// The ids of the shared leases.
-    pub(super) fn shared_ids(&self) -> Vec<i64> {
+    /// The shared leases, one for each ttl.
+    pub(super) fn all_shared(&self) -> Vec<Arc<Lease>> {
         let shared = lock(&self.shared);
-        let id = |shared: &Arc<SharedLease>| lock(&shared.lease).as_ref().map(|lease| lease.id);
-        shared.values().filter_map(id).collect()
+        let lease = |shared: &Arc<SharedLease>| lock(&shared.lease).clone();
+        shared.values().filter_map(lease).collect()
     }
 }
 
@@ -308,7 +334,8 @@ pub(super) fn whole_seconds(ttl: Duration) -> i64 {
 
 /// Whole seconds, and never less than `duration`.
 fn rounded_up(duration: Duration) -> i64 {
-    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    let is_more = duration.subsec_nanos() > 0;
+    let seconds = duration.as_secs().saturating_add(u64::from(is_more));
     i64::try_from(seconds).unwrap_or(i64::MAX)
 }
 
@@ -350,5 +377,59 @@ impl Drop for UnclaimedLease {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_may_be_put_late_are_deleted_again_while_their_lease_is_kept_alive() {
+        let at = |seconds| Time::ZERO.after(Duration::from_secs(seconds));
+        let lease = Lease {
+            id: 1,
+            ttl: Duration::from_secs(9),
+            delay: Duration::ZERO,
+            is_shared: true,
+            sent: Mutex::new(at(0)),
+            gone: Flag::new(),
+            late_puts: Mutex::default(),
+        };
+        assert_eq!(lease.late_puts_due(at(1)), Time::MAX);
+        let value: Arc<[u8]> = Arc::from(&b"value"[..]);
+        assert_eq!(lease.add_late_put(b"one", &value, at(1)), at(4));
+        assert_eq!(lease.add_late_put(b"two", &value, at(2)), at(4));
+        let mut deleted = Vec::new();
+        for second in 3..=100 {
+            // The driver keeps the lease alive all the time, so no keep-alive is due.
+            lease.confirm(at(second));
+            let keys = lease.due_late_puts(at(second)).into_iter();
+            let keys = keys.map(|put| String::from_utf8_lossy(&put.key).into_owned());
+            deleted.extend(keys.map(|key| (second, key)));
+        }
+        let one = deleted.iter().filter(|(_, key)| key == "one");
+        let seconds: Vec<_> = one.map(|(second, _)| *second).collect();
+        assert_eq!(seconds, (4..91).step_by(3).collect::<Vec<_>>());
+        let two = deleted.iter().filter(|(_, key)| key == "two").count();
+        assert_eq!(two, seconds.len() + 1);
+        // A lease that is over has deleted its keys, and refuses late requests.
+        lease.add_late_put(b"three", &value, at(100));
+        assert_eq!(lease.late_puts_due(at(101)), at(103));
+        assert_eq!(lease.late_puts_due(at(109)), Time::MAX);
+        lease.gone.raise();
+        assert!(lease.due_late_puts(at(103)).is_empty());
+    }
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (duration, seconds) in [
+            (Duration::ZERO, 1),
+            (Duration::from_millis(1_001), 2),
+            (Duration::from_secs(2), 2),
+            (Duration::MAX, i64::MAX),
+        ] {
+            assert_eq!(whole_seconds(duration), seconds);
+        }
     }
 }

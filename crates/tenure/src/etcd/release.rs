@@ -136,15 +136,21 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     if !entry.lease.is_shared {
         store.leases.revoke_in_background(&entry.lease);
     } else if entry.is_ambiguous && !entry.lease.gone.is_raised() {
-        entry.lease.add_late_put(&entry.key, &entry.value, now);
+        add_late_put(store, &entry.lease, &entry.key, &entry.value);
     }
 }
 
-/// Deletes the keys that may have been put late, under any of these leases.
+/// From now on this key may be put late, under a lease that goes on.
+pub(super) fn add_late_put(store: &Store, lease: &Lease, key: &[u8], value: &Arc<[u8]>) {
+    let due = lease.add_late_put(key, value, store.context.now());
+    store.maintenance.due_at(due);
+}
+
+/// Deletes the keys that may have been put late under any of these leases, where that is due.
 pub(super) async fn delete_late_puts(store: &Store, leases: &[Arc<Lease>]) {
     let now = store.context.now();
-    for put in leases.iter().flat_map(|lease| lease.late_puts(now)) {
-        // At the next keep-alive the key is deleted again, whether it was there or not.
+    for put in leases.iter().flat_map(|lease| lease.due_late_puts(now)) {
+        // The next time the key is deleted again, whether it was there or not.
         let selector = KeySelector::WithValue(&put.value);
         let deleted = requests::delete_key(&store.connections, &put.key, &selector).await;
         if deleted.is_err() {
@@ -164,7 +170,8 @@ pub(super) async fn close(store: &Store) {
     let revoke_all = async {
         // Leases of single locks are revoked in the background, and a lease that is being granted is not known yet.
         store.context.background.all_done().await;
-        let mut ids = store.leases.shared_ids();
+        let shared = store.leases.all_shared();
+        let mut ids: Vec<_> = shared.iter().map(|lease| lease.id).collect();
         ids.extend(store.holds.select(|_, entry| Some(entry.lease.id)));
         ids.sort_unstable();
         ids.dedup();

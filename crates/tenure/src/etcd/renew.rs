@@ -162,15 +162,21 @@ async fn maintain(store: Arc<Store>) -> Time {
         .filter(|it| it.due() <= now)
         .cloned()
         .collect();
-    let mut is_confirmed = true;
-    if !due.is_empty() {
-        if let Err(err) = store.leases.refresh_all(&due, Duration::ZERO).await {
-            is_confirmed = false;
-            tracing::debug!(backend = "etcd", %err, "no reply to a keep-alive");
-        }
-        release::delete_late_puts(&store, &due).await;
+    let mut with_late_puts = store.leases.all_shared();
+    // A waiter may keep a lease alive that is shared no more.
+    with_late_puts.extend(leases.iter().cloned());
+    let (refreshed, ()) = future::join(
+        store.leases.refresh_all(&due, Duration::ZERO),
+        release::delete_late_puts(&store, &with_late_puts),
+    )
+    .await;
+    if let Err(err) = &refreshed {
+        tracing::debug!(backend = "etcd", %err, "no reply to a keep-alive");
     }
-    next_work(&store, &leases, is_confirmed)
+    let next = next_work(&store, &leases, refreshed.is_ok());
+    let now = store.context.now();
+    let late_puts = with_late_puts.iter().map(|it| it.late_puts_due(now)).min();
+    next.min(late_puts.unwrap_or(Time::MAX))
 }
 
 fn find_work(store: &Store, now: Time) -> Work {
