@@ -112,6 +112,11 @@ async fn attempt(
             Ok(Attempt::EntryLost)
         }
         Err(err) => {
+            let created = store.holds.read(request.owner, |held| held.created);
+            if let Some(created @ 1..) = created {
+                // The key was made, and then the queue could not be read.
+                return finish(store, request, &entry, created, Err(err.error)).await;
+            }
             if !err.is_ambiguous() {
                 release::remove(store, request.owner);
             }

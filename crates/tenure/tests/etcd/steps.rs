@@ -5,11 +5,11 @@ use std::time::Duration;
 use tenure::{ErrorKind, LostReason, State};
 
 use crate::support::{
-    SHARED, TTL, assert_says, direct, name, proxied, soon, take, take_and_release, until,
+    SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, take_and_release, until,
     until_renewed, wait_behind,
 };
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Fault;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 /// Later than the time limit of a request.
 const LATE: Duration = Duration::from_secs(3);
@@ -61,6 +61,24 @@ async fn an_acquire_of_unknown_fate_leaves_nothing() {
         }
     }
     drop(kept);
+}
+
+/// The first request made the key and got no reply, the second one finds the key, and then the queue cannot be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_after_the_key_was_made_leaves_nothing() {
+    needs!(etcd);
+    let proxy = Proxy::etcd(SHARED.members[0].port());
+    // Two members for the client, so that it sends its request again.
+    let client = connect(&SHARED.url_by(&[proxy.address(), proxy.address()])).await;
+    let name = name("unread");
+    take_and_release(&client, &name, TTL).await;
+    proxy.plan("acquire", Fault::CutAfter);
+    proxy.plan("look", Fault::Answer("7 etcdserver: permission denied"));
+    let outcome = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
+    assert_says(outcome, ErrorKind::Denied, &[]);
+    assert!(proxy.is_done());
+    assert_eq!(keys(&name), 0, "the key is left");
+    take_and_release(&direct().await, &name, TTL).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
