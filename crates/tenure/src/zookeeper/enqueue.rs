@@ -108,9 +108,10 @@ pub(super) async fn create_node(
             }
         } else {
             unless_stopped(request)?;
+            // The node is made next, even if the request is stopped meanwhile: the servers remove a container only
+            // after it had a child.
             requests::create_directory(session, dir).await?;
         }
-        unless_stopped(request)?;
         attempts += 1;
     }
 }

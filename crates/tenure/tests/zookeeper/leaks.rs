@@ -5,7 +5,10 @@ use std::time::Duration;
 use tenure::Renew;
 
 use crate::common::{alive_tasks, drop_acquires};
-use crate::support::{ROOT, client_by, client_of, nodes, soon, take, until};
+use crate::support::{
+    ROOT, SHARED, client_by, client_of, connect, nodes, soon, start_acquire, take,
+    take_and_release, unique, until, url,
+};
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
@@ -110,4 +113,45 @@ async fn closing_ends_a_delete_that_is_under_way() {
     soon(client.close()).await;
     assert_eq!(nodes(&server, "lasts").len(), 0, "the session lives on");
     proxy.resume();
+}
+
+/// The acquisition is given up between the container and its first node: the servers never remove a container that had no
+/// child, so the node is made all the same, and deleted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_is_made_gets_a_node() {
+    needs!(zookeeper);
+    // With the semaphore the container of `leases` is the fourth one: the name, `locks` and the attempts before.
+    for (dialect, containers, dir) in [("curator", 1, ""), ("curator-semaphore", 4, "/leases")] {
+        let proxy = Proxy::zookeeper(SHARED.port());
+        let other = client_of(&SHARED).await;
+        // The containers above those of the name are there.
+        take_and_release(&other, &unique("above"), TTL).await;
+        let client = connect(&url(proxy.port(), &format!("&dialect={dialect}"))).await;
+        let name = unique("unused");
+        for _ in 1..containers {
+            proxy.plan("parents", Fault::Late(Duration::ZERO));
+        }
+        proxy.plan("parents", Fault::NoReply);
+        let lock = client.lock(&name).ttl(TTL);
+        let acquiring = start_acquire(match dialect {
+            "curator" => lock,
+            _ => lock.permits(2),
+        });
+        until("the container is made", || proxy.is_done()).await;
+        acquiring.abort();
+        assert!(soon(acquiring).await.is_err(), "{dialect}: it was granted");
+        proxy.take_seen();
+        proxy.resume();
+        let mut seen = Vec::new();
+        let is_left = || {
+            seen.extend(proxy.take_seen());
+            seen.iter().any(|request| request == "release")
+        };
+        until("the queue is left", is_left).await;
+        // The server counts the children that the directory had.
+        let probe = format!("{ROOT}/{name}{dir}/x-");
+        let probe = SHARED.session().create(&probe, b"", 3).unwrap();
+        assert!(probe.ends_with("x-0000000001"), "{dialect}: {probe}");
+        client.close().await;
+    }
 }
