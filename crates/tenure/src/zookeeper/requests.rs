@@ -21,7 +21,7 @@ pub(super) const MAX_ATTEMPTS: u32 = 8;
 /// A node that another one waits for.
 pub(super) struct Blocker {
     pub(super) path: String,
-    /// The version of the data that were read; `None`: the data do not matter.
+    /// The version of the data that were read; `None`: the node waits for this one whatever the data say.
     pub(super) version: Option<i32>,
 }
 
@@ -166,18 +166,18 @@ pub(super) async fn check_nodes(session: &Session, paths: &[&str]) -> Result<Lea
     Ok(lease)
 }
 
-/// Writes what a node says about its hold. `false`: the data have another version.
+/// Writes what a node says about its hold, and returns the state of the node. `None`: the data have another version.
 pub(super) async fn set_record(
     session: &Session,
     path: &str,
     record: &NodeRecord,
     version: i32,
-) -> Result<bool, RequestError> {
+) -> Result<Option<Stat>, RequestError> {
     let data = record.to_bytes();
     let request = session.client.set_data(path, &data, Some(version));
     match session.reply_to(request).await {
-        Ok(_) => Ok(true),
-        Err(err) if err.is(&ClientError::BadVersion) => Ok(false),
+        Ok(stat) => Ok(Some(stat)),
+        Err(err) if err.is(&ClientError::BadVersion) => Ok(None),
         Err(err) => Err(err),
     }
 }

@@ -10,6 +10,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::support::RetryBudget;
+use zookeeper_client::Stat;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
@@ -120,7 +121,7 @@ impl OwnNode {
         Ok(Some(Written {
             record,
             token,
-            version: stat.version,
+            stat,
         }))
     }
 }
@@ -129,7 +130,8 @@ impl OwnNode {
 struct Written {
     record: NodeRecord,
     token: u64,
-    version: i32,
+    /// Of the node with these data.
+    stat: Stat,
 }
 
 impl Written {
@@ -146,9 +148,12 @@ impl Written {
             token: Some(WrittenToken::Number(self.token)),
         });
         let (session, path) = (&node.session, &node.path);
-        let is_set = requests::set_record(session, path, &self.record, self.version).await?;
-        self.version = self.version.wrapping_add(1);
-        Ok(is_set)
+        let version = self.stat.version;
+        let Some(stat) = requests::set_record(session, path, &self.record, version).await? else {
+            return Ok(false);
+        };
+        self.stat = stat;
+        Ok(true)
     }
 }
 
@@ -177,7 +182,12 @@ async fn attempt(
         let Some((queue, me)) = queue else {
             return Ok(Upgraded::NoHold);
         };
-        let last = queue.last_holder(me);
+        let is_said = queue.upgrading.is_some_and(|it| it.last_holder.is_some());
+        let last = match is_said {
+            true => queue.last_holder(me),
+            // Nothing was written after the announcement.
+            false => last_holder_before(&queue, me, node, written.stat.mzxid).await?,
+        };
         if last == 0 {
             return become_exclusive(node, written).await;
         }
@@ -186,7 +196,6 @@ async fn attempt(
         }
         let behind = queue.children[last].number;
         let behind = behind.wrapping_sub(queue.children[me].number);
-        let is_said = queue.upgrading.is_some_and(|it| it.last_holder.is_some());
         if !is_said
             && !written
                 .set(node, HoldMode::Upgrading, Some(behind.unsigned_abs()))
@@ -206,6 +215,25 @@ async fn attempt(
     }
 }
 
+/// The last contender that holds, among those with nodes from before the transaction `announced`: since then nothing
+/// behind the node is granted, whatever the modes are.
+async fn last_holder_before(
+    queue: &Queue,
+    me: usize,
+    node: &OwnNode,
+    announced: i64,
+) -> Result<usize, RequestError> {
+    let mut last = queue.last_holder(me);
+    while last > me {
+        let path = format!("{}/{}", node.dir, queue.children[last].name);
+        match requests::stat(&node.session, &path).await? {
+            Some(stat) if stat.czxid < announced => break,
+            _ => last -= 1,
+        }
+    }
+    Ok(last)
+}
+
 async fn become_exclusive(node: &OwnNode, mut written: Written) -> Result<Upgraded, RequestError> {
     written.record.hold = Some(HoldState {
         mode: Some(HoldMode::Exclusive),
@@ -213,7 +241,7 @@ async fn become_exclusive(node: &OwnNode, mut written: Written) -> Result<Upgrad
         token: Some(MZXID),
     });
     let OwnNode { session, dir, path } = node;
-    let version = Some(written.version);
+    let version = Some(written.stat.version);
     let granted = requests::grant_token(session, dir, path, &written.record, version).await;
     match granted {
         Ok(Some((token, lease))) => Ok(Upgraded::Granted(token, lease)),

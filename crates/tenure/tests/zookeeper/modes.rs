@@ -302,6 +302,46 @@ async fn an_upgrade_that_waits_outlives_its_connections() {
     assert_eq!(guard.mode(), Mode::Exclusive);
 }
 
+/// A reader makes its node between the announcement of an upgrade and the list that the upgrade reads: the reader waits
+/// until the exclusive hold is over, whether or not another reader holds beside the upgrade.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_comes_after_an_upgrade_waits() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let client = client_by(&proxy).await;
+    let (early, late) = (client_of(&SHARED).await, client_of(&SHARED).await);
+    for has_reader in [false, true] {
+        let name = unique("late");
+        let lock = client.lock(&name).upgradable().ttl(LONG);
+        let guard = soon(lock.acquire()).await.unwrap();
+        let mut reader = None;
+        if has_reader {
+            let lock = early.lock(&name).shared().ttl(LONG);
+            reader = Some(soon(lock.acquire()).await.unwrap());
+        }
+        proxy.block("list");
+        let upgrading = tokio::spawn(async move { guard.upgrade().await.map(|()| guard) });
+        let says = |what: &str| states(&SHARED, &name).iter().any(|it| it.contains(what));
+        until("the upgrade is announced", || says("upgrading")).await;
+        let waiting = start_acquire(late.lock(&name).shared().ttl(LONG));
+        let count = 2 + usize::from(has_reader);
+        until("it waits", || nodes(&SHARED, &name).len() == count).await;
+        proxy.resume();
+        if let Some(reader) = reader {
+            until("the last holder is written", || says("\"last\":")).await;
+            assert!(says("\"last\":1,"), "{:?}", states(&SHARED, &name));
+            soon(reader.release()).await.unwrap();
+        }
+        let guard = soon(upgrading).await.unwrap().unwrap();
+        assert!(guard.is_held() && !waiting.is_finished());
+        let token = guard.token();
+        soon(guard.release()).await.unwrap();
+        let reader = soon(waiting).await.unwrap().unwrap();
+        assert!(reader.token() > token);
+        soon(reader.release()).await.unwrap();
+    }
+}
+
 /// Curator's way to ask for a release overwrites the data of a node, and so do operators by mistake: no reader comes in.
 #[tokio::test(flavor = "multi_thread")]
 async fn overwritten_data_let_no_reader_in() {
