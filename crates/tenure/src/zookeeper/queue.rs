@@ -62,6 +62,7 @@ impl Queue {
             // An exclusive contender holds when no other contender is in front, whatever its mode is.
             if queue.children[me].mode == Mode::Exclusive
                 || queue.read_modes(session, dir, me).await?
+                    && queue.read_watched(session, dir, me).await?
             {
                 return Ok(Some((queue, me)));
             }
@@ -98,15 +99,8 @@ impl Queue {
             if !mode::may_change(self.children[at].mode) {
                 continue;
             }
-            if self.versions[at].is_none() {
-                let path = format!("{dir}/{}", self.children[at].name);
-                let Some((stat, record)) = requests::read_record(session, &path).await? else {
-                    return Ok(false);
-                };
-                self.versions[at] = Some(stat.version);
-                // The data may have changed after the list was read.
-                self.last_token = self.last_token.max(stat.mzxid.unsigned_abs());
-                self.learn(at, record.as_ref());
+            if !self.read_mode(session, dir, at).await? {
+                return Ok(false);
             }
             match self.contenders[at].mode {
                 Mode::Exclusive => break,
@@ -115,6 +109,46 @@ impl Queue {
                 _ => {}
             }
         }
+        Ok(true)
+    }
+
+    /// Reads the data of the contender that the one at `me` has to watch, if they are not read yet: before the watch is
+    /// set, that contender may hold and become a shared one. `false`: as for `read_modes`.
+    async fn read_watched(
+        &mut self,
+        session: &Session,
+        dir: &str,
+        me: usize,
+    ) -> Result<bool, RequestError> {
+        while let Turn::WatchOne(at) = self.turn(me)
+            && mode::may_change(self.children[at].mode)
+            && self.versions[at].is_none()
+        {
+            if !self.read_mode(session, dir, at).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads the data of one contender, once. `false`: as for `read_modes`.
+    async fn read_mode(
+        &mut self,
+        session: &Session,
+        dir: &str,
+        at: usize,
+    ) -> Result<bool, RequestError> {
+        if self.versions[at].is_some() {
+            return Ok(true);
+        }
+        let path = format!("{dir}/{}", self.children[at].name);
+        let Some((stat, record)) = requests::read_record(session, &path).await? else {
+            return Ok(false);
+        };
+        self.versions[at] = Some(stat.version);
+        // The data may have changed after the list was read.
+        self.last_token = self.last_token.max(stat.mzxid.unsigned_abs());
+        self.learn(at, record.as_ref());
         Ok(true)
     }
 

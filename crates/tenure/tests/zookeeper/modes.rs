@@ -342,6 +342,41 @@ async fn a_reader_that_comes_after_an_upgrade_waits() {
     }
 }
 
+/// While a reader reads the data of the contenders in front, the first of two writers releases, and the second one is
+/// granted and downgrades: the reader comes in before it looks again by itself, with a transaction and a list.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_downgrade_between_list_and_watch_is_noticed() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let (first, second) = (client_of(&SHARED).await, client_of(&SHARED).await);
+    let client = client_by(&proxy).await;
+    // The reply to the reader's first, second or third request for data is late.
+    for before in 0..3 {
+        let name = unique("downgrade");
+        let holder = soon(first.lock(&name).ttl(LONG).acquire()).await.unwrap();
+        let waiting = start_acquire(second.lock(&name).ttl(LONG));
+        until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+        for _ in 0..before {
+            proxy.plan("watch", Fault::Late(Duration::ZERO));
+        }
+        proxy.plan("watch", Fault::NoReply);
+        proxy.take_seen();
+        let reading = start_acquire(client.lock(&name).shared().ttl(LONG));
+        until("the data are read", || proxy.is_done()).await;
+        soon(holder.release()).await.unwrap();
+        let writer = soon(waiting).await.unwrap().unwrap();
+        soon(writer.downgrade()).await.unwrap();
+        proxy.resume();
+        let reader = soon(reading).await.unwrap().unwrap();
+        let seen = proxy.take_seen();
+        let looked_again = seen.windows(2).any(|two| two == ["renew", "list"]);
+        assert!(!looked_again, "{before}: {seen:?}");
+        assert!(writer.is_held());
+        soon(reader.release()).await.unwrap();
+        soon(writer.release()).await.unwrap();
+    }
+}
+
 /// Curator's way to ask for a release overwrites the data of a node, and so do operators by mistake: no reader comes in.
 #[tokio::test(flavor = "multi_thread")]
 async fn overwritten_data_let_no_reader_in() {
