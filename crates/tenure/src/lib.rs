@@ -92,6 +92,9 @@
 //! | `etcd:` three members or more | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` one server | S L | E | E | E L | E L | - | E | E | S | E |
+//! | `zookeeper:` dialect=curator-readwrite | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` dialect=curator-semaphore | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` dialect=session-prefix | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `mysql:` | E L | E | X | E L | E L | X r | E | E r | S | E |
 //! | `mysql:` restart_guard=off | E L | E | X | X | X | X r | E | E r | S | E |
 //! | `postgres:` | E L | E | X | E L | E L | X r | X | E L r | S | E |

@@ -57,17 +57,22 @@ fn sessions() -> Vec<Guarantees> {
     settings.into_iter().map(of).collect()
 }
 
-/// One server or several; the names of the nodes make no difference to the guarantees.
-fn zookeeper() -> [Guarantees; 2] {
-    use tenure::zookeeper::{Configuration, guarantees};
+/// One server or several, and the dialects, which have other modes.
+fn zookeeper() -> Vec<Guarantees> {
+    use tenure::zookeeper::{Configuration, Dialect, guarantees};
     let plain = Configuration::default();
-    [
-        guarantees(plain),
-        guarantees(Configuration {
-            is_single: true,
-            ..plain
-        }),
-    ]
+    let single = Configuration {
+        is_single: true,
+        ..plain
+    };
+    let dialects = [
+        Dialect::ReadWrite,
+        Dialect::Semaphore,
+        Dialect::SessionPrefix,
+    ];
+    let dialects = dialects.map(|dialect| Configuration { dialect, ..plain });
+    let all = [plain, single].into_iter().chain(dialects);
+    all.map(guarantees).collect()
 }
 
 /// The databases, with the settings that change the guarantees.
@@ -176,6 +181,7 @@ A *late write* is a write of a former holder that arrives after the name was gra
 
 For each letter the page names a test that shows it on a real server under that fault, or says why there is no such test.
 An **X** has a test as well: that test waits until two clients hold the name at the same time.
+The tests of `zookeeper:` use its default `dialect`; the others keep a lock by the same sessions and nodes.
 
 The letters are about a hold with default options.
 Where a hold can end while its process goes on, **S** becomes **E**: when an operator breaks the lock, with `max_hold`, and without renewal.
