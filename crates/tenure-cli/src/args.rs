@@ -39,8 +39,9 @@ Exit codes:
   69       the store cannot be reached
   70       the store gave an unexpected answer, or the operating system refused something;
            `torture`: too little happened for a verdict
-  75       busy: somebody else holds the lock (-E N: exit with N instead)
-  76       the lock was lost while COMMAND ran, and COMMAND was ended
+  75       busy: another client holds the lock (-E N: exit with N instead)
+  76       the lock was lost, or the time of --max-hold or of --renew never was over;
+           COMMAND was not started, or was ended if it still ran
   77       the store denied access
   126 127  COMMAND cannot be run; COMMAND was not found
   128+N    signal N ended COMMAND, or ended the wait for the lock";
@@ -51,7 +52,7 @@ Examples:
   The others skip it, also when their clocks differ by less than a minute:
     0 3 * * *  tenure run -n -E 0 --min-hold 1m -u redis://db.example nightly -- ./report.sh
 
-  Do not wait: exit with 75 if somebody else holds the lock:
+  Do not wait: exit with 75 if another client holds the lock:
     tenure run -n nightly -- ./report.sh
 
   Wait for at most five minutes:
@@ -139,7 +140,7 @@ pub(crate) struct Run {
     /// Time between SIGTERM and SIGKILL when the command must end
     ///
     /// SIGTERM is sent so early that SIGKILL ends the command before the store can give the lock to
-    /// somebody else. This time is at most a third of --ttl. If the machine is so slow that SIGTERM is
+    /// another client. This time is at most a third of --ttl. If the machine is so slow that SIGTERM is
     /// late, SIGKILL is sent earlier: at most half of the remaining time is cut off.
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
@@ -192,7 +193,7 @@ pub(crate) struct Acquire {
     pub(crate) fair: bool,
     #[command(flatten)]
     pub(crate) reservation: Reservation,
-    /// Exit code when somebody else holds the lock
+    /// Exit code when another client holds the lock
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
     pub(crate) busy_exit_code: u8,
     /// Text that is shown to others who look at the lock, for example why it is held
@@ -208,7 +209,7 @@ pub(crate) struct Acquire {
 /// How long a hold lasts.
 #[derive(Debug, Args)]
 pub(crate) struct Lease {
-    /// Time to live: how long the store keeps the lock after the holder's last sign of life
+    /// Time to live: how long the store keeps the lock after the holder's last renewal
     ///
     /// The lock is renewed for as long as it is held, so a command may take longer than this.
     #[arg(long, value_name = "DURATION", default_value = "30s")]

@@ -53,7 +53,7 @@ fn status_text(status: &Status) -> String {
         });
     }
     if let Some((agree, all)) = status.nodes {
-        lines.push(format!("  {agree} of {all} servers say so"));
+        lines.push(format!("  {agree} of {all} servers agree"));
     }
     match status.queue.as_deref() {
         None if status.is_held() => lines.push("  this store cannot say who waits".into()),
