@@ -19,6 +19,10 @@ pub const MIN_FAULTS: usize = 3;
 /// long, because the checker looks for waits that never end and not for slow machines.
 const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
+/// A waiter whose process does not run for a while loses its place, and those that ask until it is back come first. All
+/// of these acquisitions count as one. Those that ask this long after the first of them count each.
+const PLACE_TOLERANCE: Duration = Duration::from_secs(5);
+
 /// So many acquisitions out of turn, and up to a fiftieth of all acquisitions, are no violation: a waiter whose process
 /// does not run for a while on a busy machine loses its place without a fault of the plan.
 const MAX_CHANCE_OVERTAKINGS: usize = 5;
@@ -341,6 +345,8 @@ impl Judge<'_> {
     /// A request needs some time until it is in the queue, so only a worker that asked a whole ttl later is certainly
     /// behind in the queue. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
+        // When each wait was overtaken for the first time.
+        let mut first: HashMap<(usize, u64), u64> = HashMap::new();
         // An upgrade comes before all that wait.
         for claim in claims.iter().filter(|it| it.changes.is_none()) {
             let has_trouble = |worker: usize, since: u64| {
@@ -356,10 +362,15 @@ impl Judge<'_> {
                     && wait.from.saturating_add(self.ttl) <= claim.asked
                     && wait.to > claim.start
                     && !has_trouble(wait.worker, wait.from)
+                    && first
+                        .get(&(wait.worker, wait.from))
+                        .is_none_or(|at| at + nanos(PLACE_TOLERANCE) <= claim.asked)
             });
             if let Some(wait) = overtaken {
+                let waiter = (wait.worker, wait.from);
+                first.entry(waiter).or_insert(claim.start);
                 found.overtakings.push(Overtaking {
-                    waiter: (wait.worker, wait.from),
+                    waiter,
                     acquisition: claim.acquisition,
                     at: claim.start,
                 });

@@ -45,7 +45,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tenure::guarantees::Guarantees;
-use tenure::{Client, Error, ErrorKind};
+use tenure::{Client, Error, ErrorKind, Lock};
 
 use mode::Modes;
 use monitor::StoreMonitor;
@@ -55,6 +55,11 @@ use worker::Workload;
 
 /// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
+
+/// How often the first grant of a run is asked for.
+const MAX_ATTEMPTS: u32 = 5;
+/// The longest pause between these attempts: a longer lease does not end by chance.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Whether `tenure torture` works with the store of this URL. Sends no request.
 ///
@@ -162,18 +167,46 @@ async fn lease(client: &Client, name: &str, workload: &Workload) -> Result<Durat
     // The first request opens connections; a short lease may not last for that.
     drop(client.inspect(name).await?);
     let lock = mode.applied_to(client.lock(name).ttl(ttl));
+    let mut attempts = 1;
+    loop {
+        match granted_lease(&lock).await {
+            Ok(Some(left)) if left < NO_LEASE => return Ok(ttl.max(left)),
+            Ok(Some(_)) => return Ok(ttl),
+            // What the attempt before has left ends with its lease.
+            Ok(None) if attempts > 1 && attempts < MAX_ATTEMPTS => {}
+            Ok(None) => return Err(held_by_another_run(name)),
+            Err(error) if is_late(&error) && attempts < MAX_ATTEMPTS => {}
+            Err(error) => return Err(error),
+        }
+        attempts += 1;
+        tokio::time::sleep(ttl.min(PAUSE)).await;
+    }
+}
+
+/// Acquires and releases once, and returns what was left of the lease; none if the name is held.
+async fn granted_lease(lock: &Lock) -> Result<Option<Duration>, Error> {
     let Some(guard) = lock.try_acquire().await? else {
-        return Err(Error::new(
-            ErrorKind::WaitElapsed,
-            format!("{name} is held, so another run uses this store; try again when it has ended"),
-        ));
+        return Ok(None);
     };
     let left = guard.remaining();
     guard.release().await?;
-    Ok(match left < NO_LEASE {
-        true => ttl.max(left),
-        false => ttl,
-    })
+    Ok(Some(left))
+}
+
+/// Whether a machine with much other work may be the reason: a round trip or this process took longer than a short
+/// lease allows.
+fn is_late(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Invalid | ErrorKind::Indeterminate | ErrorKind::Lost
+    )
+}
+
+fn held_by_another_run(name: &str) -> Error {
+    Error::new(
+        ErrorKind::WaitElapsed,
+        format!("{name} is held, so another run uses this store; try again when it has ended"),
+    )
 }
 
 /// The names that are still held or waited for when all leases of the run are over.
@@ -202,4 +235,51 @@ fn refused(setup: &Setup, error: io::Error) -> Error {
         setup.out.display()
     );
     Error::new(ErrorKind::Backend, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_testkit::needs;
+    use tenure_testkit::proxy::{Fault, Proxy};
+    use tenure_testkit::redis::Redis;
+
+    fn workload() -> Workload {
+        Workload {
+            workers: 1,
+            names: 1,
+            ttl: Duration::from_secs(4),
+            hold: Duration::from_secs(1),
+            only_tries: false,
+            modes: Modes::EXCLUSIVE,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_first_grant_of_unknown_outcome_is_asked_for_again() {
+        needs!(redis);
+        let server = Redis::start(&[]);
+        let proxy = Proxy::redis(server.port());
+        let options = "?timeout=20s&restart_guard=off";
+        let client = tenure::connect(&(server.url_by(proxy.port()) + options))
+            .await
+            .unwrap();
+        proxy.plan("acquire", Fault::CutAfter);
+        let ttl = lease(&client, "x", &workload()).await.unwrap();
+        assert!(proxy.is_done(), "the fault did not happen");
+        assert_eq!(ttl, workload().ttl);
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_held_belongs_to_another_run() {
+        needs!(redis);
+        let server = Redis::start(&[]);
+        let client = tenure::connect(&(server.url() + "?restart_guard=off"))
+            .await
+            .unwrap();
+        let held = client.lock("x").try_acquire().await.unwrap();
+        let refused = lease(&client, "x", &workload()).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::WaitElapsed);
+        drop(held);
+    }
 }

@@ -94,7 +94,7 @@ fn redis_whose_clock_jumps_forward_lets_two_hold() {
 #[test]
 fn sentinel() {
     needs!(redis, "cc");
-    let watched = SentinelSetup::start(500);
+    let watched = SentinelSetup::start(4_000);
     let url = format!("{}{TRUSTED}", watched.url());
     Run::on("sentinel", url, Some(Box::new(watched)), None)
         .only(&[FaultKind::Pause, FaultKind::Kill, FaultKind::LeaderKill])
