@@ -27,7 +27,8 @@ fn names(kind: &str) -> Vec<String> {
 async fn try_all(client: &Client, names: &[String]) -> Vec<Result<Option<Guard>, Error>> {
     let locks: Vec<_> = names
         .iter()
-        .map(|name| client.lock(name).ttl(TTL))
+        // So long that no request needs a second look or a renewal.
+        .map(|name| client.lock(name).ttl(TTL * 10))
         .collect();
     let tries = locks.iter().map(tenure::Lock::try_acquire);
     soon(join_all(tries)).await
@@ -257,13 +258,13 @@ async fn a_batch_of_acquires_goes_wrong() {
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         // A client of its own: after a refusal it asks for each lock alone for a while.
-        let site = Site::on(&server).await;
+        let site = Site::for_fault(&server, fault).await;
         let names = names(&format!("acquire{i}"));
         site.proxy.plan("acquire_many", fault.clone());
         let mut unknown = 0;
         for tried in try_all(&site.client, &names).await {
             match tried {
-                Ok(guard) => soon(guard.expect("it is free").release()).await.unwrap(),
+                Ok(guard) => site.release(guard.expect("it is free")).await,
                 Err(err) => {
                     assert_eq!(err.kind(), Indeterminate, "after {fault:?}: {err}");
                     assert_clear(&err);
@@ -287,9 +288,9 @@ async fn a_batch_of_releases_goes_wrong() {
     let server = Arc::new(Redis::start(&[]));
     for (i, (fault, due)) in FAULTS.iter().enumerate() {
         // A client of its own: after a refusal it asks for each lock alone for a while.
-        let site = Site::on(&server).await;
+        let site = Site::for_fault(&server, fault).await;
         let names = names(&format!("release{i}"));
-        let guards = take_all(&site.client, &names).await;
+        let guards = take_each(&site, &site.client, &names).await;
         site.proxy.plan("release_many", fault.clone());
         let mut unknown = 0;
         for released in soon(join_all(guards.into_iter().map(Guard::release))).await {
@@ -319,10 +320,16 @@ async fn settle(site: &Site, names: &[String]) {
     })
     .await;
     for client in [&site.other, &site.client] {
-        let guards = take_all(client, names).await;
-        release_all(guards).await;
+        let guards = take_each(site, client, names).await;
+        join_all(guards.into_iter().map(|it| site.release(it))).await;
     }
     assert_all_expire(&site.server);
+}
+
+/// [`take_all`] by a client whose timeout may be short.
+async fn take_each(site: &Site, client: &Client, names: &[String]) -> Vec<Guard> {
+    let taken = names.iter().map(|name| site.take(client, name, TTL * 10));
+    join_all(taken).await
 }
 
 /// All requests are dropped on the way, again and again: nothing stays behind.
