@@ -1,7 +1,7 @@
 //! etcd: the Mutex of its own Go package, `etcdctl lock`, jetcd, and the Lock service over HTTP.
 
 use std::slice::from_ref;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{ErrorKind, Renew};
 
@@ -201,15 +201,25 @@ async fn our_upgradable_holder_and_a_foreign_client(etcd: Etcd, mut foreign: For
 async fn a_reservation_of_ours_keeps_a_foreign_client_out(etcd: Etcd, mut foreign: ForeignClient) {
     let our_client = etcd.client("").await;
     let lock = our_client.lock("a").ttl(SHORT).renew(Renew::Never);
+    let start = Instant::now();
     let guard = lock.lock_delay(SHORT).acquire().await.unwrap();
     let ours = etcd.keys("a");
     foreign.begin("a", LONG).await;
     until_queued(&etcd, "a", 2).await;
     soon("the end of the lease", guard.lost()).await;
     drop(guard);
-    assert!(!is_granted(&mut foreign).await, "the name is not reserved");
-    assert_eq!(etcd.keys("a")[0], ours[0]);
-    let key = foreign.granted().await;
+    let early = tokio::time::timeout(Duration::from_millis(50), foreign.granted());
+    let early = early.await.ok();
+    let keys = etcd.keys("a");
+    // On a busy machine the reservation may be over by now.
+    if start.elapsed() < 2 * SHORT {
+        assert_eq!(early, None, "the name is not reserved");
+        assert_eq!(keys[0], ours[0]);
+    }
+    let key = match early {
+        Some(key) => key,
+        None => foreign.granted().await,
+    };
     assert_eq!(etcd.keys("a"), [key]);
     foreign.unlock("a").await;
 }

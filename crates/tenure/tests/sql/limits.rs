@@ -100,6 +100,10 @@ async fn zero_is_one_try<DB: Bank>() {
 async fn the_limit_is_put_back<DB: Bank>() {
     let pool = bank::<DB>(3).await;
     let lock = name("lock");
+    // The short limit below is for a row that is there already.
+    let mut tx = DB::begin(&pool).await;
+    lock_in_tx(&mut tx, &lock).await.unwrap();
+    tx.commit().await.unwrap();
     let mut conn = pool.acquire().await.unwrap();
     let before = set_limit::<DB>(&mut conn).await;
     for is_busy in [false, true] {
