@@ -13,7 +13,7 @@ async fn a_server_is_killed_under_its_holder() {
         db.init().await;
         let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
         // A restart takes a moment.
-        let ttl = TTL * 5;
+        let ttl = TTL * 2;
         let guard = take(&first, "held", ttl).await;
         let waiting = start_acquire(second.lock("held").ttl(ttl));
         until("it waits", || db.waiting("held") == 1).await;
@@ -71,7 +71,9 @@ async fn a_client_is_cut_off_in_silence() {
         db.init().await;
         let (proxy, url) = db.proxied();
         let (cut_off, other) = (connect(&url).await, connect(&db.url()).await);
-        let guard = take(&cut_off, "silent", TTL).await;
+        // Longer than a busy machine needs to look, and not longer: the test waits for its end.
+        let ttl = std::time::Duration::from_secs(4);
+        let guard = take(&cut_off, "silent", ttl).await;
         let lost = guard.lost();
         for direction in [Direction::Up, Direction::Down] {
             proxy.hold(direction, true);
@@ -80,10 +82,10 @@ async fn a_client_is_cut_off_in_silence() {
         let left = db.number(&format!(
             "SELECT until-{now} FROM tenure_locks WHERE name='silent'"
         ));
-        let ttl = i64::try_from(TTL.as_micros()).unwrap();
-        assert!((1..=ttl).contains(&left), "{left} µs are left");
+        let most = i64::try_from(ttl.as_micros()).unwrap();
+        assert!((1..=most).contains(&left), "{left} µs are left");
         let lock = other.lock("silent").ttl(TTL);
-        let next = tokio::time::timeout(TTL + TEST_TIMEOUT, lock.acquire()).await;
+        let next = tokio::time::timeout(ttl + TEST_TIMEOUT, lock.acquire()).await;
         let next = next.unwrap().unwrap();
         // It was told before, at the deadline.
         assert!(!guard.is_held(), "both claim to hold it");

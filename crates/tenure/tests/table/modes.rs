@@ -11,7 +11,7 @@ use tenure::{ErrorKind, Guard, HoldInfo, Lock, Mode};
 
 use crate::common::walk::{HolderStep, Walk, WalkOptions};
 use crate::support::{
-    Db, TTL, assert_says, connect, lock_holder, name, shared, soon, start_acquire,
+    Db, SHORT, TTL, assert_says, connect, name, shared, short_lock_holder, soon, start_acquire,
     take_and_release, until, wait_as,
 };
 
@@ -224,10 +224,10 @@ async fn holders_beside_each_other_stand_as_published() {
 }
 
 /// A process that takes `name` beside others.
-fn reader_process(db: &Db, name: &str) -> LockHolder {
+fn reader_process(db: &Db, name: &str, ttl: Duration) -> LockHolder {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tenure-lock-holder"));
     command.arg(db.url()).arg(name).args(["--mode", "shared"]);
-    command.arg("--ttl").arg(format!("{}ms", TTL.as_millis()));
+    command.arg("--ttl").arg(format!("{}ms", ttl.as_millis()));
     LockHolder::spawn(command).unwrap()
 }
 
@@ -237,13 +237,14 @@ async fn a_crash_of_a_holder_or_a_waiter_costs_a_lease() {
     for db in shared().await {
         let name = name("crash");
         let client = connect(&db.url()).await;
-        let mut dead = reader_process(db, &name);
+        // The lease that must not end before the crash is longer than a place in the queue.
+        let mut dead = reader_process(db, &name, SHORT * 2);
         let token: u64 = soon(dead.held()).await.unwrap();
         // A writer that dies keeps readers out for a while, although a reader holds.
-        let mut dead_writer = lock_holder(&db.url(), &name);
+        let mut dead_writer = short_lock_holder(&db.url(), &name);
         soon(dead_writer.expect("waiting")).await.unwrap();
         until("it waits", || db.waiting(&name) == 1).await;
-        let mut dead_reader = reader_process(db, &name);
+        let mut dead_reader = reader_process(db, &name, SHORT);
         soon(dead_reader.expect("waiting")).await.unwrap();
         until("it waits too", || db.waiting(&name) == 2).await;
         dead_writer.kill().unwrap();
@@ -270,13 +271,15 @@ async fn a_renewed_holder_keeps_others_out() {
     for db in shared().await {
         let name = name("renewed");
         let (client, other) = (connect(&db.url()).await, connect(&db.url()).await);
-        let lock = client.lock(&name).ttl(TTL);
-        let exclusive = other.lock(&name).ttl(TTL);
+        // Long enough to be renewed on a busy machine, and not longer: the test waits for its end.
+        let ttl = SHORT * 2;
+        let lock = client.lock(&name).ttl(ttl);
+        let exclusive = other.lock(&name).ttl(ttl);
         let end = || {
             let until = format!("SELECT until FROM tenure_locks WHERE name='{name}'");
             db.number(&until)
         };
-        let ttl = i64::try_from(TTL.as_micros()).unwrap();
+        let ttl = i64::try_from(ttl.as_micros()).unwrap();
         let permit = soon(lock.clone().permits(2).acquire()).await.unwrap();
         let guard = soon(lock.upgradable().acquire()).await.unwrap();
         for is_upgraded in [false, true] {
@@ -311,7 +314,7 @@ async fn reserved_places_conflict_as_the_holds_did() {
     for db in shared().await {
         let name = name("reserved");
         let client = connect(&db.url()).await;
-        let permits = client.lock(&name).ttl(TTL).permits(1).min_hold(TTL * 2);
+        let permits = client.lock(&name).ttl(TTL).permits(1).min_hold(SHORT * 2);
         let first = soon(permits.acquire()).await.unwrap();
         soon(first.release()).await.unwrap();
         let status = soon(client.inspect(&name)).await.unwrap();

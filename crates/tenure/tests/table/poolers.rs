@@ -36,7 +36,7 @@ async fn locks_are_kept_by_rows_whatever_session_serves() {
     }
     soon(guard.release()).await.unwrap();
     // Leases are renewed, and run out, as they are without it.
-    let kept = take(&clients[1], &name, Duration::from_secs(3)).await;
+    let kept = take(&clients[1], &name, Duration::from_secs(6)).await;
     until_renewed(&kept).await;
     soon(kept.release()).await.unwrap();
     let lock = clients[2].lock(&name).ttl(Duration::from_secs(2));
@@ -52,7 +52,8 @@ async fn a_crowd_behind_two_sessions_counts_exactly() {
     needs!(pgbouncer);
     let server = Postgres::start(&[]);
     let pooler = Pooler::start(&server, "transaction", 2);
-    let url = (server.url_at(pooler.port()) + OPTIONS).replace("timeout=1s", "timeout=20s");
+    let url = (server.url_at(pooler.port()) + OPTIONS).replace("timeout=3s", "timeout=20s");
+    assert!(url.contains("timeout=20s"), "{url}");
     let direct = connect(&(server.url() + OPTIONS)).await;
     soon(direct.init()).await.unwrap();
     let count = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));

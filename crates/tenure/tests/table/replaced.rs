@@ -10,7 +10,7 @@ use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::sqlite::DatabaseFile;
 
 /// Much longer than the time between two renewals on a busy machine: what ends the hold is a renewal.
-const LONG: Duration = TTL.saturating_mul(12);
+const LONG: Duration = TTL.saturating_mul(4);
 
 /// The file, and what SQLite keeps beside it.
 const SUFFIXES: [&str; 3] = ["", "-wal", "-shm"];

@@ -37,7 +37,17 @@ async fn free_names_are_taken_with_one_transaction() {
             }
             last = guard.tokens().map(|(_, token)| token.get()).max().unwrap();
             // Renewals know all of them.
-            tokio::time::sleep(TTL).await;
+            let end = |name| {
+                db.number(&format!(
+                    "SELECT until FROM tenure_locks WHERE name='{name}'"
+                ))
+            };
+            let before = names.each_ref().map(end);
+            until("all are renewed", || {
+                let now = names.each_ref().map(end);
+                now.iter().zip(before).all(|(now, before)| *now > before)
+            })
+            .await;
             assert!(guard.is_held(), "{:?}", guard.state());
             soon(guard.release()).await.unwrap();
             assert_free(db, &names);
@@ -51,18 +61,22 @@ async fn these_are_two_round_trips() {
         db.init().await;
         let (proxy, url) = db.proxied();
         let client = connect(&url).await;
-        let lock = client.lock_all(TAILS).ttl(TTL);
+        let lock = client.lock_all(TAILS).ttl(TTL * 10);
+        // Without the requests that a busy machine adds: a renewal that is due, and a look after a slow grant.
+        let seen = || {
+            let mut seen = proxy.take_seen();
+            seen.retain(|it| it != "renew" && it != "look");
+            seen
+        };
         soon(soon(lock.acquire()).await.unwrap().release())
             .await
             .unwrap();
-        proxy.take_seen();
+        seen();
         let guard = soon(lock.acquire()).await.unwrap();
-        assert_eq!(proxy.take_seen(), ["acquire", "commit"]);
+        assert_eq!(seen(), ["acquire", "commit"]);
         let other = connect(&url).await.lock_all(TAILS);
         assert!(soon(other.try_acquire()).await.unwrap().is_none());
-        let seen = proxy.take_seen();
-        let tried: Vec<_> = seen.iter().filter(|it| *it != "renew").collect();
-        assert_eq!(tried, ["acquire", "rollback"]);
+        assert_eq!(seen(), ["acquire", "rollback"]);
         soon(guard.release()).await.unwrap();
     }
 }

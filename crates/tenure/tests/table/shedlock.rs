@@ -132,7 +132,7 @@ async fn rows_are_those_of_shedlock() {
         };
         let near = |column: &str, offset: u32| {
             let (offset, second) = (seconds(&db, offset), seconds(&db, 1));
-            let tolerated = seconds(&db, 2);
+            let tolerated = seconds(&db, 5);
             number(
                 &db,
                 &format!(
@@ -140,7 +140,7 @@ async fn rows_are_those_of_shedlock() {
                 ),
             ) == 1
         };
-        assert!(near("locked_at", 0) && near("lock_until", 2), "not UTC");
+        assert!(near("locked_at", 0) && near("lock_until", 6), "not UTC");
         let micros = number(
             &db,
             &format!("SELECT {micros} FROM shedlock WHERE name='{name}'"),

@@ -20,8 +20,11 @@ use tenure_testkit::proxy::Proxy;
 use tenure_testkit::sql_client::{Row, SqlClient};
 use tenure_testkit::sqlite::DatabaseFile;
 
-/// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
+/// For leases that must not end, however busy the machine is.
+pub(crate) const TTL: Duration = Duration::from_secs(6);
+
+/// For leases whose end a test waits for.
+pub(crate) const SHORT: Duration = Duration::from_secs(2);
 
 /// What our URLs end with.
 pub(crate) const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
@@ -256,6 +259,11 @@ pub(crate) async fn wait_as(
 /// Another process that takes `name`.
 pub(crate) fn lock_holder(url: &str, name: &str) -> LockHolder {
     crate::common::holders::start(url, name, TTL)
+}
+
+/// One that is killed, and whose lease or place in the queue is over soon.
+pub(crate) fn short_lock_holder(url: &str, name: &str) -> LockHolder {
+    crate::common::holders::start(url, name, SHORT)
 }
 
 /// A directory of a test's own.

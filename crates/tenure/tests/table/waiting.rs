@@ -1,8 +1,8 @@
 //! The queue.
 
 use crate::support::{
-    Db, TTL, connect, lock_holder, name, shared, soon, start_acquire, take, take_and_release,
-    until, wait_as,
+    Db, TTL, connect, lock_holder, name, shared, short_lock_holder, soon, start_acquire, take,
+    take_and_release, until, wait_as,
 };
 
 /// First come, first served, whoever they are and however they look.
@@ -58,7 +58,7 @@ async fn a_dead_waiter_costs_a_bounded_time() {
         let name = name("dead");
         let client = connect(&db.url()).await;
         let guard = take(&client, &name, TTL * 10).await;
-        let mut dead = lock_holder(&db.url(), &name);
+        let mut dead = short_lock_holder(&db.url(), &name);
         soon(dead.expect("waiting")).await.unwrap();
         until("it waits", || db.waiting(&name) == 1).await;
         dead.kill().unwrap();
