@@ -28,7 +28,11 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
     let nodes = store.nodes.len();
     let timeout = store.settings.hold_timeout_for(hold.ttl);
     let until = now.after(timeout);
-    let on_node = |node| held.on_node(node, hold.unclean);
+    let on_node = |node| {
+        let mut on_node = held.on_node(node, hold.unclean);
+        on_node.unused = hold.unused;
+        on_node
+    };
     let mut requests =
         NodeRequests::new((0..nodes).map(|node| store.nodes[node].release(on_node(node))));
     let mut votes = ReleaseVotes {

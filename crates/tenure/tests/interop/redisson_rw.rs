@@ -43,8 +43,8 @@ async fn waiting(redis: &Redis, lock: Lock) -> JoinHandle<Guard> {
 
 /// Lets Redisson wait for the lock, until its thread sleeps: a message for readers that comes earlier is lost.
 async fn lets_wait(foreign: &mut Driver) {
-    let waiting = foreign.ask(&["wait", NAME, &millis(WAIT_TIMEOUT), "30000"]);
-    assert_eq!(waiting.await, "waiting");
+    foreign.tell(&["wait", NAME, &millis(WAIT_TIMEOUT), "30000"]);
+    assert_eq!(foreign.answer().await, "waiting");
 }
 
 /// The keys of the lock that are not ours.
