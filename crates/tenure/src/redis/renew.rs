@@ -13,7 +13,7 @@ use tenure_core::time::Time;
 
 use super::errors::unexpected_reply;
 use super::names::Keys;
-use super::requests::{Purpose, RenewItem};
+use super::requests::{Purpose, RenewItem, millis_down};
 use super::store::{HeldEntry, Store};
 
 /// Renews or verifies in batches, all of them at the same time.
@@ -22,21 +22,29 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
     let keys: Vec<Keys> = keys.collect();
     let batches = store.connections.batches(&keys);
     let renew_batch = |batch: &Vec<usize>| {
+        let now = store.context.now();
         let item = |at: &usize| {
             let hold = &holds[*at];
-            let known = |entry: &HeldEntry| (entry.lock_delay, entry.is_beside_others);
-            let known = store.holds.read(hold.owner, known);
-            let (lock_delay, is_beside_others) = known.unwrap_or_default();
-            // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
-            let mode = match is_beside_others {
-                true => Mode::Shared,
-                false => Mode::Exclusive,
+            let lease = |is_beside_others| {
+                // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
+                let mode = match is_beside_others {
+                    true => Mode::Shared,
+                    false => Mode::Exclusive,
+                };
+                store.requests.lease(mode, hold.ttl)
             };
+            let known = |entry: &HeldEntry| {
+                let ttl = lease(entry.is_beside_others);
+                (ttl, entry.live(ttl, now), entry.is_beside_others)
+            };
+            let unknown = || (lease(false), millis_down(lease(false)), false);
+            let known = store.holds.read(hold.owner, known);
+            let (ttl, live, is_beside_others) = known.unwrap_or_else(unknown);
             RenewItem {
                 keys: &keys[*at],
                 owner: hold.owner,
-                ttl: store.requests.lease(mode, hold.ttl),
-                lock_delay,
+                ttl,
+                live,
                 is_beside_others,
             }
         };

@@ -91,8 +91,8 @@ pub(super) struct RenewItem<'a> {
     pub(super) keys: &'a Keys,
     pub(super) owner: OwnerId,
     pub(super) ttl: Duration,
-    /// By how much the key outlives the lease, in ms.
-    pub(super) lock_delay: u64,
+    /// How long the key is to live, in ms: see [`HeldEntry::live`](super::store::HeldEntry::live).
+    pub(super) live: u64,
     /// Whether it may be a hold beside others.
     pub(super) is_beside_others: bool,
 }
@@ -121,13 +121,20 @@ pub(super) fn millis_up(duration: Duration) -> u64 {
 }
 
 /// In whole ms: what is granted counts.
-fn millis_down(duration: Duration) -> u64 {
+pub(super) fn millis_down(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How long a token is kept, in ms.
-fn token_retention(ttl: Duration) -> u64 {
-    millis_up(TOKEN_RETENTION.max(ttl.saturating_mul(2)))
+/// How long a token is kept whose hold lives for `live`, in ms.
+fn token_retention(live: u64) -> u64 {
+    millis_up(TOKEN_RETENTION).max(live.saturating_mul(2))
+}
+
+/// How long the key of a hold lives that is granted now with this lease, in ms: until the lease and `lock_delay` are over,
+/// and not less than `min_hold`, also when the holder dies.
+fn live(request: &Request, lease: Duration) -> u64 {
+    let live = millis_down(lease).saturating_add(millis_up(request.lock_delay));
+    live.max(millis_up(request.min_hold))
 }
 
 /// Whether the name of this request may stay reserved after a release.
@@ -188,7 +195,7 @@ impl Requests {
         if lease < request.min_lease {
             return Err(errors::lease_too_long(lease));
         }
-        let ttl = millis_down(lease);
+        let live = live(request, lease);
         let channel = connections.channel(keys.lock());
         let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
         let holder = self.holder_text(&request.holder);
@@ -197,9 +204,9 @@ impl Requests {
             false => 0,
         };
         let is_first = u8::from(attempt == Attempt::First);
-        let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
+        let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
-            cmd.arg(&owner).arg(ttl.saturating_add(delay));
+            cmd.arg(&owner).arg(live);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
                 .arg(Text(format_args!("{place} {is_first}")));
@@ -236,7 +243,7 @@ impl Requests {
             propose: request.propose,
             key: BatchKey::Acquire {
                 ttl: millis_down(request.ttl),
-                token_retention: token_retention(request.ttl),
+                token_retention: token_retention(millis_down(request.ttl)),
                 holder: self.holder_text(&request.holder),
                 is_proposed: request.propose.is_some(),
             },
@@ -277,6 +284,7 @@ impl Requests {
         };
         let _in_flight = self.batcher.enter();
         let (min_hold, delay) = (millis_up(first.min_hold), millis_up(first.lock_delay));
+        let live = live(first, first.ttl);
         let channel = connections.channel(keys[0].lock());
         let holder = self.holder_text(&first.holder);
         let fill = |cmd: &mut Cmd| {
@@ -286,9 +294,9 @@ impl Requests {
             for keys in keys {
                 cmd.arg(keys.hold());
             }
-            cmd.arg(millis_down(first.ttl).saturating_add(delay));
+            cmd.arg(live);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
-            cmd.arg(token_retention(first.ttl));
+            cmd.arg(token_retention(live));
             for request in requests {
                 cmd.arg(self.owner(request.owner));
             }
@@ -381,15 +389,14 @@ impl Requests {
     }
 
     /// Asks for the upgradable hold of the request's owner to become exclusive. May be repeated at any time. The key
-    /// outlives the lease by `lock_delay`, in ms.
+    /// is to live for `live` ms.
     pub(super) async fn upgrade(
         &self,
         request: &Request,
         keys: &Keys,
-        lock_delay: u64,
+        live: u64,
     ) -> Result<Reply<UpgradeReply>, Error> {
-        let (owner, retention) = (self.owner(request.owner), token_retention(request.ttl));
-        let live = millis_down(request.ttl).saturating_add(lock_delay);
+        let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live).arg(retention);
             cmd.arg(u8::from(request.wait)).arg(request.propose);
@@ -470,10 +477,10 @@ impl Requests {
             }
             for (item, owner) in items.iter().zip(&owners) {
                 let live = match purpose {
-                    Purpose::Extend => millis_down(item.ttl).saturating_add(item.lock_delay),
+                    Purpose::Extend => item.live,
                     Purpose::Verify => 0,
                 };
-                cmd.arg(owner).arg(live).arg(token_retention(item.ttl));
+                cmd.arg(owner).arg(live).arg(token_retention(item.live));
             }
         };
         let keys = (2 + usize::from(has_holders)) * items.len();

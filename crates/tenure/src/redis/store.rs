@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -13,12 +14,13 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
+use tenure_core::time::Time;
 
 use super::connection::Connections;
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
-use super::requests::{Requests, may_reserve, millis_up};
+use super::requests::{Requests, may_reserve, millis_down, millis_up};
 use super::settings::Settings;
 
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.
@@ -40,6 +42,8 @@ pub(super) struct HeldEntry {
     pub(super) name: LockName,
     /// By how much the key outlives the lease, in ms.
     pub(super) lock_delay: u64,
+    /// Until when the key lives at least.
+    pub(super) min_hold_end: Time,
     /// Whether the name may stay reserved after a release.
     pub(super) may_reserve: bool,
     /// Whether it may be a hold beside others: it was acquired as one, or has become shared.
@@ -48,6 +52,15 @@ pub(super) struct HeldEntry {
     pub(super) is_proposed: bool,
     /// A release failed. The driver sends the release again, until the lease has ended.
     pub(super) is_released: bool,
+}
+
+impl HeldEntry {
+    /// How long the key is to live from `now` on, in ms, if the hold has this lease: until the lease and `lock_delay` are
+    /// over, and not less than the rest of `min_hold`.
+    pub(super) fn live(&self, lease: Duration, now: Time) -> u64 {
+        let live = millis_down(lease).saturating_add(self.lock_delay);
+        live.max(millis_up(self.min_hold_end.since(now)))
+    }
 }
 
 impl fmt::Debug for Store {
@@ -127,6 +140,8 @@ impl Store {
         let entry = HeldEntry {
             name: request.name.clone(),
             lock_delay: millis_up(request.lock_delay),
+            // The server granted earlier, so `min_hold` is over there by then.
+            min_hold_end: self.context.now().after(request.min_hold),
             may_reserve: may_reserve(request),
             is_beside_others: request.mode != Mode::Exclusive,
             is_proposed: request.propose.is_some(),

@@ -10,7 +10,7 @@ use crate::lease_store::{self, AcquireReply, LeaseStore};
 
 use super::errors;
 use super::names::Keys;
-use super::requests::UpgradeReply;
+use super::requests::{UpgradeReply, millis_down};
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
@@ -70,9 +70,12 @@ impl LeaseStore for Upgrading<'_> {
         loop {
             until_trusted(store, request, keys).await?;
             // The request does not say what the hold was acquired with.
-            let lock_delay = store.holds.read(request.owner, |entry| entry.lock_delay);
-            let lock_delay = lock_delay.unwrap_or_default();
-            let reply = store.requests.upgrade(request, keys, lock_delay).await?;
+            let (lease, now) = (request.ttl, store.context.now());
+            let live = store
+                .holds
+                .read(request.owner, |entry| entry.live(lease, now));
+            let live = live.unwrap_or_else(|| millis_down(lease));
+            let reply = store.requests.upgrade(request, keys, live).await?;
             let grant = match reply.value {
                 UpgradeReply::Upgraded(AcquireReply::Granted(grant)) => grant,
                 UpgradeReply::Upgraded(taken) => return Ok(taken),

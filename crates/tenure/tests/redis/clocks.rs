@@ -1,8 +1,14 @@
 //! The server's wall clock jumps. Redis ends leases by that clock, so after a jump forward two clients may hold a lock;
 //! the order of tokens must still be correct.
 
+use std::mem::forget;
+use std::time::Duration;
+
+use tenure::{Client, Lock, Renew};
+
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, connect, owner, soon, start_acquire, take, take_and_release,
+    until, until_renewed, waiting,
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
@@ -10,6 +16,8 @@ use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
 const HOUR: i64 = 3_600;
+/// Longer than the test.
+const LONG: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_jumps_forward() {
@@ -116,5 +124,59 @@ async fn the_clock_jumps_while_one_waits() {
         let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
         let guard = guard.expect("its turn comes").unwrap().unwrap();
         soon(guard.release()).await.unwrap();
+    }
+}
+
+/// A name stays taken for `min_hold` from the grant on, by the server's clock, also when its holder died.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_died_keeps_the_name_for_min_hold() {
+    needs!(redis, "cc");
+    for (number, dialect) in ["", "&dialect=redisson", "&dialect=redisson&lock=fair"]
+        .into_iter()
+        .enumerate()
+    {
+        dies_early(number, dialect, |lock| lock).await;
+    }
+    dies_early(3, "", |lock| lock.permits(1)).await;
+    dies_early(4, "&dialect=redisson&lock=semaphore", |lock| {
+        lock.permits(1)
+    })
+    .await;
+}
+
+async fn dies_early(number: usize, dialect: &str, mode: impl Fn(Lock) -> Lock) {
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let url = format!("{}{TRUSTED}{dialect}", server.url());
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let min_hold = Duration::from_secs(3 * HOUR.unsigned_abs());
+    let lock = |client: &Client, name: &str| {
+        let lock = client.lock(name).ttl(TTL).renew(Renew::Never);
+        mode(lock.min_hold(min_hold))
+    };
+    // One grant at once, and one by the release of another holder.
+    forget(soon(lock(&first, "granted").acquire()).await.unwrap());
+    let other = soon(mode(second.lock("waited").ttl(LONG)).acquire()).await;
+    let waiter = start_acquire(lock(&first, "waited"));
+    if dialect.is_empty() {
+        until("it waits", || waiting(&server, "waited") == 1).await;
+    }
+    soon(other.unwrap().release()).await.unwrap();
+    forget(soon(waiter).await.unwrap().unwrap());
+    // The last one is renewed, and dies afterwards.
+    let renewed = lock(&first, "renewed").renew(Renew::Automatic);
+    let renewed = soon(renewed.acquire()).await.unwrap();
+    until_renewed(&renewed).await;
+    clock.set(HOUR);
+    for name in ["granted", "waited", "renewed"] {
+        let tried = soon(lock(&second, name).try_acquire()).await.unwrap();
+        assert!(tried.is_none(), "{name} is free, case {number}");
+    }
+    forget(renewed);
+    clock.set(4 * HOUR);
+    for name in ["granted", "waited"] {
+        let tried = soon(lock(&second, name).try_acquire()).await.unwrap();
+        assert!(tried.is_some(), "{name} stays taken, case {number}");
+        forget(tried);
     }
 }

@@ -1,4 +1,4 @@
--- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY. PLACE says how long a place in the queue is
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY, and MIN_HOLD at least. PLACE says how long a place in the queue is
 -- good for, and is 0 for an owner that does not wait. FIRST is 0 for an owner that may have asked before: the request
 -- then keeps its place, and learns of a grant whose message was lost.
 -- token: held for TTL from now on.

@@ -11,7 +11,8 @@ local function keep_for(live)
   return string.format('%d', math.max(tonumber(KEEP), 2 * live))
 end
 
--- SELF is what others need to know of an owner: MIN_HOLD DELAY CHANNEL HOLDER.
+-- SELF is what others need to know of an owner: MIN_HOLD DELAY CHANNEL HOLDER. A hold lives until its lease and DELAY are
+-- over, and for MIN_HOLD from its grant on at least.
 -- QUEUE is a list that has two elements of each waiter, in order: OWNER, and DEADLINE SELF, or DEADLINE MODE SELF of a
 -- waiter that does not want the lock for itself alone. MODE is s: shared, u: upgradable, p and a number: one of so many
 -- permits.
@@ -129,14 +130,14 @@ local function serve_beside(all, propose)
     if not first[1] then
       return
     end
-    local deadline, mode, limit, self, delay, channel =
-      string.match(first[2] or '', '^(%d+) (%a)(%d*) (%d+ (%d+) (%S+) .*)$')
+    local deadline, mode, limit, self, min_hold, delay, channel =
+      string.match(first[2] or '', '^(%d+) (%a)(%d*) ((%d+) (%d+) (%S+) .*)$')
     local until_ms = tonumber(deadline or string.match(first[2] or '', '^%d+') or 0)
     local is_good = until_ms > ms
     if is_good and (not mode or not has_room(all, mode, limit)) then
       return
     end
-    local live = until_ms - ms + (delay or 0)
+    local live = math.max(until_ms - ms + (delay or 0), min_hold or 0)
     redis.call('LPOP', QUEUE)
     redis.call('LPOP', QUEUE)
     if is_good then
@@ -201,7 +202,7 @@ local function settle(propose)
   return redis.call('GET', LOCK) == '*' and all or nil
 end
 
--- Grants the free lock to the first waiter whose place is still good, for as long as that place would be good, under
+-- Grants the free lock to the first waiter whose place is still good, with the lease that is left of that place, under
 -- `propose` at least. Others come in beside a holder that is not exclusive. False: no waiter is left.
 local function serve(hold, propose)
   while true do
@@ -210,23 +211,25 @@ local function serve(hold, propose)
       return false
     end
     local entry = redis.call('LPOP', QUEUE) or ''
-    local deadline, self, delay, channel = string.match(entry, '^(%d+) (%d+ (%d+) (%S+) .*)$')
+    local deadline, self, min_hold, delay, channel = string.match(entry, '^(%d+) ((%d+) (%d+) (%S+) .*)$')
     local left = deadline and deadline - ms or 0
     local mode, limit
     if not deadline then
-      deadline, mode, limit, self, delay, channel = string.match(entry, '^(%d+) (%a)(%d*) (%d+ (%d+) (%S+) .*)$')
+      deadline, mode, limit, self, min_hold, delay, channel =
+        string.match(entry, '^(%d+) (%a)(%d*) ((%d+) (%d+) (%S+) .*)$')
       left = deadline and deadline - ms or 0
     end
+    local live = math.max(left + (delay or 0), min_hold or 0)
     if left > 0 and mode then
       redis.call('DEL', HOLDERS)
       local all = read_holders()
-      local token = join(all, first, mode, limit, left + delay, self, keep_for(left + delay), '+', propose)
+      local token = join(all, first, mode, limit, live, self, keep_for(live), '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       serve_beside(all, propose)
       return true
     elseif left > 0 then
       -- The queue may have more waiters: the next release reads it.
-      local token = grant(first, string.format('%d', left + delay), keep_for(left + delay), self, hold, '+', propose)
+      local token = grant(first, string.format('%d', live), keep_for(live), self, hold, '+', propose)
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       return true
     end

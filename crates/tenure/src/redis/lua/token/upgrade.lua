@@ -1,5 +1,5 @@
 -- @common
--- ARGV: OWNER LIVE KEEP WAIT [PROPOSE]. LIVE is TTL + DELAY. A token: exclusive from now on. {0, ms until the first lease ends
+-- ARGV: OWNER LIVE KEEP WAIT [PROPOSE]. LIVE is TTL + DELAY, and what is left of MIN_HOLD at least. A token: exclusive from now on. {0, ms until the first lease ends
 -- of all holders, the owner included, 0, 0, last token}: others hold; with WAIT 1 the hold becomes exclusive when they have
 -- left. {-2}: the owner has no upgradable hold.
 local owner, live = ARGV[1], tonumber(ARGV[2])
