@@ -103,7 +103,9 @@ pub(super) fn is_readonly(err: &RedisError) -> bool {
             .is_some_and(|detail| detail.contains("-READONLY "))
 }
 
-/// The server refused the request: nothing was applied, because that happens at the first write of a script.
+/// The server refused the request. Nearly always that happens at the first write of a script, so nothing was applied. If
+/// the user may do one write of a script and not another, what the script has written stays: the scripts write in such an
+/// order that no waiter and no lock is lost.
 fn refused(err: RedisError) -> Error {
     let message = ServerMessage::of(&err);
     let code = message.code.clone();

@@ -176,3 +176,28 @@ async fn a_user_of_sentinels() {
     everything(&first, &second, "x").await;
     assert_nothing_refused(watched.servers.iter().chain(&watched.sentinels));
 }
+
+/// A user who may use exclusive locks only cannot hand the lock over to a reader, and leaves the reader in the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_without_modes_leaves_a_waiting_reader_in_the_queue() {
+    needs!(redis);
+    let server = Redis::start(KEEPS);
+    introduce("jobs", [&server]);
+    let at = server.address();
+    let weak = connect(&format!("redis://jobs:{WORD}@{at}/?prefix=jobs:")).await;
+    let other = connect(&format!("{}?prefix=jobs:", server.url())).await;
+    let ttl = TTL * 100;
+    let guard = take(&weak, "x", ttl).await;
+    let reader = start_acquire(other.lock("x").ttl(ttl).shared());
+    let queue = ["LLEN", "tenure:{jobs:x}:queue"];
+    until("it waits", || server.ask(&queue).int() == 2).await;
+    assert_says(
+        soon(guard.release()).await,
+        Denied,
+        &["docs/stores/redis.md"],
+    );
+    assert_eq!(server.ask(&queue).int(), 2);
+    server.order(&["DEL", "jobs:x"]);
+    let reader = soon(reader).await.unwrap().unwrap();
+    soon(reader.release()).await.unwrap();
+}

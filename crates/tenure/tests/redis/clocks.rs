@@ -180,3 +180,20 @@ async fn dies_early(number: usize, dialect: &str, mode: impl Fn(Lock) -> Lock) {
         forget(tried);
     }
 }
+
+/// The lease of a reader is over, the lock is looked at, and another reader comes: no key stays for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_after_a_reader_that_died_leave_nothing() {
+    needs!(redis, "cc");
+    let clock = Clock::make();
+    let server = Redis::start_with_clock(&clock, &[]);
+    let client = connect(&format!("{}{TRUSTED}", server.url())).await;
+    let reader = |ttl| client.lock("x").ttl(ttl).renew(Renew::Never).shared();
+    forget(soon(reader(LONG).acquire()).await.unwrap());
+    let long = soon(reader(LONG * 100).acquire()).await.unwrap();
+    clock.set(HOUR);
+    soon(long.release()).await.unwrap();
+    assert!(!soon(client.inspect("x")).await.unwrap().is_held());
+    forget(soon(reader(LONG).acquire()).await.unwrap());
+    assert_all_expire(&server);
+}

@@ -48,8 +48,8 @@ if not holder and serve(hold) then
 end
 if not holder then
   redis.call('DEL', HOLDERS)
-end
-if not holder or holder == '*' then
+  all = no_holders()
+elseif holder == '*' then
   all = all or read_holders()
 end
 local entry = all and is_first == '0' and all.entries[owner]

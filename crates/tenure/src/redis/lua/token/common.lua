@@ -31,17 +31,21 @@ local function grant(owner, live, keep, self, hold, mark, propose)
   return token
 end
 
--- The holders beside each other: `entries` by field, and how many there are of each kind. Holds whose lease is over are
--- removed.
+local function no_holders()
+  return {entries = {}, over = {}, count = 0, permits = 0, upgradable = false, upgrading = false, last = 0, left = false}
+end
+
+-- The holders beside each other: `entries` by field, and how many there are of each kind; `over` has the fields of holds
+-- whose lease is over. Only `settle` removes those: HOLDERS and LOCK always end together.
 local function read_holders()
-  local all = {entries = {}, count = 0, permits = 0, upgradable = false, upgrading = false, last = 0, left = false}
+  local all = no_holders()
   local fields = redis.call('HGETALL', HOLDERS)
   for i = 1, #fields, 2 do
     local deadline, mode, limit, token, since, self =
       string.match(fields[i + 1], '^(%d+) (%a)(%d*) (%d+) (%d+) (.*)$')
     deadline = tonumber(deadline)
     if deadline <= ms then
-      redis.call('HDEL', HOLDERS, fields[i])
+      all.over[#all.over + 1] = fields[i]
     else
       all.entries[fields[i]] = {deadline = deadline, mode = mode, limit = limit, token = token, since = since, self = self}
       all.count = all.count + 1
@@ -195,6 +199,9 @@ local function settle(propose)
     redis.call('DEL', HOLDERS)
     return nil
   end
+  for _, field in ipairs(all.over) do
+    redis.call('HDEL', HOLDERS, field)
+  end
   -- The longest of them may have left.
   redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))
   redis.call('PEXPIREAT', HOLDERS, string.format('%d', all.last))
@@ -202,15 +209,21 @@ local function settle(propose)
   return redis.call('GET', LOCK) == '*' and all or nil
 end
 
+-- Removes the first waiter from the queue. After the grant is written: if the user may not write the grant, the waiter stays.
+local function pop()
+  redis.call('LPOP', QUEUE)
+  redis.call('LPOP', QUEUE)
+end
+
 -- Grants the free lock to the first waiter whose place is still good, with the lease that is left of that place, under
 -- `propose` at least. Others come in beside a holder that is not exclusive. False: no waiter is left.
 local function serve(hold, propose)
   while true do
-    local first = redis.call('LPOP', QUEUE)
+    local queued = redis.call('LRANGE', QUEUE, 0, 1)
+    local first, entry = queued[1], queued[2] or ''
     if not first then
       return false
     end
-    local entry = redis.call('LPOP', QUEUE) or ''
     local deadline, self, min_hold, delay, channel = string.match(entry, '^(%d+) ((%d+) (%d+) (%S+) .*)$')
     local left = deadline and deadline - ms or 0
     local mode, limit
@@ -222,17 +235,20 @@ local function serve(hold, propose)
     local live = math.max(left + (delay or 0), min_hold or 0)
     if left > 0 and mode then
       redis.call('DEL', HOLDERS)
-      local all = read_holders()
+      local all = no_holders()
       local token = join(all, first, mode, limit, live, self, keep_for(live), '+', propose)
+      pop()
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       serve_beside(all, propose)
       return true
     elseif left > 0 then
       -- The queue may have more waiters: the next release reads it.
       local token = grant(first, string.format('%d', live), keep_for(live), self, hold, '+', propose)
+      pop()
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
       return true
     end
+    pop()
   end
 end
 
