@@ -258,6 +258,14 @@ fn not_our_lock(found: &str, hint: &str) -> Error {
     )
 }
 
+/// Another lock has a side key of the same text as this lock's key.
+pub(super) fn side_key() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        "a name with an opening brace that ends with `:timeout` (lock=semaphore) or contains `:rwlock_timeout:` (lock=rw) is the name of a key that Redisson keeps for another lock; choose another name",
+    )
+}
+
 /// The semaphore has another number of permits than the one that was asked for.
 pub(super) fn other_permits(total: i64, mode: Mode) -> Error {
     let (asked, limit) = match mode {

@@ -8,8 +8,10 @@ use super::settings::{Format, RedissonLock};
 
 /// Prefix of the side keys, which have what the lock key itself cannot hold.
 const SIDE_PREFIX: &str = "tenure:{";
-/// Prefixes of the side keys and channels of Redisson.
+/// Prefixes of the side keys and channels of Redisson's `RLock`.
 const REDISSON_PREFIXES: [&str; 2] = ["redisson_lock_token:", "redisson_lock__channel:"];
+/// Prefixes of the side keys of Redisson's fair lock.
+const FAIR_PREFIXES: [&str; 2] = ["redisson_lock_queue:", "redisson_lock_timeout:"];
 /// Prefix of a lock key that could be mistaken for a side key without it.
 const ESCAPE_PREFIX: &str = "tenure:=";
 /// Slots of a Redis Cluster.
@@ -27,7 +29,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn new(format: Format, prefix: &str, name: &LockName) -> Self {
-        let lock = lock_key(prefix, name.as_str());
+        let lock = lock_key(format, prefix, name.as_str());
         let tag = tag(&lock);
         // The lock's key up to four times, a tag up to three times, and less than 40 bytes around each.
         let mut text = String::with_capacity(7 * lock.len() + 160);
@@ -70,8 +72,8 @@ impl Keys {
         &self.text[self.ends[0]..self.ends[1]]
     }
 
-    /// The waiters in order, and until when each place is good. In the format of Redisson's `RLock` the counter of
-    /// fencing tokens.
+    /// In our own format the waiters in order, and until when each place is good; in the format of Redisson's `RLock` the
+    /// counter of fencing tokens. Of Redisson's other locks the same as [`holders`](Self::holders).
     pub(super) fn queue(&self) -> &str {
         self.third()
     }
@@ -92,6 +94,18 @@ impl Keys {
             Format::Redisson(RedissonLock::Plain) => "",
             Format::Redisson(_) => self.third(),
         }
+    }
+
+    /// Whether another lock of Redisson has a side key of the same text. These side keys begin with the name, which has an
+    /// opening brace there, so no prefix tells them from lock keys.
+    pub(super) fn is_side_key(&self) -> bool {
+        let lock = self.lock();
+        let is_like_one = match self.format {
+            Format::Redisson(RedissonLock::Semaphore) => lock.ends_with(":timeout"),
+            Format::Redisson(RedissonLock::ReadWrite) => lock.contains(":rwlock_timeout:"),
+            _ => false,
+        };
+        is_like_one && lock.contains('{')
     }
 
     fn third(&self) -> &str {
@@ -119,18 +133,21 @@ fn push_redisson_key(text: &mut String, lock: &str, kind: &str) {
 }
 
 /// The key of the lock with that name.
-pub(super) fn lock_key(prefix: &str, name: &str) -> String {
-    let escape = [prefix, name].concat();
-    let reserved = [
-        SIDE_PREFIX,
-        ESCAPE_PREFIX,
-        REDISSON_PREFIXES[0],
-        REDISSON_PREFIXES[1],
-    ];
-    if reserved.iter().any(|start| escape.starts_with(start)) {
-        return [ESCAPE_PREFIX, &escape].concat();
+pub(super) fn lock_key(format: Format, prefix: &str, name: &str) -> String {
+    let key = [prefix, name].concat();
+    match may_be_side_key(format, &key) {
+        true => [ESCAPE_PREFIX, &key].concat(),
+        false => key,
     }
-    escape
+}
+
+/// Whether this text begins like the side key of a lock, or like a lock key that is escaped.
+fn may_be_side_key(format: Format, key: &str) -> bool {
+    let has_prefix = |prefixes: &[&str]| prefixes.iter().any(|prefix| key.starts_with(prefix));
+    let is_fair = format == Format::Redisson(RedissonLock::Fair);
+    has_prefix(&[SIDE_PREFIX, ESCAPE_PREFIX])
+        || has_prefix(&REDISSON_PREFIXES)
+        || is_fair && has_prefix(&FAIR_PREFIXES)
 }
 
 /// The name whose lock has that key. `None`: the key lacks this prefix, or is no lock key.
@@ -227,7 +244,7 @@ pub(crate) fn fuzz(text: &str) {
             assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
             assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
         }
-        assert_eq!(name_of("", &lock_key("", text)), Some(name));
+        assert_eq!(name_of("", &lock_key(Format::Token, "", text)), Some(name));
     }
     let _ = lock_of_hold_key(text);
 }
@@ -358,24 +375,51 @@ mod tests {
                 keys.all().map(ToOwned::to_owned).collect()
             });
             let read = |key: &str| name_of(prefix, key).map(|name| name.as_str().to_owned());
-            written::assert_read_back(|name| lock_key(prefix, name), read);
+            written::assert_read_back(|name| lock_key(Format::Token, prefix, name), read);
         }
-        // Redisson has one counter for `x` and `{x}`, which grows for both; no lock lies where a counter does.
-        let redisson = |name: &str| {
-            let name = LockName::new(name).unwrap();
-            Keys::new(Format::Redisson(RedissonLock::Plain), "", &name)
-        };
-        written::assert_apart(|name| {
-            let keys = redisson(name);
-            vec![keys.lock().to_owned(), keys.hold().to_owned()]
-        });
-        let names = written::many();
-        let locks: std::collections::HashSet<_> = names
-            .iter()
-            .map(|name| redisson(name).lock().to_owned())
-            .collect();
-        for name in &names {
-            assert!(!locks.contains(redisson(name).queue()), "{name:?}");
+    }
+
+    /// The keys that the scripts of this format derive from the channel of the lock.
+    fn derived_keys(kind: RedissonLock, keys: &Keys) -> Vec<String> {
+        let (_, name) = keys.channel().split_once(':').unwrap();
+        match kind {
+            RedissonLock::Plain => vec![keys.queue().to_owned()],
+            RedissonLock::Fair => FAIR_PREFIXES.map(|prefix| prefix.to_owned() + name).into(),
+            RedissonLock::Semaphore => vec![format!("{name}:timeout")],
+            RedissonLock::ReadWrite => vec![format!("{name}:c:1:rwlock_timeout:1")],
+        }
+    }
+
+    #[test]
+    fn in_the_formats_of_redisson_no_lock_lies_where_another_lock_has_a_side_key() {
+        use tenure_core::conformance::hostile::written;
+        for kind in [
+            RedissonLock::Plain,
+            RedissonLock::Fair,
+            RedissonLock::ReadWrite,
+            RedissonLock::Semaphore,
+        ] {
+            let of = |name: &LockName| Keys::new(Format::Redisson(kind), "", name);
+            // Redisson has one side key for `x` and `{x}`.
+            written::assert_apart(|name| {
+                let keys = of(&LockName::new(name).unwrap());
+                vec![keys.lock().to_owned(), keys.hold().to_owned()]
+            });
+            let names = written::many();
+            let names = names.iter().map(|name| LockName::new(name).unwrap());
+            let mut names: Vec<_> = names.collect();
+            // Names that are the side keys of others.
+            let derived = names.iter().flat_map(|name| derived_keys(kind, &of(name)));
+            let derived: Vec<_> = derived.filter_map(|key| LockName::new(key).ok()).collect();
+            names.extend(derived);
+            names.retain(|name| !of(name).is_side_key());
+            let locks = names.iter().map(|name| of(name).lock().to_owned());
+            let locks: std::collections::HashSet<_> = locks.collect();
+            for name in &names {
+                let side_keys = derived_keys(kind, &of(name));
+                let clashes = side_keys.iter().filter(|key| locks.contains(*key));
+                assert_eq!(clashes.count(), 0, "{kind:?} {name:?}");
+            }
         }
     }
 }

@@ -182,6 +182,9 @@ impl Requests {
         keys: &Keys,
         attempt: Attempt,
     ) -> Result<Reply<AcquireReply>, Error> {
+        if keys.is_side_key() {
+            return Err(errors::side_key());
+        }
         let _in_flight = self.batcher.enter();
         if attempt == Attempt::First
             && request.mode == Mode::Exclusive
