@@ -405,7 +405,8 @@ impl Requests {
         });
         let reply = reply.await?;
         let mut found = HashMap::new();
-        for row in &reply.rows {
+        // Other rows are those of the statement that locks.
+        for row in reply.rows.iter().filter(|row| row.len() == 3) {
             found.insert(text(row, 0)?, (text(row, 1)?, number(row, 2)? == 1));
         }
         let renewals = holds.iter().zip(&written);

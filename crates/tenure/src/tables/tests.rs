@@ -52,6 +52,13 @@ fn row_lock(postgres: &Postgres, name: &str) -> SqlClient {
     blocker
 }
 
+fn until_one_waits(postgres: &Postgres) {
+    until("a request waits for a row", || {
+        let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type='Lock'";
+        postgres.admin().value(waits) == "1"
+    });
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewal_that_a_downgrade_overtakes_is_no_loss() {
     needs!(postgres);
@@ -65,11 +72,32 @@ async fn a_renewal_that_a_downgrade_overtakes_is_no_loss() {
         let (store, holds) = (store.clone(), vec![first, second.clone()]);
         async move { renew(&store, holds).await }
     });
-    until("the renewal waits for the row", || {
-        let waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type='Lock'";
-        postgres.admin().value(waits) == "1"
-    });
+    until_one_waits(&postgres);
     assert!(downgrade(&store, &second, Mode::Shared).await.unwrap());
+    blocker.rows("COMMIT");
+    let renewals = renewing.await.unwrap();
+    let is_renewed = |it: &Renewal| matches!(it, Renewal::Renewed { .. });
+    assert!(renewals.iter().all(is_renewed), "{renewals:?}");
+}
+
+/// A request for several names locks the rows in the order of the names. The two must not wait for each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_locks_rows_in_the_order_of_their_names() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::system()).await;
+    // In the table the rows lie in the order of their insertion.
+    let holds = vec![
+        held(&store, "z", |_| ()).await,
+        held(&store, "a", |_| ()).await,
+    ];
+    let blocker = row_lock(&postgres, "a");
+    let renewing = tokio::spawn({
+        let store = store.clone();
+        async move { renew(&store, holds).await }
+    });
+    until_one_waits(&postgres);
+    blocker.rows("SELECT 1 FROM tenure_locks WHERE name='z' FOR UPDATE NOWAIT");
     blocker.rows("COMMIT");
     let renewals = renewing.await.unwrap();
     let is_renewed = |it: &Renewal| matches!(it, Renewal::Renewed { .. });

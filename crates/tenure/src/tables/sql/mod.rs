@@ -421,19 +421,26 @@ impl Statements {
             let of = of.map(|(_, owner, _)| format!("'{owner}'"));
             of.collect::<Vec<_>>().join(",")
         };
-        let mut steps: Vec<_> = ttls
-            .into_iter()
-            .map(|ttl| {
-                let (names, owners) = (names(Some(ttl)), owners(ttl));
-                // An owner has one name, so both lists together say the same as pairs would.
-                format!(
-                    "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
-                )
-            })
-            .collect();
-        let names = names(None);
+        let all = names(None);
+        let mut steps = Vec::new();
+        if self.dialect.is_postgres() && holds.len() > 1 {
+            // All statements of a request are one transaction there. It locks the rows in the order in which a request for
+            // several names locks them, so that the two never wait for each other.
+            let owners = holds.iter().map(|(_, owner, _)| format!("'{owner}'"));
+            let owners = owners.collect::<Vec<_>>().join(",");
+            steps.push(format!(
+                "SELECT 1 FROM {locks} WHERE name IN({all})AND owner IN({owners})ORDER BY name FOR UPDATE"
+            ));
+        }
+        steps.extend(ttls.into_iter().map(|ttl| {
+            let (names, owners) = (names(Some(ttl)), owners(ttl));
+            // An owner has one name, so both lists together say the same as pairs would.
+            format!(
+                "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
+            )
+        }));
         steps.push(format!(
-            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({all})"
         ));
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
