@@ -104,6 +104,25 @@ async fn a_renewal_locks_rows_in_the_order_of_their_names() {
     assert!(renewals.iter().all(is_renewed), "{renewals:?}");
 }
 
+/// A network may deliver a request twice, and the second time after later requests of the same owner.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_request_makes_no_lease_shorter() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::system()).await;
+    let rows = postgres.database_admin();
+    let name = LockName::new("n").unwrap();
+    let request = Request::new(name, OwnerId::random(), TTL);
+    acquire(&store, &request).await.unwrap();
+    let renewed = "UPDATE tenure_locks SET until=until+3600000000 RETURNING until::text";
+    let renewed = rows.value(renewed);
+    let is_longer = || rows.value("SELECT until::text FROM tenure_locks") >= renewed;
+    acquire(&store, &request).await.unwrap();
+    assert!(is_longer());
+    store.requests.enqueue(&request).await.unwrap();
+    assert!(is_longer());
+}
+
 /// The clock of the client stands still, so `close` cannot give up.
 #[tokio::test(flavor = "multi_thread")]
 async fn close_releases_all_holds_though_the_row_of_one_is_locked() {

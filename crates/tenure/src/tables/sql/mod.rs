@@ -295,11 +295,12 @@ impl Statements {
         match self.dialect {
             #[cfg(feature = "mysql")]
             Dialect::MySql { returns } => {
+                // A lease is never made shorter, because this request may arrive twice.
                 // MySQL assigns from left to right, and each expression sees what was assigned before: `owner` decides who
                 // gets the lock, so it is assigned last but one, and `until` last.
                 let free = format!("until<={now} AND queued<={now}");
                 let update = format!(
-                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{now}+{live},until)"
+                    "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{max}(until,{now}+{live}),until)"
                 );
                 Statement::rows(match returns {
                     true => format!("{insert}{update} RETURNING owner,token"),
@@ -310,7 +311,7 @@ impl Statements {
             }
             #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => Statement::rows(format!(
-                "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until=excluded.until,since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
+                "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until={max}(l.until,excluded.until),since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
             )),
         }
     }
@@ -334,7 +335,7 @@ impl Statements {
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
         );
         steps.push(format!(
-            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={now}+{live},since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
+            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={max}(until,{now}+{live}),since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
         ));
         let is_ours =
             format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");

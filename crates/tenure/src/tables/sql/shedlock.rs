@@ -90,7 +90,7 @@ impl Statements {
                 let next = self.after("l.locked_at", 1_000);
                 let token = self.micros("locked_at");
                 Statement::rows(format!(
-                    "{insert}ON CONFLICT(name)DO UPDATE SET lock_until=excluded.lock_until,locked_at=GREATEST(excluded.locked_at,{next}),locked_by=excluded.locked_by WHERE l.locked_by=excluded.locked_by AND l.lock_until>{now} OR l.lock_until<={now} RETURNING {token}"
+                    "{insert}ON CONFLICT(name)DO UPDATE SET lock_until=GREATEST(l.lock_until,excluded.lock_until),locked_at=GREATEST(excluded.locked_at,{next}),locked_by=excluded.locked_by WHERE l.locked_by=excluded.locked_by AND l.lock_until>{now} OR l.lock_until<={now} RETURNING {token}"
                 ))
             }
             #[cfg(any(feature = "sqlite", feature = "mysql"))]
@@ -99,7 +99,7 @@ impl Statements {
                 let token = self.micros("locked_at");
                 // MySQL assigns from left to right, and each expression sees what was assigned before.
                 Statement::rows(format!(
-                    "{insert}ON DUPLICATE KEY UPDATE locked_at=IF(lock_until<={now},GREATEST({now},{next}),locked_at),locked_by=IF(lock_until<={now},{by},locked_by),lock_until=IF(locked_by={by},{until},lock_until);SELECT locked_by,{token} FROM {table} WHERE name={name}"
+                    "{insert}ON DUPLICATE KEY UPDATE locked_at=IF(lock_until<={now},GREATEST({now},{next}),locked_at),locked_by=IF(lock_until<={now},{by},locked_by),lock_until=IF(locked_by={by},GREATEST(lock_until,{until}),lock_until);SELECT locked_by,{token} FROM {table} WHERE name={name}"
                 ))
             }
         }
