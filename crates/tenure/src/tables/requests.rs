@@ -120,7 +120,7 @@ fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
     u64::try_from(number(row, at)?).map_err(|_| errors::unexpected_reply())
 }
 
-/// The count of an empty set is NULL for an owner that is in no queue.
+/// How many waiters are ahead: 0 for an owner that is in no queue.
 fn count_or_zero(row: &[Option<String>], at: usize) -> u64 {
     token(row, at).unwrap_or(0)
 }

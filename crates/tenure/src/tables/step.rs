@@ -384,7 +384,9 @@ impl<'a> Step<'a> {
         });
         let waiters: Vec<_> = waiters.collect();
         let stays = |it: &&WaiterRow| waiters.iter().any(|other| other.owner == it.owner);
-        let left = self.waiters.iter().filter(|it| !stays(it));
+        // A waiter whose place was gone, and that asks again, gets a new place.
+        let is_gone = |it: &&WaiterRow| !stays(it) || it.until <= self.now;
+        let left = self.waiters.iter().filter(is_gone);
         let kept = waiters.iter().filter(|it| !self.waiters.contains(it));
         let first = |waiters: &[WaiterRow]| waiters.first().map(|waiter| waiter.owner.clone());
         let mut changes = Changes {
@@ -397,7 +399,8 @@ impl<'a> Step<'a> {
             has_new_first: first(&waiters) != first(&self.waiters),
         };
         if changes != Changes::default() || lock != self.lock {
-            // The row changes in any case, so that servers that replicate to each other notice two changes of one name.
+            // The row of a name with several holders changes whenever one of their rows does, so that servers that
+            // replicate to each other notice two changes of one name.
             let since = match lock.owner == SEVERAL {
                 true => self.now,
                 false => lock.since,
@@ -536,4 +539,47 @@ fn mode_rows(state: &NameState, holder: &impl Fn(OwnerId) -> String) -> Vec<Mode
         Some(ModeRow { mode, row })
     });
     holds.chain(reserved).chain(waiters).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    fn row(cells: &[&str]) -> Row {
+        cells.iter().map(|cell| Some((*cell).to_owned())).collect()
+    }
+
+    /// The second statement removes a row before it writes one, and a new row has the last place.
+    #[test]
+    fn a_waiter_that_was_forgotten_gets_a_new_place() {
+        let name = LockName::new("n").unwrap();
+        let owners = [1, 2, 3].map(|byte| OwnerId::from_bytes([byte; 16]));
+        let [holder, late, other] = owners.map(|owner| owner.to_hex());
+        let rows = [
+            row(&["L", "100", &holder, "7", "999999999", "50", "0", "0", ""]),
+            row(&["W", &late, "99", ""]),
+            row(&["W", &other, "999999999", ""]),
+        ];
+        let request = LockRequest {
+            name: name.clone(),
+            owner: owners[1],
+            mode: Mode::Shared,
+            ttl: Some(TTL),
+            wait: true,
+            barge: false,
+            min_hold: Duration::ZERO,
+            lock_delay: Duration::ZERO,
+            waiter_ttl: Some(TTL),
+            propose: None,
+        };
+        let operation = Operation::Acquire(Box::new(request), String::new());
+        let step = Step::read(&name, &rows, None).unwrap().unwrap();
+        let (outcome, changes) = step.take(&operation).unwrap();
+        assert!(matches!(outcome, Outcome::Taken { ahead: 1, .. }));
+        assert_eq!(changes.left, std::slice::from_ref(&late));
+        let kept: Vec<_> = changes.kept.iter().map(|it| &it.owner).collect();
+        assert_eq!(kept, [&late]);
+    }
 }
