@@ -56,7 +56,7 @@ pub(super) fn replaced() -> Error {
 pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
-        "the server's answer makes no sense to this version; is the table of another layout?",
+        "the server's reply has an unexpected shape; does the table have another layout?",
     )
 }
 

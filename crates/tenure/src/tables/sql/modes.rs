@@ -5,7 +5,7 @@
 use super::CHANNEL;
 use super::{Dialect, Statement, Statements};
 
-/// The server ends a transaction whose client is silent for so many seconds, because its process was stopped for example.
+/// The server ends a transaction whose client does not respond for so many seconds, because its process was stopped for example.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 const IDLE_TIMEOUT: u32 = 5;
 
@@ -247,7 +247,7 @@ impl Statements {
         }
     }
 
-    /// Begins a transaction that the server ends if the client falls silent in it, as far as the server has that.
+    /// Begins a transaction that the server ends if the client stops responding in it, as far as the server has that.
     pub(super) fn begin_limited(&self) -> String {
         let begin = self.dialect.begin();
         match self.dialect {
@@ -255,7 +255,7 @@ impl Statements {
             Dialect::Postgres => {
                 format!("{begin};SET LOCAL idle_in_transaction_session_timeout='{IDLE_TIMEOUT}s'")
             }
-            // MariaDB: the setting is one of the session.
+            // MariaDB from 10.5 on: the setting is one of the session.
             #[cfg(feature = "mysql")]
             Dialect::MySql { returns: true } => {
                 format!("SET idle_transaction_timeout={IDLE_TIMEOUT};{begin}")

@@ -8,14 +8,14 @@ CREATE TABLE IF NOT EXISTS {locks} (
     min_hold BIGINT NOT NULL,                       -- the name stays taken for so long after that
     delay    BIGINT NOT NULL,                       -- part of `until` that is no lease but lock_delay
     holder   TEXT CHARACTER SET utf8mb4 NOT NULL,   -- JSON, for people
-    queued   BIGINT NOT NULL                        -- somebody waits until then
+    queued   BIGINT NOT NULL                        -- there is a waiter until then
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 -- Who waits: one row for each waiter.
 CREATE TABLE IF NOT EXISTS {waiters} (
     place  BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,  -- in the order of arrival
     name   VARBINARY(2000) NOT NULL,
     owner  CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    until  BIGINT NOT NULL,                             -- without a sign of life it is gone then
+    until  BIGINT NOT NULL,                             -- without another request of the waiter, the row counts as gone then
     holder TEXT CHARACTER SET utf8mb4 NOT NULL,
     UNIQUE KEY (owner),
     KEY (name, place)

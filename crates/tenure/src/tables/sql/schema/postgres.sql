@@ -8,14 +8,14 @@ CREATE TABLE IF NOT EXISTS {locks} (
     min_hold bigint NOT NULL,               -- the name stays taken for so long after that
     delay    bigint NOT NULL,               -- part of `until` that is no lease but lock_delay
     holder   text   NOT NULL,               -- JSON, for people
-    queued   bigint NOT NULL                -- somebody waits until then
+    queued   bigint NOT NULL                -- there is a waiter until then
 ) WITH (fillfactor = 70);
 -- Who waits: one row for each waiter.
 CREATE TABLE IF NOT EXISTS {waiters} (
     place  bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,  -- in the order of arrival
     name   text COLLATE "C" NOT NULL,
     owner  text   NOT NULL UNIQUE,
-    until  bigint NOT NULL,                 -- without a sign of life it is gone then
+    until  bigint NOT NULL,                 -- without another request of the waiter, the row counts as gone then
     holder text   NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX IF NOT EXISTS {index} ON {waiters} (name, place);

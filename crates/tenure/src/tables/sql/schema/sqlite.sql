@@ -10,14 +10,14 @@ CREATE TABLE IF NOT EXISTS {locks} (
     min_hold INTEGER NOT NULL,           -- the name stays taken for so long after that
     delay    INTEGER NOT NULL,           -- part of `until` that is no lease but lock_delay
     holder   TEXT NOT NULL,              -- JSON, for people
-    queued   INTEGER NOT NULL            -- somebody waits until then
+    queued   INTEGER NOT NULL            -- there is a waiter until then
 ) WITHOUT ROWID;
 -- Who waits: one row for each waiter.
 CREATE TABLE IF NOT EXISTS {waiters} (
     place  INTEGER PRIMARY KEY AUTOINCREMENT,  -- in the order of arrival
     name   TEXT NOT NULL,
     owner  TEXT NOT NULL UNIQUE,
-    until  INTEGER NOT NULL,                   -- without a sign of life it is gone then
+    until  INTEGER NOT NULL,                   -- without another request of the waiter, the row counts as gone then
     holder TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS {index} ON {waiters} (name, place);
