@@ -12,12 +12,13 @@ use tenure_core::time::Time;
 
 use super::errors::{Recovery, RequestError, unexpected_reply};
 use super::leases::{Lease, whole_seconds};
+use super::names::reservation_key;
 use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot};
 use super::record::KeyRecord;
 use super::release;
 use super::renew;
 use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL, Replaced};
-use super::store::{AcquisitionState, HeldEntry, Store};
+use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 use super::subscribe::Subscription;
 use super::wait::{WaitOutcome, Waiter};
 use super::wire;
@@ -112,10 +113,9 @@ async fn attempt(
             Ok(Attempt::EntryLost)
         }
         Err(err) => {
-            let created = store.holds.read(request.owner, |held| held.created);
-            if let Some(created @ 1..) = created {
+            if store.holds.read(request.owner, |held| held.created) > Some(0) {
                 // The key was made, and then the queue could not be read.
-                return finish(store, request, &entry, created, Err(err.error)).await;
+                return finish(store, request, Err(err.error)).await;
             }
             if !err.is_ambiguous() {
                 release::remove(store, request.owner);
@@ -133,7 +133,9 @@ pub(super) async fn acquire_all(
     let settings = &store.context.settings;
     // A hold that no task renews ends with a lease of its own.
     let shares_its_lease = |it: &Request| it.is_renewed || it.min_lease < it.ttl;
-    let is_simple = |it: &Arc<Request>| it.mode == Mode::Exclusive && shares_its_lease(it);
+    // A reservation is a second key, which moves to a lease of its own.
+    let has_one_key = |it: &Request| it.mode == Mode::Exclusive && it.min_hold.is_zero();
+    let is_simple = |it: &Arc<Request>| has_one_key(it) && shares_its_lease(it);
     // A lease of its own for each lock is a request of its own. With raw names one directory may be in another one.
     let is_possible = !settings.is_lease_per_lock && !settings.is_raw && all.len() <= MAX_ALL;
     if !is_possible || !all.iter().all(is_simple) {
@@ -253,14 +255,14 @@ fn remember(
     };
     let value: Arc<[u8]> = record.to_bytes().into();
     let key = store.keys.claim(&directory, lease.id, store.context.now());
+    let reservation = (!request.min_hold.is_zero()).then(|| reservation(request, &key));
     let held = HeldEntry {
         lease: lease.clone(),
         key: key.clone(),
         value: value.clone(),
         created: 0,
         state: AcquisitionState::Waiting,
-        reserved_until: Time::ZERO,
-        min_hold: request.min_hold,
+        reservation: reservation.clone(),
         is_ambiguous: false,
         may_be_released: false,
     };
@@ -270,8 +272,20 @@ fn remember(
         directory,
         key,
         value,
+        reservation,
         lease: lease.id,
         goal: Goal::Turn(request.mode),
+    }
+}
+
+/// The second key for a request with `min_hold`, before the request is sent.
+fn reservation(request: &Request, key: &[u8]) -> Reservation {
+    let record = KeyRecord::reserved(request.mode).with_owner(request.owner);
+    Reservation {
+        key: reservation_key(key),
+        value: record.to_bytes().into(),
+        lease: None,
+        until: Time::ZERO,
     }
 }
 
@@ -329,7 +343,7 @@ async fn in_queue(
         QueuePosition::Gone => Ok(WaitOutcome::EntryLost),
         QueuePosition::Behind(_) if !request.wait => Ok(WaitOutcome::Stopped),
         _ if is_taken => {
-            let left = release::leave_queue(store, request, &entry.key, created).await;
+            let left = release::leave_queue(store, request.owner).await;
             return left.map(|()| Attempt::TokenTaken);
         }
         QueuePosition::Held => Ok(WaitOutcome::Held),
@@ -360,31 +374,34 @@ async fn in_queue(
         }
         Ok(WaitOutcome::EntryLost) => Ok(None),
         Ok(WaitOutcome::Stopped) => {
-            let left = release::leave_queue(store, request, &entry.key, created).await;
+            let left = release::leave_queue(store, request.owner).await;
             return left.map(|()| Attempt::Answered(Answer::Busy));
         }
         Err(err) => Err(err),
     };
-    finish(store, request, entry, created, granted).await
+    finish(store, request, granted).await
 }
 
 /// Our key holds, is gone, or has to be deleted because of an error.
 async fn finish(
     store: &Store,
     request: &Request,
-    entry: &QueueEntry,
-    created: i64,
     granted: Result<Option<Grant>, Error>,
 ) -> Result<Attempt, Error> {
     match granted {
         Ok(Some(grant)) => Ok(Attempt::Answered(Answer::Granted(grant))),
+        // The key of the reservation may be there still.
+        Ok(None) if !request.min_hold.is_zero() => {
+            let left = release::leave_queue(store, request.owner).await;
+            left.map(|()| Attempt::EntryLost)
+        }
         Ok(None) => {
             release::remove(store, request.owner);
             Ok(Attempt::EntryLost)
         }
         // The error says why the acquisition ended, unless something may be left in the store.
         Err(err) => {
-            let left = release::leave_queue(store, request, &entry.key, created).await;
+            let left = release::leave_queue(store, request.owner).await;
             left.and(Err(err))
         }
     }
@@ -403,6 +420,9 @@ impl Granted<'_> {
     /// Makes the lease as long as the request wants it; `None`: our key is gone.
     async fn grant(&self, store: &Arc<Store>, request: &Request) -> Result<Option<Grant>, Error> {
         let round_trip = self.round_trip;
+        if !self.reserve(store, request).await? {
+            return Ok(None);
+        }
         let lease = match request.lock_delay.is_zero() {
             true => self.refresh_lease(store, request).await?,
             false => self.move_to_delayed_lease(store, request).await?,
@@ -415,6 +435,23 @@ impl Granted<'_> {
         let sent = lease.sent();
         renew::record_grant(store, request, self.created, sent);
         Ok(Some(Grant::new(token, sent, round_trip, Some(lease.ttl))))
+    }
+
+    /// Moves the second key to a lease of `min_hold`, so that the name stays taken whatever becomes of the hold. A
+    /// waiter has no such lease, because a waiter that vanishes reserves nothing. `false`: the second key is gone.
+    async fn reserve(&self, store: &Arc<Store>, request: &Request) -> Result<bool, Error> {
+        let Some(Reservation { key, .. }) = &self.entry.reservation else {
+            return Ok(true);
+        };
+        let seconds = whole_seconds(request.min_hold);
+        let lease = store.leases.grant(seconds, false).await?;
+        store.holds.update(request.owner, |held| {
+            if let Some(reservation) = &mut held.reservation {
+                reservation.lease = Some(lease.clone());
+            }
+        });
+        let (connections, mode) = (&store.connections, request.mode);
+        requests::reserve_name(connections, key, self.created, mode, lease.id).await
     }
 
     /// The lease of our key; `None`: the lease is over.
@@ -450,8 +487,13 @@ impl Granted<'_> {
         if !self.lease.is_shared {
             store.leases.revoke_in_background(self.lease);
         } else if store.holds.read(request.owner, is_ambiguous) == Some(true) {
-            let QueueEntry { key, value, .. } = self.entry;
-            release::add_late_put(store, self.lease, key, value);
+            let QueueEntry {
+                key,
+                value,
+                reservation,
+                ..
+            } = self.entry;
+            release::add_late_puts(store, self.lease, (key, value), reservation.as_ref());
         }
         Ok(is_there?.then_some(delayed))
     }

@@ -11,7 +11,7 @@ use tenure_core::url::Host;
 use crate::tls;
 
 use super::names::{after_prefix, encoded, lease_in, name_of};
-use super::queue::are_held;
+use super::queue::{are_held, remove_early_reservations};
 use super::record::KeyRecord;
 use super::release;
 use super::requests::{self, KeySelector};
@@ -60,9 +60,11 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 /// The keys of a lock, the oldest first, and whether each of them holds.
 async fn read_queue(store: &Store, name: &LockName) -> Result<Vec<(KeyValue, bool)>, Error> {
     let directory = store.directory(name);
-    let keys = requests::read_directory(&store.connections, &directory).await?;
-    let are_held = are_held(&keys.keys);
-    Ok(keys.keys.into_iter().zip(are_held).collect())
+    let snapshot = requests::read_directory(&store.connections, &directory).await?;
+    let mut keys = snapshot.keys;
+    remove_early_reservations(&mut keys);
+    let are_held = are_held(&keys);
+    Ok(keys.into_iter().zip(are_held).collect())
 }
 
 /// The locks whose name begins with `prefix` and that are held.

@@ -89,6 +89,19 @@ pub(super) fn lease_in(key: &[u8]) -> Option<i64> {
     i64::from_str_radix(hex, 16).ok()
 }
 
+/// The end of a key that reserves a name for `min_hold`.
+const RESERVATION_END: &[u8] = b"-reserved";
+
+/// The second key of an acquisition with `min_hold`, whose first key is `key`.
+pub(super) fn reservation_key(key: &[u8]) -> Vec<u8> {
+    [key, RESERVATION_END].concat()
+}
+
+/// The first key of the acquisition whose second key may be `key`.
+pub(super) fn reserving_key(key: &[u8]) -> Option<&[u8]> {
+    key.strip_suffix(RESERVATION_END)
+}
+
 /// The end of the range of keys that begin with `prefix`. If no key comes after them, the end is one zero byte, which
 /// means "up to the last key".
 pub(super) fn after_prefix(prefix: &[u8]) -> Vec<u8> {

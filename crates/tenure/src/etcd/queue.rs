@@ -8,8 +8,9 @@ use tenure_core::logic::queue::{
 };
 use tenure_core::options::Mode;
 
-use super::names::Directory;
+use super::names::{Directory, reserving_key};
 use super::record::KeyRecord;
+use super::store::Reservation;
 use super::subscribe::Reports;
 use super::wire::KeyValue;
 
@@ -40,14 +41,6 @@ impl Goal {
         }
     }
 
-    /// How many keys have to be read; 0: all of them.
-    pub(super) fn range_limit(self) -> i64 {
-        match self {
-            Self::Turn(Mode::Exclusive) => RANGE_LIMIT as i64,
-            _ => 0,
-        }
-    }
-
     /// The create revision of the last key that matters to our key, which was created at `created`.
     pub(super) fn youngest(self, created: i64) -> i64 {
         match self {
@@ -63,11 +56,24 @@ pub(super) struct QueueEntry {
     pub(super) key: Vec<u8>,
     /// No other acquisition has the same value.
     pub(super) value: Arc<[u8]>,
+    /// The second key, which is made together with `key`.
+    pub(super) reservation: Option<Reservation>,
     pub(super) lease: i64,
     pub(super) goal: Goal,
 }
 
 impl QueueEntry {
+    /// How many keys have to be read; 0: all of them.
+    pub(super) fn range_limit(&self) -> i64 {
+        match self.goal {
+            // One more, because our second key is among them and does not count.
+            Goal::Turn(Mode::Exclusive) => {
+                RANGE_LIMIT as i64 + i64::from(self.reservation.is_some())
+            }
+            _ => 0,
+        }
+    }
+
     /// What a watch has to report to a waiter.
     pub(super) fn reports(&self) -> Reports {
         match self.goal.needs_values() {
@@ -150,6 +156,26 @@ impl Predecessors {
             (false, _) => EventEffect::ReadQueue,
         }
     }
+}
+
+/// Removes the second key of the acquisition with the key `own`: nothing of ours waits for that key.
+pub(super) fn remove_own_reservation(keys: &mut Vec<KeyValue>, own: &[u8]) {
+    keys.retain(|kv| reserving_key(&kv.key) != Some(own));
+}
+
+/// Removes the second keys of acquisitions whose first keys are there: a reservation begins when its hold has ended.
+pub(super) fn remove_early_reservations(keys: &mut Vec<KeyValue>) {
+    let reserving = |kv: &KeyValue| {
+        let key = reserving_key(&kv.key)?.to_vec();
+        KeyRecord::read(&kv.value).is_reserved().then_some(key)
+    };
+    let first_keys: BTreeSet<_> = keys.iter().filter_map(reserving).collect();
+    if first_keys.is_empty() {
+        return;
+    }
+    let is_there = |key: &Vec<u8>| keys.iter().any(|kv| kv.key == *key);
+    let first_keys: BTreeSet<_> = first_keys.into_iter().filter(is_there).collect();
+    keys.retain(|kv| reserving(kv).is_none_or(|key| !first_keys.contains(&key)));
 }
 
 /// The position of the key `own` among `keys`, which are sorted by creation. For an exclusive key the last

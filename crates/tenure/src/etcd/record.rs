@@ -76,6 +76,14 @@ impl KeyRecord {
         }
     }
 
+    /// The same with an owner, as long as the hold has not begun: no other acquisition has the same value.
+    pub(super) fn with_owner(self, owner: OwnerId) -> Self {
+        Self {
+            owner: owner.to_hex(),
+            ..self
+        }
+    }
+
     /// The same, under a lease that goes on for `delay`, in whole seconds, after the end of the hold.
     pub(super) fn with_lock_delay(self, delay: Duration) -> Self {
         Self {

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Hold, Release, Request};
+use tenure_core::backend::{Hold, Release};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
+use tenure_core::time::Time;
 
 use super::leases::{Lease, whole_seconds};
 use super::requests::{self, KeySelector};
-use super::store::{AcquisitionState, HeldEntry, Store};
+use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 
 /// How long closing may take: the store may be away, and leases end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -23,7 +24,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     let Some(entry) = begin_release(store, hold) else {
         return Ok(Release::NotHeld);
     };
-    if hold.unclean && entry.lease.end_in_store() > entry.lease.end().max(entry.reserved_until) {
+    if hold.unclean && !hold.unused && !entry.lease.delay.is_zero() {
         leave_reserved(store, hold.owner);
         return Ok(Release::NotHeld);
     }
@@ -51,27 +52,44 @@ fn begin_release(store: &Store, hold: &Hold) -> Option<HeldEntry> {
         entry.state = AcquisitionState::Releasing { until };
         // The request that made the key got no reply.
         entry.is_ambiguous |= hold.token == 0;
+        if let Some(reservation) = &mut entry.reservation
+            && (hold.token == 0 || hold.unused)
+        {
+            reservation.until = Time::ZERO;
+        }
         entry.clone()
     })
 }
 
 /// `false`: the key is not in the store.
 async fn send_release(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<bool, Error> {
-    let (connections, lease) = (&store.connections, &entry.lease);
+    let lease = &entry.lease;
     if hold.token == 0 && !lease.is_shared && entry.created == 0 {
         // Without its lease even a late request for the key is refused.
         lease.gone.raise();
-        return requests::revoke_lease(connections, lease.id).await;
+        return requests::revoke_lease(&store.connections, lease.id).await;
     }
-    let reservation = entry.reserved_until.since(store.context.now());
-    if !entry.min_hold.is_zero() && !reservation.is_zero() {
-        let (key, created) = (&entry.key, entry.created);
-        return reserve_name(store, key, created, hold.mode, reservation).await;
+    delete_keys(store, entry).await
+}
+
+/// Deletes the key of an acquisition, and the second key if the name does not stay taken. `false`: the key is not in the
+/// store.
+async fn delete_keys(store: &Store, entry: &HeldEntry) -> Result<bool, Error> {
+    fn selector(created: i64, value: &[u8]) -> KeySelector<'_> {
+        match created {
+            0 => KeySelector::WithValue(value),
+            created => KeySelector::Created(created),
+        }
     }
-    let selector = match entry.created {
-        0 => KeySelector::WithValue(&entry.value),
-        created => KeySelector::Created(created),
-    };
+    let connections = &store.connections;
+    if let Some(Reservation {
+        key, value, until, ..
+    }) = &entry.reservation
+        && *until == Time::ZERO
+    {
+        requests::delete_key(connections, key, &selector(entry.created, value)).await?;
+    }
+    let selector = selector(entry.created, &entry.value);
     requests::delete_key(connections, &entry.key, &selector).await
 }
 
@@ -96,21 +114,19 @@ pub(super) async fn reserve_name(
 /// Leaves the key to its lease, which goes on for the `lock_delay` of the hold.
 fn leave_reserved(store: &Store, owner: OwnerId) {
     if let Some(entry) = store.holds.remove(owner) {
-        store.keys.reserve(&entry.key, entry.lease.end_in_store());
+        let reserved_until = entry.reserved_until().max(entry.lease.end_in_store());
+        store.keys.reserve(&entry.key, reserved_until);
     }
 }
 
 /// Leaves the queue. A lock that was granted meanwhile is released.
-pub(super) async fn leave_queue(
-    store: &Store,
-    request: &Request,
-    key: &[u8],
-    created: i64,
-) -> Result<(), Error> {
-    let selector = KeySelector::Created(created);
-    match requests::delete_key(&store.connections, key, &selector).await {
+pub(super) async fn leave_queue(store: &Store, owner: OwnerId) -> Result<(), Error> {
+    let Some(entry) = store.holds.get(owner) else {
+        return Ok(());
+    };
+    match delete_keys(store, &entry).await {
         Ok(_) => {
-            remove(store, request.owner);
+            remove(store, owner);
             Ok(())
         }
         Err(err) => Err(Error::new(
@@ -126,23 +142,42 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     let Some(entry) = store.holds.remove(owner) else {
         return;
     };
-    let now = store.context.now();
-    if entry.reserved_until > now {
-        // The key stays in the store until then, without a holder.
-        store.keys.reserve(&entry.key, entry.reserved_until);
+    let (now, reserved_until) = (store.context.now(), entry.reserved_until());
+    if reserved_until > now {
+        // The second key stays in the store until then.
+        store.keys.reserve(&entry.key, reserved_until);
     } else {
         store.keys.free(&entry.key);
+        let lease = entry.reservation.as_ref().and_then(|it| it.lease.as_ref());
+        if let Some(lease) = lease.filter(|lease| lease.end() > now) {
+            store.leases.revoke_in_background(lease);
+        }
     }
     if !entry.lease.is_shared {
         store.leases.revoke_in_background(&entry.lease);
     } else if entry.is_ambiguous && !entry.lease.gone.is_raised() {
-        add_late_put(store, &entry.lease, &entry.key, &entry.value);
+        let HeldEntry { key, value, .. } = &entry;
+        add_late_puts(
+            store,
+            &entry.lease,
+            (key, value),
+            entry.reservation.as_ref(),
+        );
     }
 }
 
-/// From now on this key may be put late, under a lease that goes on.
-pub(super) fn add_late_put(store: &Store, lease: &Lease, key: &[u8], value: &Arc<[u8]>) {
-    let due = lease.add_late_put(key, value, store.context.now());
+/// From now on the keys of an acquisition may be put late, under a lease that goes on.
+pub(super) fn add_late_puts(
+    store: &Store,
+    lease: &Lease,
+    (key, value): (&[u8], &Arc<[u8]>),
+    reservation: Option<&Reservation>,
+) {
+    let now = store.context.now();
+    let due = lease.add_late_put(key, value, now);
+    if let Some(Reservation { key, value, .. }) = reservation {
+        lease.add_late_put(key, value, now);
+    }
     store.maintenance.due_at(due);
 }
 
@@ -173,6 +208,7 @@ pub(super) async fn close(store: &Store) {
         let shared = store.leases.all_shared();
         let mut ids: Vec<_> = shared.iter().map(|lease| lease.id).collect();
         ids.extend(store.holds.select(|_, entry| Some(entry.lease.id)));
+        ids.extend(store.holds.select(|_, entry| entry.unused_reservation()));
         ids.sort_unstable();
         ids.dedup();
         let revoke = |id| requests::revoke_lease(&store.connections, id);

@@ -36,11 +36,13 @@ pub(super) fn record_grant(store: &Arc<Store>, request: &Request, created: i64, 
     store
         .leases
         .listen(|| Box::new(LossReporter(Arc::downgrade(store))));
-    let reserved_until = store.context.now().after(request.min_hold);
+    let now = store.context.now();
     let due = store.holds.update(request.owner, |entry| {
         entry.created = created;
         entry.state = AcquisitionState::Held { renewed };
-        entry.reserved_until = reserved_until;
+        if let Some(reservation) = &mut entry.reservation {
+            reservation.until = now.after(request.min_hold);
+        }
         entry
             .lease
             .is_shared
@@ -241,7 +243,7 @@ fn next_work(store: &Store, leases: &[Arc<Lease>], is_confirmed: bool) -> Time {
 }
 
 /// Deletes the key of a hold that the driver does not renew any more. The driver counts the hold as lost, but the lease
-/// is shared and goes on, so the store would keep the key.
+/// is shared and goes on, so the store would keep the key. A reservation has a key and a lease of its own.
 async fn delete_expired(store: &Store, owner: OwnerId) {
     let key = |entry: &HeldEntry| (entry.key.clone(), entry.created, entry.lease.ttl);
     let Some((key, created, ttl)) = store.holds.read(owner, key) else {

@@ -13,6 +13,7 @@ use super::errors::{self, Recovery, RequestError};
 use super::names::Directory;
 use super::queue::{self, EarlyToken, QueueEntry, QueueSnapshot};
 use super::record::KeyRecord;
+use super::store::Reservation;
 use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
 
 /// Operations in one transaction: the server's limit, if `--max-txn-ops` has its default.
@@ -84,11 +85,12 @@ pub(super) async fn acquire(
     entry: &QueueEntry,
     waits: bool,
 ) -> Result<AcquireReply, RequestError> {
-    let put = wire::Put {
-        key: entry.key.clone(),
-        value: entry.value.to_vec(),
+    let put = |key: &[u8], value: &[u8]| wire::Put {
+        key: key.to_vec(),
+        value: value.to_vec(),
         lease: entry.lease,
     };
+    let reservation = entry.reservation.as_ref();
     let own = wire::Range {
         key: entry.key.clone(),
         ..wire::Range::default()
@@ -100,11 +102,17 @@ pub(super) async fn acquire(
         true => wire::Compare::is_empty(start, &end),
         false => wire::Compare::created(&entry.key, 0),
     };
-    let txn = wire::Txn {
+    let mut txn = wire::Txn {
         compare: vec![compare],
-        success: vec![put.into(), keys_ahead(entry, 0).into()],
+        success: vec![put(&entry.key, &entry.value).into()],
         failure: vec![own.into()],
     };
+    if let Some(Reservation { key, value, .. }) = reservation {
+        // The name may still be reserved by a former acquisition that had the same keys.
+        txn.compare.push(wire::Compare::created(key, 0));
+        txn.success.push(put(key, value).into());
+    }
+    txn.success.push(keys_ahead(entry, 0).into());
     let reply = send_txn(connections, txn).await?;
     let (round_trip, is_repeated) = (reply.round_trip, reply.is_repeated);
     let wire::TxnResponse {
@@ -249,7 +257,7 @@ fn keys_ahead(entry: &QueueEntry, created: i64) -> wire::Range {
     wire::Range {
         key: entry.directory.start().to_vec(),
         range_end: entry.directory.end(),
-        limit: entry.goal.range_limit(),
+        limit: entry.range_limit(),
         sort_order: SortOrder::Descend.into(),
         sort_target: SortTarget::Create.into(),
         keys_only: !entry.goal.needs_values(),
@@ -265,6 +273,8 @@ fn snapshot(
     mut kvs: Vec<KeyValue>,
 ) -> QueueSnapshot {
     kvs.reverse();
+    queue::remove_own_reservation(&mut kvs, &entry.key);
+    queue::remove_early_reservations(&mut kvs);
     let early_token = match entry.goal {
         goal if goal.needs_values() => queue::early_token(&entry.key, &kvs),
         _ => EarlyToken::NotNeeded,
@@ -346,7 +356,8 @@ pub(super) async fn delete_key(
 }
 
 /// Moves the key that was created at this revision to `lease`, with a value that reserves the name after a hold in this
-/// mode. The key keeps its position. `false`: there is no such key.
+/// mode. The key keeps its position. If the lease is over, so is the reservation, and the key is deleted. `false`: there
+/// is no such key.
 pub(super) async fn reserve_name(
     connections: &Connections,
     key: &[u8],
@@ -364,7 +375,13 @@ pub(super) async fn reserve_name(
         success: vec![put.into()],
         failure: Vec::new(),
     };
-    Ok(send_txn(connections, txn).await?.value.succeeded)
+    match send_txn(connections, txn).await {
+        Ok(reply) => Ok(reply.value.succeeded),
+        Err(err) if err.recovery == Recovery::NewLease => {
+            delete_key(connections, key, &KeySelector::Created(created)).await
+        }
+        Err(err) => Err(err.error),
+    }
 }
 
 /// The reply to [`replace`].

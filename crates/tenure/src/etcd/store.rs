@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use tenure_core::backend::{Hold, LossNotifier};
 use tenure_core::error::{Error, ErrorKind};
@@ -49,13 +48,26 @@ pub(super) struct HeldEntry {
     /// The create revision of the key; 0: not known yet.
     pub(super) created: i64,
     pub(super) state: AcquisitionState,
-    /// Until when the name stays reserved, even after the release.
-    pub(super) reserved_until: Time,
-    pub(super) min_hold: Duration,
+    /// The second key, if the name stays taken for `min_hold`.
+    pub(super) reservation: Option<Reservation>,
     /// The request that made the key was sent more than once, so the key may be put late.
     pub(super) is_ambiguous: bool,
     /// A release got no reply.
     pub(super) may_be_released: bool,
+}
+
+/// The second key of an acquisition with `min_hold`. It is made together with the first one, so all that come later wait
+/// for both. When the lock is granted the second key moves to a lease of `min_hold`, which goes on whatever becomes of
+/// the hold.
+#[derive(Clone)]
+pub(super) struct Reservation {
+    pub(super) key: Vec<u8>,
+    /// The value with which the key is made; no other acquisition has the same. At the grant the key gets another value.
+    pub(super) value: Arc<[u8]>,
+    /// The lease of `min_hold`; `None`: not granted yet.
+    pub(super) lease: Option<Arc<Lease>>,
+    /// Until when the name stays taken; [`Time::ZERO`]: the hold has not begun, or was not used.
+    pub(super) until: Time,
 }
 
 #[derive(Clone, Copy)]
@@ -135,6 +147,19 @@ impl Store {
 }
 
 impl HeldEntry {
+    /// Until when the name stays taken, whatever becomes of the hold.
+    pub(super) fn reserved_until(&self) -> Time {
+        let reservation = self.reservation.as_ref();
+        reservation.map_or(Time::ZERO, |reservation| reservation.until)
+    }
+
+    /// The lease of a reservation whose hold has not begun, or was not used.
+    pub(super) fn unused_reservation(&self) -> Option<i64> {
+        let reservation = self.reservation.as_ref()?;
+        let is_unused = reservation.until == Time::ZERO;
+        Some(reservation.lease.as_ref().filter(|_| is_unused)?.id)
+    }
+
     pub(super) fn key_state(&self) -> KeyState {
         KeyState {
             key: self.key.clone(),

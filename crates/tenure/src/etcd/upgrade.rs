@@ -32,26 +32,12 @@ pub(super) async fn upgrade(
         request,
         entry,
     };
-    loop {
-        let (own, plan) = upgrading.look().await.map_err(errors::without_effect)?;
-        let record = KeyRecord::read(&own.value);
-        if record.mode() == Mode::Exclusive {
-            let token = record.token(own.create_revision);
-            return Ok(upgrading.granted(token.ok_or_else(errors::unexpected_reply)?));
-        }
-        if request.stop.is_raised() || plan.has_others && !request.wait {
-            return Ok(Answer::Busy);
-        }
-        if !plan.has_others
-            && let Some(answer) = upgrading.become_exclusive_alone(&own, &plan).await?
-        {
-            return Ok(answer);
-        }
-        if request.wait {
-            let waited = upgrading.wait_for_others(hold, &own).await;
-            return waited.map_err(upgrade_is_unknown);
-        }
+    let answer = upgrading.until_answered(hold).await?;
+    if let Answer::Granted(_) = answer {
+        let changed = change_reservation(store, hold, Mode::Exclusive).await;
+        changed.map_err(upgrade_is_unknown)?;
     }
+    Ok(answer)
 }
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
@@ -72,12 +58,31 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
         // The value is replaced even if it says this mode already: then a late request to upgrade is refused.
         let value = record.with_mode(mode, hold.token);
         match replace_own(store, &entry, &value, own.mod_revision, Vec::new()).await? {
-            Replaced::At(_) => return Ok(true),
+            Replaced::At(_) => {
+                change_reservation(store, hold, mode).await?;
+                return Ok(true);
+            }
             Replaced::Gone => return Ok(false),
             // A late request has changed the value since it was read.
             Replaced::Refused => {}
         }
     }
+}
+
+/// From now on the reservation of the hold conflicts with the same modes as the hold does.
+async fn change_reservation(store: &Store, hold: &Hold, mode: Mode) -> Result<(), Error> {
+    let entry = store.holds.get(hold.owner);
+    let Some((created, reservation)) = entry.and_then(|it| Some((it.created, it.reservation?)))
+    else {
+        return Ok(());
+    };
+    let Some(lease) = &reservation.lease else {
+        return Ok(());
+    };
+    // If the time is over, the key is gone.
+    let (connections, key) = (&store.connections, &reservation.key);
+    requests::reserve_name(connections, key, created, mode, lease.id).await?;
+    Ok(())
 }
 
 /// Gives our key a new value, if the key has its value since `modified` and all of `conditions` hold.
@@ -136,15 +141,47 @@ struct Upgrade<'a> {
 }
 
 impl Upgrade<'_> {
+    /// Becomes exclusive, if need be after the other holders have left.
+    async fn until_answered(&self, hold: &Hold) -> Result<Answer, Error> {
+        loop {
+            let (own, plan) = self.look().await.map_err(errors::without_effect)?;
+            let record = KeyRecord::read(&own.value);
+            if record.mode() == Mode::Exclusive {
+                let token = record.token(own.create_revision);
+                return Ok(self.granted(token.ok_or_else(errors::unexpected_reply)?));
+            }
+            if self.request.stop.is_raised() || plan.has_others && !self.request.wait {
+                return Ok(Answer::Busy);
+            }
+            if !plan.has_others
+                && let Some(answer) = self.become_exclusive_alone(&own, &plan).await?
+            {
+                return Ok(answer);
+            }
+            if self.request.wait {
+                let waited = self.wait_for_others(hold, &own).await;
+                return waited.map_err(upgrade_is_unknown);
+            }
+        }
+    }
+
     /// Our key, and what the upgrade has to wait for.
     async fn look(&self) -> Result<(KeyValue, UpgradePlan), Error> {
-        let read = requests::read_directory(&self.store.connections, &self.directory);
-        let snapshot = read.await?;
+        let snapshot = self.read_directory().await?;
         self.plan(&snapshot.keys, snapshot.revision)
+    }
+
+    async fn read_directory(&self) -> Result<DirectorySnapshot, Error> {
+        let read = requests::read_directory(&self.store.connections, &self.directory);
+        let mut snapshot = read.await?;
+        queue::remove_own_reservation(&mut snapshot.keys, &self.entry.key);
+        Ok(snapshot)
     }
 
     fn plan(&self, keys: &[KeyValue], revision: i64) -> Result<(KeyValue, UpgradePlan), Error> {
         let HeldEntry { key, created, .. } = &self.entry;
+        let keys = &mut keys.to_vec();
+        queue::remove_early_reservations(keys);
         let is_own = |kv: &&KeyValue| kv.key == *key && kv.create_revision == *created;
         let own = keys.iter().find(is_own).ok_or_else(lost)?;
         let plan = queue::plan_upgrade(key, keys, revision).ok_or_else(lost)?;
@@ -200,8 +237,7 @@ impl Upgrade<'_> {
         let arriving = record.clone().upgrading(None);
         let arrived = self.replace_own(&arriving, own.mod_revision, Vec::new());
         let arrived = at(arrived.await?)?;
-        let read = requests::read_directory(&self.store.connections, &self.directory);
-        let mut snapshot = read.await?;
+        let mut snapshot = self.read_directory().await?;
         snapshot.keys.retain(|kv| kv.create_revision < arrived);
         let (_, plan) = self.plan(&snapshot.keys, arrived)?;
         let saying = record.clone().upgrading(Some(plan.last_holder));
@@ -230,6 +266,7 @@ impl Upgrade<'_> {
             directory: self.directory.clone(),
             key: self.entry.key.clone(),
             value: self.entry.value.clone(),
+            reservation: self.entry.reservation.clone(),
             lease: self.entry.lease.id,
             goal: Goal::EndOfOthers { last_holder },
         };
