@@ -17,7 +17,7 @@ use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot};
 use super::record::KeyRecord;
 use super::release;
 use super::renew;
-use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL, Replaced};
+use super::requests::{self, AcquireAllOutcome, AcquireOutcome, KeyState, MAX_ALL, Replaced};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 use super::subscribe::Subscription;
 use super::wait::{WaitOutcome, Waiter};
@@ -450,8 +450,8 @@ impl Granted<'_> {
                 reservation.lease = Some(lease.clone());
             }
         });
-        let (connections, mode) = (&store.connections, request.mode);
-        requests::reserve_name(connections, key, self.created, mode, lease.id).await
+        let state = KeyState::created_at(key, self.created);
+        requests::reserve_name(&store.connections, &state, request.mode, lease.id).await
     }
 
     /// The lease of our key; `None`: the lease is over.

@@ -14,7 +14,7 @@ use super::names::{after_prefix, encoded, lease_in, name_of};
 use super::queue::{are_held, remove_early_reservations};
 use super::record::KeyRecord;
 use super::release;
-use super::requests::{self, KeySelector};
+use super::requests::{self, KeySelector, KeyState};
 use super::store::Store;
 use super::wire::{KeyValue, StatusResponse};
 
@@ -133,7 +133,8 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     let (record, created) = (KeyRecord::read(&kv.value), kv.create_revision);
     let (mode, delay) = (record.mode(), record.lock_delay());
     if !delay.is_zero() {
-        return release::reserve_name(store, &kv.key, created, mode, delay).await;
+        let state = KeyState::created_at(&kv.key, created);
+        return release::reserve_name(store, &state, mode, delay).await;
     }
     let selector = KeySelector::Created(created);
     requests::delete_key(&store.connections, &kv.key, &selector).await

@@ -12,7 +12,7 @@ use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
 use super::leases::{Lease, whole_seconds};
-use super::requests::{self, KeySelector};
+use super::requests::{self, KeySelector, KeyState};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 
 /// How long closing may take: the store may be away, and leases end by themselves.
@@ -25,7 +25,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         return Ok(Release::NotHeld);
     };
     if hold.unclean && !hold.unused && !entry.lease.delay.is_zero() {
-        leave_reserved(store, hold.owner);
+        reserve_after_end(store, hold, &entry).await?;
         return Ok(Release::NotHeld);
     }
     let released = send_release(store, hold, &entry).await;
@@ -96,14 +96,13 @@ async fn delete_keys(store: &Store, entry: &HeldEntry) -> Result<bool, Error> {
 /// Leaves the key in its place for that long, without a holder. `mode`: that of the hold that has ended.
 pub(super) async fn reserve_name(
     store: &Store,
-    key: &[u8],
-    created: i64,
+    state: &KeyState,
     mode: Mode,
     reservation: Duration,
 ) -> Result<bool, Error> {
     let seconds = whole_seconds(reservation);
     let lease = store.leases.grant(seconds, false).await?;
-    let reserved = requests::reserve_name(&store.connections, key, created, mode, lease.id);
+    let reserved = requests::reserve_name(&store.connections, state, mode, lease.id);
     let reserved = reserved.await?;
     if !reserved {
         store.leases.revoke_in_background(&lease);
@@ -111,12 +110,21 @@ pub(super) async fn reserve_name(
     Ok(reserved)
 }
 
-/// Leaves the key to its lease, which goes on for the `lock_delay` of the hold.
-fn leave_reserved(store: &Store, owner: OwnerId) {
-    if let Some(entry) = store.holds.remove(owner) {
-        let reserved_until = entry.reserved_until().max(entry.lease.end_in_store());
-        store.keys.reserve(&entry.key, reserved_until);
+/// The hold has ended without a release: its key reserves the name for the `lock_delay`.
+async fn reserve_after_end(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<(), Error> {
+    let (lease, now) = (&entry.lease, store.context.now());
+    // The lease goes on for the `lock_delay` after its own end. The hold ended earlier if its renewals stopped
+    // (`max_hold`) or the store said so.
+    let is_early = lease.end().since(now) > lease.ttl / 8;
+    if is_early {
+        let state = entry.key_state();
+        reserve_name(store, &state, hold.mode, lease.delay).await?;
+        store.leases.revoke_in_background(lease);
     }
+    store.holds.remove(hold.owner);
+    let reserved_until = entry.reserved_until().max(lease.end_in_store());
+    store.keys.reserve(&entry.key, reserved_until);
+    Ok(())
 }
 
 /// Leaves the queue. A lock that was granted meanwhile is released.

@@ -60,6 +60,15 @@ pub(super) struct KeyState {
 }
 
 impl KeyState {
+    /// The key that was created at this revision, whatever its lease is.
+    pub(super) fn created_at(key: &[u8], created: i64) -> Self {
+        Self {
+            key: key.to_vec(),
+            created,
+            lease: None,
+        }
+    }
+
     fn condition(&self) -> wire::Compare {
         match self.lease {
             Some(lease) => wire::Compare::has_lease(&self.key, lease),
@@ -355,30 +364,31 @@ pub(super) async fn delete_key(
     Ok(deleted > 0 || reply.is_repeated)
 }
 
-/// Moves the key that was created at this revision to `lease`, with a value that reserves the name after a hold in this
+/// Moves the key to `lease`, with a value that reserves the name after a hold in this
 /// mode. The key keeps its position. If the lease is over, so is the reservation, and the key is deleted. `false`: there
 /// is no such key.
 pub(super) async fn reserve_name(
     connections: &Connections,
-    key: &[u8],
-    created: i64,
+    state: &KeyState,
     mode: Mode,
     lease: i64,
 ) -> Result<bool, Error> {
     let put = wire::Put {
-        key: key.to_vec(),
+        key: state.key.clone(),
         value: KeyRecord::reserved(mode).to_bytes(),
         lease,
     };
     let txn = wire::Txn {
-        compare: vec![wire::Compare::created(key, created)],
+        compare: vec![state.condition()],
         success: vec![put.into()],
         failure: Vec::new(),
     };
     match send_txn(connections, txn).await {
-        Ok(reply) => Ok(reply.value.succeeded),
+        // If the request was sent twice, the first one may have moved the key.
+        Ok(reply) => Ok(reply.value.succeeded || reply.is_repeated && state.lease.is_some()),
         Err(err) if err.recovery == Recovery::NewLease => {
-            delete_key(connections, key, &KeySelector::Created(created)).await
+            let selector = KeySelector::Created(state.created);
+            delete_key(connections, &state.key, &selector).await
         }
         Err(err) => Err(err.error),
     }

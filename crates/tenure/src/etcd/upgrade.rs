@@ -12,7 +12,7 @@ use super::errors::{self, Recovery, RequestError};
 use super::names::Directory;
 use super::queue::{self, Goal, QueueEntry, QueuePosition, UpgradePlan};
 use super::record::KeyRecord;
-use super::requests::{self, DirectorySnapshot, Replaced};
+use super::requests::{self, DirectorySnapshot, KeyState, Replaced};
 use super::store::{HeldEntry, Store};
 use super::wait::{WaitOutcome, Waiter};
 use super::wire::{self, KeyValue};
@@ -80,8 +80,8 @@ async fn change_reservation(store: &Store, hold: &Hold, mode: Mode) -> Result<()
         return Ok(());
     };
     // If the time is over, the key is gone.
-    let (connections, key) = (&store.connections, &reservation.key);
-    requests::reserve_name(connections, key, created, mode, lease.id).await?;
+    let state = KeyState::created_at(&reservation.key, created);
+    requests::reserve_name(&store.connections, &state, mode, lease.id).await?;
     Ok(())
 }
 

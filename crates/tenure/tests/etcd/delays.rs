@@ -109,6 +109,32 @@ async fn a_broken_hold_leaves_its_lock_delay() {
         .unwrap();
 }
 
+/// The hold ends with `max_hold`, long before its lease: the name stays reserved for the `lock_delay` from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_ends_before_its_lease_leaves_its_lock_delay_at_once() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let (client, other) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let lock = client.lock("x").ttl(HOUR).lock_delay(HOUR);
+    let guard = soon(lock.max_hold(TTL).acquire()).await.unwrap();
+    let lease = etcd.keys("x/")[0].lease;
+    soon(guard.lost()).await;
+    assert_says(soon(guard.release()).await, ErrorKind::Lost, &[]);
+    until("the key has another lease", || {
+        let keys = etcd.keys("x/");
+        keys.len() == 1 && keys[0].lease != lease
+    })
+    .await;
+    until("the longer lease is over", || {
+        !etcd.leases().contains(&lease)
+    })
+    .await;
+    let status = soon(other.inspect("x")).await.unwrap();
+    assert!(status.holds.is_empty());
+    assert!(status.reserved > Some(HOUR / 2) && status.reserved <= Some(HOUR));
+    assert!(soon(other.lock("x").try_acquire()).await.unwrap().is_none());
+}
+
 /// A waiter that vanishes reserves nothing, and neither does a clean release; no lease is left.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_an_unclean_end_of_a_hold_reserves() {
