@@ -257,7 +257,7 @@ impl Connections {
     }
 
     /// Of several members each gets a share of the time, so that a silent one leaves some of it for the others.
-    fn share(&self, limit: Time, others: usize) -> Time {
+    pub(super) fn share(&self, limit: Time, others: usize) -> Time {
         let now = self.context.now();
         let parts = u32::try_from(others + 1).unwrap_or(u32::MAX);
         now.after(limit.since(now) / parts)
@@ -409,19 +409,20 @@ impl Connections {
         }
     }
 
-    /// Opens a stream of responses. `messages` are sent; when they end, our side of the stream ends.
+    /// Opens a stream of responses, which has to be open before `until`. `messages` are sent; when they end, our side of
+    /// the stream ends.
     pub(super) async fn stream<S, A>(
         &self,
         path: &'static str,
         messages: S,
+        until: Time,
     ) -> Result<(Connection, Streaming<A>), RequestError>
     where
         S: futures_util::Stream + Send + 'static,
         S::Item: Message + 'static,
         A: Message + Default + 'static,
     {
-        let limit = self.request_limit();
-        let connection = self.logged_in(limit).await?;
+        let connection = self.logged_in(until).await?;
         let token = self.token();
         let mut grpc = grpc(&connection.channel);
         let mut request = Request::new(messages);
@@ -437,7 +438,7 @@ impl Connections {
         let responses = tokio::select! {
             biased;
             responses = responses => responses,
-            () = self.context.clock.sleep_until(limit) => Err(RequestError::no_reply(&connection.host)),
+            () = self.context.clock.sleep_until(until) => Err(RequestError::no_reply(&connection.host)),
         };
         match responses {
             Ok(responses) => Ok((connection, responses.into_inner())),

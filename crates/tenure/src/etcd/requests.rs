@@ -364,9 +364,8 @@ pub(super) async fn delete_key(
     Ok(deleted > 0 || reply.is_repeated)
 }
 
-/// Moves the key to `lease`, with a value that reserves the name after a hold in this
-/// mode. The key keeps its position. If the lease is over, so is the reservation, and the key is deleted. `false`: there
-/// is no such key.
+/// Moves the key to `lease`, with a value that reserves the name after a hold in this mode. The key keeps its position. If
+/// the lease is over, so is the reservation, and the key is deleted. `false`: there is no such key.
 pub(super) async fn reserve_name(
     connections: &Connections,
     state: &KeyState,
@@ -519,8 +518,10 @@ pub(super) async fn keep_alive(
     ids: &[i64],
 ) -> Result<KeepAliveReply, Error> {
     let mut last = None;
-    for _ in 0..connections.member_count() {
-        match keep_alive_once(connections, ids).await {
+    let limit = connections.request_limit();
+    for others in (0..connections.member_count()).rev() {
+        let until = connections.share(limit, others);
+        match keep_alive_once(connections, ids, until).await {
             Ok(reply) => return Ok(reply),
             Err(err) => {
                 let goes_on = matches!(err.recovery, Recovery::AnotherMember | Recovery::LogIn);
@@ -537,13 +538,13 @@ pub(super) async fn keep_alive(
 async fn keep_alive_once(
     connections: &Connections,
     ids: &[i64],
+    until: Time,
 ) -> Result<KeepAliveReply, RequestError> {
     let messages: Vec<_> = ids.iter().map(|id| wire::LeaseId { id: *id }).collect();
     let sent = connections.now();
     let messages = stream::iter(messages);
-    let stream = connections.stream(path::LEASE_KEEP_ALIVE, messages);
+    let stream = connections.stream(path::LEASE_KEEP_ALIVE, messages, until);
     let (connection, mut responses) = stream.await?;
-    let until = connections.request_limit();
     let mut ttls = Vec::with_capacity(ids.len());
     for id in ids {
         let response = connections.next(&connection, &mut responses, until).await?;

@@ -264,8 +264,9 @@ impl Watch {
         let (open, closed) = oneshot::channel();
         let messages = stream::iter([create]).chain(stream::pending());
         let messages = messages.take_until(closed);
-        let (connection, mut responses) = connections.stream(path::WATCH, messages).await?;
         let limit = connections.request_limit();
+        let stream = connections.stream(path::WATCH, messages, limit);
+        let (connection, mut responses) = stream.await?;
         let response: WatchResponse = connections.next(&connection, &mut responses, limit).await?;
         if response.canceled {
             return Err(canceled(&response));

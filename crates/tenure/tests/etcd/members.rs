@@ -12,7 +12,7 @@ use crate::support::{
 use tenure_testkit::disk::Disk;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Proxy;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 /// Longer than a leader is stopped. A leader that goes on after a whole ttl ends leases that its successor has kept
 /// alive, in versions that `tenure check` warns of (etcd-io/etcd#15247).
@@ -102,6 +102,25 @@ async fn survives(act: impl Fn(&Etcd, usize), undo: impl Fn(&Etcd, usize)) {
         soon(client.close()).await;
     }
     until("nothing is left", || etcd.keys("").is_empty()).await;
+}
+
+/// A member that is silent in a keep-alive leaves time for the next member.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_keep_alive_leaves_time_for_the_next_member() {
+    needs!(etcd);
+    /// The first keep-alive is sent after a third of that. The time limit of a request would take the rest.
+    const LEASE: Duration = Duration::from_secs(24);
+    let etcd = Etcd::start(1, &[]);
+    let proxy = Proxy::etcd(etcd.members[0].port());
+    // Two members for the client.
+    let url = etcd.url_by(&[proxy.address(), proxy.address()]);
+    let client = connect(&format!("{url}?timeout=16s")).await;
+    let guard = take(&client, "x", LEASE).await;
+    proxy.plan("keep-alive", Fault::NoReply);
+    until("the keep-alive got no reply", || proxy.is_done()).await;
+    until_renewed(&guard).await;
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
