@@ -132,9 +132,12 @@ impl KeyRecord {
         serde_json::to_vec(self).expect("strings and numbers can be written")
     }
 
-    /// The value of another program is not understood; its key counts as exclusive.
+    /// The value of another program is not understood; its key counts as exclusive. A value of ours has an owner, or
+    /// says that it reserves the name.
     pub(super) fn read(value: &[u8]) -> Self {
-        serde_json::from_slice(value).unwrap_or_default()
+        let record: Option<Self> = serde_json::from_slice(value).ok();
+        let is_ours = |record: &Self| !record.owner.is_empty() || record.is_reserved();
+        record.filter(is_ours).unwrap_or_default()
     }
 
     pub(super) fn mode(&self) -> Mode {
@@ -216,7 +219,15 @@ mod tests {
 
     #[test]
     fn the_key_of_another_program_is_exclusive_and_has_no_known_holder() {
-        for value in ["", "x", "{}", r#"{"mode":"permits"}"#, r#"{"mode":7}"#] {
+        let shared = r#"{"mode":"shared","client":"proposal of an election"}"#;
+        for value in [
+            "",
+            "x",
+            "{}",
+            r#"{"mode":"permits","owner":"ours"}"#,
+            r#"{"mode":7}"#,
+            shared,
+        ] {
             let record = KeyRecord::read(value.as_bytes());
             assert_eq!(record.mode(), Mode::Exclusive, "{value}");
             assert_eq!(record.holder().label, "another program", "{value}");
