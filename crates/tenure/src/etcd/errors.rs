@@ -124,7 +124,7 @@ pub(super) fn explain_connect(
     }
     if let Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) = io {
         let message = format!(
-            "{host} hung up at the first word; is the port right, and does it speak TLS (else write etcd://)?"
+            "{host} closed the connection before it answered; is the port right, and does the server speak TLS (else write etcd://)?"
         );
         return another_member(Error::new(ErrorKind::Unreachable, message));
     }

@@ -2,8 +2,8 @@
 //! exclude us and we exclude them.
 //!
 //! The keys of a lock are in one directory, and the key that was created first holds. One request acquires a free
-//! lock and one releases it. A waiter watches the keys ahead of its own, up to eight of them, and needs no further
-//! request when its turn comes. The fencing token is the revision at which the key was created.
+//! lock and one releases it. An exclusive waiter watches the keys ahead of its own, up to eight of them, and needs no
+//! further request when its turn comes. The fencing token is the revision at which the key was created.
 //! The published format is in `docs/stores/etcd.md`.
 //!
 //! # Reading order

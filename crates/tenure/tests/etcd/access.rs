@@ -121,7 +121,7 @@ async fn a_wrong_address_is_one_clear_line() {
     assert_says(
         outcome,
         ErrorKind::Unreachable,
-        &["does it speak TLS", "etcd://"],
+        &["does the server speak TLS", "etcd://"],
     );
     let login = etcd.tls_url();
     let outcome = connect(login.clone()).await;
