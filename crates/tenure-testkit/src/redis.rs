@@ -131,7 +131,7 @@ impl Redis {
     pub fn start_in_cluster() -> Self {
         let server = Self::prepare(&[]);
         let bus = format!("cluster-port {}", server.other.number());
-        server.launch_with(&["cluster-enabled yes", "cluster-node-timeout 1000", &bus]);
+        server.launch_with(&["cluster-enabled yes", "cluster-node-timeout 4000", &bus]);
         server
     }
 

@@ -81,7 +81,7 @@ async fn sentinel_a_planned_failover_is_followed_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
     needs!(redis);
-    let watched = SentinelSetup::start(500);
+    let watched = SentinelSetup::start(4_000);
     let [old, new] = &watched.servers;
     let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
     let guard = held(&one, "x").await;
@@ -219,8 +219,9 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
         node.order(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     // A request to a silent node takes longer than the leases on the other nodes last.
-    let client = client(&cluster.url()).await;
-    let lock = |name| client.lock(name).ttl(Duration::from_secs(2));
+    let url = format!("{}?restart_guard=off&timeout=20s", cluster.url());
+    let client = tenure::connect(&url).await.unwrap();
+    let lock = |name| client.lock(name).ttl(Duration::from_secs(6));
     let silent = lock("a").acquire().await.unwrap();
     let others = [
         lock("b").acquire().await.unwrap(),

@@ -80,7 +80,8 @@ impl<S: Server> Data<'_, S> {
         (other, name): (Client, &str),
         arrive: impl AsyncFnOnce(),
     ) {
-        let next = other.lock(name).ttl(TTL);
+        // No renewal is mistaken for the write that arrives late.
+        let next = other.lock(name).ttl(TTL * 10);
         let next = tokio::time::timeout(TTL * 4, next.acquire()).await;
         let next = next.expect("the lease of the first one ends").unwrap();
         soon(next.put(&self.key, "two")).await.unwrap();

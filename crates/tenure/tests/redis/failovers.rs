@@ -7,6 +7,7 @@ use tenure::ErrorKind;
 use crate::common::answered;
 use crate::support::{
     TTL, assert_all_expire, assert_says, connect, owner, soon, start_acquire, take, until,
+    until_renewed,
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
@@ -14,12 +15,12 @@ use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::{Redis, SERVICE, SentinelSetup};
 
 /// What a primary may be silent for, in ms.
-const DOWN_AFTER: u32 = 1_000;
+const DOWN_AFTER: u32 = 4_000;
 /// Longer than a failover takes, and that twice.
-const LONG: Duration = Duration::from_secs(9);
+const LONG: Duration = Duration::from_secs(24);
 
 fn url(watched: &SentinelSetup) -> String {
-    format!("{}?timeout=500ms&restart_guard=off", watched.url())
+    format!("{}?timeout=3s&restart_guard=off", watched.url())
 }
 
 async fn until_replaced(watched: &SentinelSetup, before: u16) {
@@ -44,17 +45,8 @@ async fn the_primary_is_killed() {
     assert!(!value.is_empty());
     let before = primary.port();
     primary.kill();
-    let start = Instant::now();
     until_replaced(&watched, before).await;
-    while start.elapsed() < LONG * 2 {
-        assert!(
-            guard.is_held(),
-            "{:?} {:?} after the kill",
-            guard.state(),
-            start.elapsed()
-        );
-        tokio::time::sleep(TTL / 20).await;
-    }
+    until_renewed(&guard).await;
     assert_eq!(owner(replica, "x"), value);
     let token = guard.token();
     soon(guard.release()).await.unwrap();
@@ -102,11 +94,7 @@ async fn the_primary_is_replaced_by_order() {
         primary.info("replication", "role") == "slave"
     })
     .await;
-    let start = Instant::now();
-    while start.elapsed() < LONG {
-        assert!(guard.is_held(), "{:?}", guard.state());
-        tokio::time::sleep(TTL / 20).await;
-    }
+    until_renewed(&guard).await;
     soon(guard.release()).await.unwrap();
     assert_eq!(owner(replica, "x"), "");
 }
@@ -127,7 +115,7 @@ async fn a_replica_that_lags_takes_over() {
         primary.order(&["CLIENT", "KILL", "TYPE", "replica"]).int(),
         1
     );
-    let old = take(&first, "x", LONG * 10).await;
+    let old = take(&first, "x", LONG * 3).await;
     // A client that asks gets an error that says so.
     let refused = soon(careful.lock("y").ttl(TTL).try_acquire()).await;
     assert_says(
@@ -169,7 +157,8 @@ async fn sentinels_are_down() {
     needs!(redis);
     let watched = SentinelSetup::start(DOWN_AFTER);
     let client = connect(&url(&watched)).await;
-    let guard = take(&client, "x", TTL).await;
+    // The process may stand still for some seconds, and the lease lasts.
+    let guard = take(&client, "x", TTL * 3 / 2).await;
     watched.sentinels[0].kill();
     let other = connect(&url(&watched)).await;
     assert!(soon(other.lock("x").try_acquire()).await.unwrap().is_none());
@@ -198,10 +187,7 @@ async fn sentinels_do_not_know_the_service() {
     crate::support::assert_clear(&err);
     // A server is no sentinel, and says so.
     let server = Redis::start(&[]);
-    let wrong = format!(
-        "redis+sentinel://{}/{SERVICE}?timeout=500ms",
-        server.address()
-    );
+    let wrong = format!("redis+sentinel://{}/{SERVICE}?timeout=3s", server.address());
     let refused = soon(tenure::connect(&wrong)).await;
     crate::support::assert_clear(&refused.unwrap_err());
 }

@@ -45,11 +45,12 @@ async fn ten_thousand_dropped_acquires() {
     .await;
     assert!(holder.is_held(), "{:?}", holder.state());
     assert_all_expire(&server);
-    for name in ["free1", "free96"] {
-        take_and_release(&other, name, TTL).await;
-    }
     soon(holder.release()).await.unwrap();
-    take_and_release(&client, "held", TTL).await;
+    // The last of these requests may still be on their way, so this waits.
+    for (client, name) in [(&other, "free1"), (&other, "free96"), (&client, "held")] {
+        let guard = soon(client.lock(name).ttl(TTL).acquire()).await.unwrap();
+        soon(guard.release()).await.unwrap();
+    }
     assert_eq!(connections(&server), 2);
     soon(client.close()).await;
     soon(other.close()).await;
@@ -220,7 +221,8 @@ async fn close_waits_until_a_subscription_has_ended() {
     let waiter = start_acquire(client.lock("x").ttl(TTL * 100));
     until("it is subscribed", || subscribers() == 1).await;
     proxy.take_seen();
-    proxy.delay(Direction::Up, Duration::from_millis(200));
+    // Far below the time limit of `close`.
+    proxy.delay(Direction::Up, Duration::from_millis(20));
     soon(client.close()).await;
     assert_eq!(subscribers(), 0);
     // The release may be sent twice: by the wait that ends and by the client that closes.

@@ -259,12 +259,12 @@ async fn a_server_that_still_loads_is_not_ready() {
     let client = connect(&url).await;
     let guard = take(&client, "held", TTL * 10).await;
     let mut connection = server.connection();
-    for number in 0..8_000 {
+    for number in 0..80_000 {
         connection
             .send(&["SET", &format!("filler{number}"), "x"])
             .unwrap();
     }
-    for _ in 0..8_000 {
+    for _ in 0..80_000 {
         connection.receive().unwrap();
     }
     server.restart();
@@ -276,6 +276,7 @@ async fn a_server_that_still_loads_is_not_ready() {
             assert_says(refused, Unreachable, &["loading"]);
         }
     }
+    server.order(&["CONFIG", "SET", "key-load-delay", "0"]);
     until("it has loaded", || {
         server.info("persistence", "loading") == "0"
     })
