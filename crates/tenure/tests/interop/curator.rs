@@ -120,7 +120,7 @@ async fn a_mutex_is_killed_and_an_upgraded_holder_is() {
     let lock = our_client
         .lock("a")
         .upgradable()
-        .ttl(Duration::from_secs(2));
+        .ttl(Duration::from_secs(6));
     let waiting = tokio::spawn(async move { lock.acquire().await });
     zookeeper.until_queued("a", 2).await;
     foreign.kill();
@@ -243,14 +243,14 @@ async fn readers_and_writers_are_killed() {
     guard.release().await.unwrap();
 
     let mut second = or_skip!(curator(&zookeeper, SESSION).await);
-    let mut ours = our_holder(&zookeeper.url(READ_WRITE), "a", "2s").await;
+    let mut ours = our_holder(&zookeeper.url(READ_WRITE), "a", "6s").await;
     set_kind(&mut second, "read").await;
     assert!(second.try_fails("a").await);
     ours.kill().unwrap();
     tell_lock(&mut second, "a");
     second.held().await;
     let (proxy, vanishing) = behind_a_proxy(&zookeeper, READ_WRITE).await;
-    let lock = vanishing.lock("a").shared().ttl(Duration::from_secs(2));
+    let lock = vanishing.lock("a").shared().ttl(Duration::from_secs(6));
     let beside = soon("our reader", lock.acquire()).await.unwrap();
     second.unlock("a").await;
     set_kind(&mut second, "write").await;
@@ -349,7 +349,7 @@ async fn holders_of_permits_are_killed() {
     let mut waits = or_skip!(semaphore(&zookeeper, SHORT_SESSION).await);
     let our_client = zookeeper.client(SEMAPHORE).await;
     let (proxy, vanishing) = behind_a_proxy(&zookeeper, SEMAPHORE).await;
-    let lock = vanishing.lock("a").permits(2).ttl(Duration::from_secs(2));
+    let lock = vanishing.lock("a").permits(2).ttl(Duration::from_secs(6));
     let first = soon("a permit", lock.acquire()).await.unwrap();
     foreign.take("a", LONG).await;
     tell_lock(&mut waits, "a");

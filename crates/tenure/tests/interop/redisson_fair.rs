@@ -46,8 +46,17 @@ async fn waiting(redis: &Redis, client: &Client) -> JoinHandle<Guard> {
     let lock = client.lock(NAME).ttl(LONG).wait(WAIT_TIMEOUT);
     let count = queued(redis) + 1;
     let waiting = tokio::spawn(async move { lock.acquire().await.unwrap() });
-    until_queued(redis, count).await;
-    until_subscribed(redis).await;
+    // A lease that has just ended needs no waiting.
+    let is_over = || waiting.is_finished();
+    until("the place in the queue", || {
+        queued(redis) == count || is_over()
+    })
+    .await;
+    let channel = channel_of(redis, -1);
+    until("the subscription", || {
+        redis.subscribers(&channel) == 1 || is_over()
+    })
+    .await;
     waiting
 }
 
@@ -214,7 +223,7 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
     let url = redis.redisson_url("fair");
     let holder = take(&our_client, NAME).await;
-    let mut killed = our_process(&url, NAME, &["--ttl", "1s"]);
+    let mut killed = our_process(&url, NAME, &["--ttl", "4s"]);
     until_queued(&redis, 1).await;
     let client = redis.redisson_lock("fair").await;
     let leaves = waiting(&redis, &client).await;
@@ -227,10 +236,10 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
     // Behind one of theirs that gives up, and one that is killed.
     let mut dies = or_skip!(Driver::redisson(&redis, "fair").await);
     let mut other = or_skip!(Driver::redisson(&redis, "fair").await);
-    dies.tell(&["lock", NAME, "1000", "30000"]);
+    dies.tell(&["lock", NAME, "6000", "30000"]);
     until_queued(&redis, 1).await;
     dies.kill();
-    other.tell(&["lock", NAME, "500", "30000"]);
+    other.tell(&["lock", NAME, "6000", "30000"]);
     until_queued(&redis, 2).await;
     let turn = waiting(&redis, &our_client).await;
     assert_eq!(other.answer().await, "busy");
@@ -243,13 +252,13 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
 #[tokio::test]
 async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
-    let mut ours = our_holder(&redis.redisson_url("fair"), NAME, "1s").await;
+    let mut ours = our_holder(&redis.redisson_url("fair"), NAME, "4s").await;
     lets_wait(&redis, &mut foreign).await;
     ours.kill().unwrap();
     foreign.held().await;
     foreign.unlock(NAME).await;
     let mut dies = or_skip!(Driver::redisson(&redis, "fair").await);
-    dies.take(NAME, Duration::from_secs(1)).await;
+    dies.take(NAME, Duration::from_secs(4)).await;
     let turn = waiting(&redis, &our_client).await;
     dies.kill();
     let guard = soon("our turn", turn).await.unwrap();

@@ -16,6 +16,8 @@ const NAME: &str = "orders/42";
 const CHANNEL: &str = "redisson_sc:{orders/42}";
 const HELD: &str = "{orders/42}:timeout";
 const SHORT: Duration = Duration::from_secs(1);
+/// A ttl of a hold that is renewed: a process may stand still for some seconds.
+const KEPT: Duration = Duration::from_secs(4);
 
 /// A server, a client of ours, and Redisson; `None` where one of them is not installed.
 async fn start_all() -> Option<(Redis, Client, Driver)> {
@@ -152,7 +154,7 @@ async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
     foreign.ask(&["set", NAME, "2"]).await;
     let url = redis.redisson_url("semaphore");
-    let options = ["--ttl", "1s", "--mode", "permits=2"];
+    let options = ["--ttl", "4s", "--mode", "permits=2"];
     let mut ours = our_holder_in(&url, NAME, &options).await;
     let mut dies = or_skip!(Driver::redisson(&redis, "semaphore").await);
     dies.take(NAME, SHORT).await;
@@ -161,7 +163,7 @@ async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let lock = lock.wait(WAIT_TIMEOUT);
     let guard = soon("our turn", lock.acquire()).await.unwrap();
     // Our process renews its permit.
-    let wait = millis(SHORT * 7 / 2);
+    let wait = millis(KEPT * 3 / 2);
     assert_eq!(foreign.ask(&["lock", NAME, &wait, "30000"]).await, "busy");
     ours.kill().unwrap();
     foreign.tell(&["lock", NAME, &millis(WAIT_TIMEOUT), "30000"]);

@@ -12,6 +12,8 @@ use crate::support::{
 
 /// A ttl that a busy machine can renew in time, and short enough for a test that waits for its end.
 const SHORT: Duration = Duration::from_secs(1);
+/// A ttl of a hold that is renewed: a process may stand still for some seconds.
+const KEPT: Duration = Duration::from_secs(4);
 
 macro_rules! with_each_client {
     ($($test:ident)*) => {
@@ -131,9 +133,9 @@ async fn we_do_not_release_a_foreign_hold(redis: Redis, mut foreign: Driver) {
 
 async fn our_renewal_keeps_foreign_clients_out(redis: Redis, mut foreign: Driver) {
     let our_client = redis.client().await;
-    let lock = our_client.lock("a").ttl(SHORT);
+    let lock = our_client.lock("a").ttl(KEPT);
     let guard = lock.try_acquire().await.unwrap().unwrap();
-    let wait = millis(SHORT * 7 / 2);
+    let wait = millis(KEPT * 3 / 2);
     assert_eq!(foreign.ask(&["lock", "a", &wait, "30000"]).await, "busy");
     assert!(guard.is_held());
     guard.release().await.unwrap();
@@ -150,7 +152,7 @@ async fn a_foreign_holder_is_killed(redis: Redis, mut foreign: Driver) {
 }
 
 async fn a_holder_of_ours_is_killed(redis: Redis, mut foreign: Driver) {
-    let mut our_client = our_holder(&redis.url(""), "a", "1s").await;
+    let mut our_client = our_holder(&redis.url(""), "a", "4s").await;
     assert!(foreign.try_fails("a").await);
     our_client.kill().unwrap();
     foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "30000"]);
