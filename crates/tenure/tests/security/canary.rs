@@ -289,7 +289,7 @@ async fn a_client_prints_no_password(server: Server) {
     for finding in soon(client.check()).await.unwrap() {
         assert_debug_has_no_password("a finding", &finding);
     }
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(6);
     let lock = client.lock("x").ttl(ttl);
     assert_debug_has_no_password("a lock", &lock);
     let guard: Guard = soon(lock.acquire()).await.unwrap();
