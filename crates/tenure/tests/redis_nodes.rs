@@ -301,7 +301,10 @@ async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
 async fn cluster_a_replica_takes_over_for_a_dead_node() {
     needs!(redis);
     let cluster = Cluster::start(true);
-    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
+    // A request lasts until the replica has taken over.
+    let url = format!("{}?restart_guard=off&timeout=20s", cluster.url());
+    let one = tenure::connect(&url).await.unwrap();
+    let two = tenure::connect(&url).await.unwrap();
     let slot = cluster.slot("x");
     let guard = held(&one, "x").await;
     let waiter = queue(&cluster, &two, "x");
