@@ -282,8 +282,8 @@ fn limits_pass_without_an_extension_first_term_then_kill() {
         "echo up; while :; do wait; done"
     ));
     let limits = Limits {
-        term_at: now() + 2_000 * MILLI,
-        kill_at: now() + 2_500 * MILLI,
+        term_at: now() + 4_000 * MILLI,
+        kill_at: now() + 8_000 * MILLI,
     };
     guarded.start(limits);
     guarded.started();
@@ -329,8 +329,8 @@ fn an_extension_in_time_lets_the_command_go_on() {
     let mut guarded = Guarded::new("trap 'echo asked' TERM; read line; echo \"$line\"");
     let (stdin, mut writer) = std::io::pipe().unwrap();
     let old = Limits {
-        term_at: now() + 2_000 * MILLI,
-        kill_at: now() + 2_000 * MILLI,
+        term_at: now() + 5_000 * MILLI,
+        kill_at: now() + 5_000 * MILLI,
     };
     guarded.start_with(old, stdin.into());
     guarded.started();

@@ -51,7 +51,8 @@ fn the_verdict_has_three_lines_and_the_page_and_the_events_are_there() {
 fn an_interrupt_ends_it_early_with_a_verdict() {
     let store = Store::new();
     let out = store.path("out");
-    let arguments = ["torture", "--json", "--for", "1h", "--out"];
+    // The second and the third fault come seconds later, because each one lasts longer than a lease.
+    let arguments = ["torture", "--json", "--for", "1h", "--ttl", "5s", "--out"];
     let mut process = store.start(&[&arguments[..], &[out.to_str().unwrap()]].concat());
     let began: serde_json::Value = serde_json::from_str(&process.err_line()).unwrap();
     assert_eq!(began["event"], "torture");

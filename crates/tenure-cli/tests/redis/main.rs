@@ -36,7 +36,7 @@ impl RedisStore {
             return None;
         }
         let server = Redis::start(&[]);
-        let store = Store::at(format!("{}?timeout=1s&{options}", server.url()));
+        let store = Store::at(format!("{}?timeout=10s&{options}", server.url()));
         Some(Self { server, store })
     }
 

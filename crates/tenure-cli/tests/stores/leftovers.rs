@@ -50,6 +50,17 @@ impl InspectedStore {
         all
     }
 
+    /// The records when they have stopped changing: a file is locked for a moment by each look at it.
+    fn settled_records(&self) -> Vec<String> {
+        let mut records = (self.records)();
+        tenure_testkit::until("the records stay as they are", || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let before = std::mem::replace(&mut records, (self.records)());
+            before == records
+        });
+        records
+    }
+
     /// Waits until `list` returns the expected entries: the server may need a moment to notice that a connection was closed.
     #[track_caller]
     fn until_left(&self, after: &str, expected: &[String], list: impl Fn() -> Vec<String>) {
@@ -131,7 +142,7 @@ fn alone(inspected: &InspectedStore) {
 fn contended(inspected: &InspectedStore) {
     let store = &inspected.store;
     let mut holder = inspected.holder();
-    let before = (inspected.records)();
+    let before = inspected.settled_records();
     assert!(!before.is_empty(), "a hold can be seen");
     let left_to_holder =
         |after: &str| inspected.until_left(after, &before, || (inspected.records)());

@@ -92,7 +92,7 @@ impl AnyStore {
     }
 
     fn new(server: Server) -> Self {
-        let store = Store::at(format!("{}&timeout=1s", server.url()));
+        let store = Store::at(format!("{}&timeout=10s", server.url()));
         Self { server, store }
     }
 

@@ -276,8 +276,9 @@ pub(crate) fn a_signal_while_the_command_runs_releases_at_once(store: &impl Serv
 }
 
 pub(crate) fn a_hold_that_is_broken_ends_the_command(store: &impl ServerStore) {
-    let script = "trap 'echo asked' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
-    let options = ["--json", "--ttl", "2s", "--grace", "100ms"];
+    // The command has time to answer, and does not use up its grace period.
+    let script = "trap 'echo asked; exit 0' TERM; echo $TENURE_TOKEN; while :; do sleep 0.01; done";
+    let options = ["--json", "--ttl", "15s", "--grace", "5s"];
     let mut process = store.start_run(&options, "x", script);
     let token = process.line();
     assert_eq!(store.code(&["break", "x", "--token", "1"]), 1);
@@ -292,7 +293,7 @@ pub(crate) fn a_hold_that_is_broken_ends_the_command(store: &impl ServerStore) {
 /// Returns the message.
 pub(crate) fn a_server_that_does_not_answer_is_unreachable(store: &impl ServerStore) -> String {
     store.stop();
-    let (code, message) = try_url(&store.url().replace("timeout=1s", "timeout=500ms"), &[]);
+    let (code, message) = try_url(&store.url().replace("timeout=10s", "timeout=500ms"), &[]);
     assert_eq!(code, 69, "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
     store.resume();
