@@ -37,7 +37,10 @@ async fn a_hold_that_runs_out_reserves_its_name() {
         soon(guard.lost()).await;
         drop(guard);
         let path = format!("{name}/");
-        assert!(!writer.is_finished(), "not reserved");
+        // A busy machine may come so late that the reservation is over, too.
+        let is_granted = writer.is_finished();
+        let is_over = start.elapsed() >= TTL + delay;
+        assert!(!is_granted || is_over, "not reserved");
         let reader = other.lock(&name).ttl(TTL).shared();
         assert!(soon(reader.try_acquire()).await.unwrap().is_none());
         let next = soon(writer).await.unwrap().unwrap();
@@ -159,7 +162,10 @@ async fn only_an_unclean_end_of_a_hold_reserves() {
         take_and_release(&other, "x", TTL).await;
         soon(client.close()).await;
         soon(other.close()).await;
-        assert_eq!((etcd.keys("").len(), etcd.leases().len()), (0, 0));
+        until("nothing is left", || {
+            (etcd.keys("").len(), etcd.leases().len()) == (0, 0)
+        })
+        .await;
     }
 }
 
@@ -205,8 +211,10 @@ async fn a_lock_delay_of_unknown_fate_leaves_nothing() {
                 until("no key is left", || etcd.keys("x/").is_empty()).await;
                 take_and_release(&client, "x", TTL).await;
                 soon(client.close()).await;
-                until("no lease is left", || etcd.leases().is_empty()).await;
-                assert!(etcd.keys("").is_empty());
+                until("no lease and no key is left", || {
+                    etcd.leases().is_empty() && etcd.keys("").is_empty()
+                })
+                .await;
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Nothing is left in the store: no key, no lease, no watch.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::Renew;
 
@@ -14,8 +14,8 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
     needs!(etcd);
     let etcd = Etcd::start(1, &[]);
     let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
-    let guard = take(&holder, "x", TTL).await;
-    let lock = client.lock("x").ttl(TTL);
+    let guard = take(&holder, "x", TTL * 10).await;
+    let lock = client.lock("x").ttl(TTL * 10);
     for i in 0..1_000_u64 {
         if i % 4 == 0 {
             let wait = Duration::from_micros(i * 4);
@@ -33,7 +33,10 @@ async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
     soon(lock.acquire()).await.unwrap().release().await.unwrap();
     soon(client.close()).await;
     soon(holder.close()).await;
-    assert_eq!((etcd.keys("").len(), etcd.leases().len()), (0, 0));
+    until("nothing is left", || {
+        (etcd.keys("").len(), etcd.leases().len()) == (0, 0)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,9 +101,13 @@ async fn nothing_is_left_when_close_returns() {
                 let guard = match case {
                     // Polled until the request for a lease is sent.
                     "given up" => {
-                        let polled = tokio::time::timeout(Duration::from_millis(5), &mut acquire);
-                        assert!(polled.await.is_err(), "the grant is late");
-                        None
+                        proxy.take_seen();
+                        let is_sent = || proxy.take_seen().contains(&"grant".to_owned());
+                        tokio::select! {
+                            biased;
+                            () = until("the request is sent", is_sent) => None,
+                            _ = &mut acquire => panic!("the grant is late"),
+                        }
                     }
                     _ => soon(&mut acquire).await.unwrap(),
                 };
@@ -111,11 +118,15 @@ async fn nothing_is_left_when_close_returns() {
                     ("kept", guard) => kept.extend(guard),
                     (_, guard) => drop(guard),
                 }
+                let start = Instant::now();
                 soon(client.close()).await;
                 let case = format!("{case}, {renew:?}, {option}");
-                assert_eq!(etcd.leases(), leases, "{case}");
-                assert_eq!(etcd.keys("").len(), keys, "{case}");
-                assert!(proxy.is_done(), "{case}");
+                let is_clean = || etcd.leases() == leases && etcd.keys("").len() == keys;
+                // After a second `close` waits no longer, which is right on a busy machine.
+                if start.elapsed() >= Duration::from_secs(1) {
+                    until("nothing is left", || is_clean() && proxy.is_done()).await;
+                }
+                assert!(is_clean() && proxy.is_done(), "{case}");
             }
         }
     }
