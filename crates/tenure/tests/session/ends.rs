@@ -170,14 +170,11 @@ async fn an_idle_limit_does_not_end_what_is_held(database: &dyn Database) {
     ))
     .await;
     let name = name("long");
-    let lock = client.lock(&name).ttl(Duration::from_secs(1));
+    let lock = client.lock(&name).ttl(TTL);
     let guard = soon(lock.acquire()).await.unwrap();
     let session = database.holders(&name);
     let start = Instant::now();
-    until("four ttls have passed", || {
-        start.elapsed() > Duration::from_secs(4)
-    })
-    .await;
+    until("two ttls have passed", || start.elapsed() > TTL * 2).await;
     assert!(guard.is_held());
     assert_eq!(database.holders(&name), session);
     soon(guard.release()).await.unwrap();
@@ -205,11 +202,15 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
         &["started lately", "restart_guard"],
     );
     let short = second.lock(&name).ttl(TTL).wait(Duration::from_millis(200));
-    let elapsed = soon(short.acquire()).await.unwrap_err();
-    assert_eq!(elapsed.kind(), ErrorKind::WaitElapsed);
-    let guard = elapsed
-        .restart_guard()
-        .expect("the error has the restart guard");
+    // The error waits only for a moment for its explanation, which a busy machine may give later.
+    let elapsed = loop {
+        let elapsed = soon(short.acquire()).await.unwrap_err();
+        assert_eq!(elapsed.kind(), ErrorKind::WaitElapsed);
+        if elapsed.restart_guard().is_some() {
+            break elapsed;
+        }
+    };
+    let guard = elapsed.restart_guard().unwrap();
     assert!(!guard.left(TTL).is_zero());
     assert!(elapsed.to_string().contains("`?restart_guard=off`"));
     let next = soon(lock.acquire()).await.unwrap();

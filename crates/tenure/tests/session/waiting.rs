@@ -129,6 +129,17 @@ async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Databa
     soon(guard.release()).await.unwrap();
 }
 
+/// The first session that waits. A waiter that was interrupted may be out of the queue for a moment.
+async fn waiting_session(database: &dyn Database, name: &str) -> u64 {
+    let mut session = None;
+    until("a session waits", || {
+        session = database.waiters(name).first().copied();
+        session.is_some()
+    })
+    .await;
+    session.unwrap()
+}
+
 /// KILL QUERY, pg_cancel_backend.
 async fn a_wait_that_an_administrator_cancels_goes_on(database: &dyn Database) {
     let (first, second) = (
@@ -139,8 +150,7 @@ async fn a_wait_that_an_administrator_cancels_goes_on(database: &dyn Database) {
     let guard = take(&first, &name).await;
     let waiting = wait_as(database, &second, &name, 1).await;
     for _ in 0..3 {
-        let session = database.waiters(&name)[0];
-        database.cancel(session);
+        database.cancel(waiting_session(database, &name).await);
         // The waiter is out of the queue for a moment, or back already.
         tokio::time::sleep(Duration::from_millis(20)).await;
         until("it waits again", || database.waiters(&name).len() == 1).await;
@@ -162,7 +172,7 @@ async fn a_waiting_session_that_is_ended_is_replaced(database: &dyn Database) {
     let name = name("replaced");
     let guard = take(&first, &name).await;
     let waiting = wait_as(database, &second, &name, 1).await;
-    let session = database.waiters(&name)[0];
+    let session = waiting_session(database, &name).await;
     database.end(session);
     until("another one waits", || {
         let waiters = database.waiters(&name);
