@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::Step;
 use crate::{ErrorKind, LostReason, Renew, State};
 
-use super::case::{Case, expect_error, expect_greater};
+use super::case::{Case, SOON, expect_error, expect_greater};
 use super::failure::{Failure, Verdict, check};
 use super::harness::RequestFault;
 
@@ -101,12 +101,12 @@ pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>)
     let ttl = case.ttl() * 4;
     let way = ttl / 20;
     case.disturb(Step::Acquire, RequestFault::Late(way)).await?;
-    let sent = case.now();
     let lock = client.lock(&name).ttl(ttl);
     let guard = case.in_time(ttl, "a late grant", lock.acquire()).await??;
-    let deadline = case.now().after(guard.remaining());
-    // On a real clock some time passes before it is sent, and far less than it is on its way.
-    let most = sent.after(ttl + way / 2).before(case.margin());
+    let answered = case.now();
+    let deadline = answered.after(guard.remaining());
+    // The request was sent at least that long before its answer, however busy this machine is.
+    let most = answered.after(ttl).before(way / 2 + case.margin());
     check!(
         deadline <= most,
         "the deadline lies {:?} after the end of the lease that was asked for",
@@ -138,10 +138,17 @@ pub(super) async fn a_ttl_too_short_for_the_round_trip_is_refused(case: Arc<Case
     // Later than a tenth of the lease, which is as long as a busy machine may need for the other answers.
     let ttl = case.ttl() * 3;
     let late = RequestFault::Late(ttl / 8);
-    // One late answer is an accident.
-    case.disturb(Step::Acquire, late).await?;
     let lock = client.lock(&once).ttl(ttl);
-    let guard = case.in_time(ttl, "a free lock", lock.acquire()).await??;
+    let begin = Instant::now();
+    let guard = loop {
+        // One late answer is an accident.
+        case.disturb(Step::Acquire, late).await?;
+        match case.in_time(ttl, "a free lock", lock.acquire()).await? {
+            // On a busy machine the second answer may be late, too.
+            Err(err) if err.kind() == ErrorKind::Invalid && begin.elapsed() < SOON => {}
+            answer => break answer?,
+        }
+    };
     check!(guard.is_held(), "lost at once");
     guard.release().await?;
     for step in [Step::Acquire, Step::Inspect] {
@@ -166,26 +173,35 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         let ttl = case.ttl() * 2;
         let lock = client.lock(&name).ttl(ttl);
         let guard = case.soon("a free lock", lock.acquire()).await??;
-        // More than one, or it would be over before a busy machine has looked.
-        for _ in 0..2 {
-            case.disturb(Step::Renew, request_fault).await?;
-        }
         let seen = async {
+            let mut planned = None;
             while guard.state() != State::AtRisk {
+                // A busy machine may not have looked in time, and then all of that happens once more.
+                if planned.is_none_or(|planned| case.now().since(planned) > ttl) {
+                    planned = Some(case.now());
+                    // More than one, or it would be over before a busy machine has looked.
+                    for _ in 0..2 {
+                        case.disturb(Step::Renew, request_fault).await?;
+                    }
+                }
                 case.look_again().await;
             }
+            Ok::<_, Failure>(())
         };
-        case.in_time(ttl, "the hold is at risk", seen).await?;
+        case.in_time(ttl, "the hold is at risk", seen).await??;
         let healed = async {
-            while guard.state() == State::AtRisk {
-                case.look_again().await;
+            loop {
+                match guard.state() {
+                    State::AtRisk => case.look_again().await,
+                    // Read only once: on a busy machine the hold may soon be at risk again.
+                    state => break state,
+                }
             }
         };
-        case.in_time(ttl, "the hold is safe again", healed).await?;
+        let state = case.in_time(ttl, "the hold is safe again", healed).await?;
         check!(
-            guard.state() == State::Held,
-            "{:?} after {request_fault:?} and another renewal",
-            guard.state()
+            state == State::Held,
+            "{state:?} after {request_fault:?} and another renewal"
         );
         guard.release().await?;
     }
@@ -285,12 +301,7 @@ pub(super) async fn one_failing_hold_does_not_stop_the_others(case: Arc<Case>) -
     check!(!gone.is_held(), "resurrected");
     drop(gone);
     for guard in guards {
-        check!(
-            guard.state() == State::Held,
-            "{} is {:?}",
-            guard.name(),
-            guard.state()
-        );
+        check!(guard.is_held(), "{} is {:?}", guard.name(), guard.state());
         guard.release().await?;
     }
     Ok(())

@@ -23,8 +23,25 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn client(&self) -> BoxFuture<Result<Client, Error>> {
         let url = self.url.clone();
-        Box::pin(async move { tenure::connect(&url).await })
+        Box::pin(async move {
+            #[cfg(feature = "redlock")]
+            if url.starts_with("redlock:") {
+                return client_of_a_majority(&url).await;
+            }
+            tenure::connect(&url).await
+        })
     }
+}
+
+/// As `connect` makes it, but each server has as long as for a renewal. The usual limit of a tenth of the ttl would
+/// measure how busy this machine is.
+#[cfg(feature = "redlock")]
+async fn client_of_a_majority(url: &str) -> Result<Client, Error> {
+    use tenure::{majority, redis};
+    let settings = majority::Settings::default();
+    let settings = settings.with_node_timeout(std::time::Duration::from_millis(1_300));
+    let nodes = redis::Store::connect_independent(url).await?;
+    Client::from_backend(majority::Store::new(nodes, settings)?)
 }
 
 /// Creates the tables that the store needs, asks for its guarantees, and opens a harness with them.
