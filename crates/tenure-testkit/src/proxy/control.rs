@@ -255,6 +255,11 @@ impl Proxy {
         self.control.pending.load(Ordering::SeqCst)
     }
 
+    /// Drops all plans whose fault has not happened yet.
+    pub fn forget_plans(&self) {
+        lock(&self.control.plans).clear();
+    }
+
     /// See [`Planner::cut`].
     pub fn cut(&self) {
         self.planner().cut();

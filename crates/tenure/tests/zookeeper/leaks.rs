@@ -1,6 +1,6 @@
 //! Acquisitions that were given up leave nothing: no node, no watch, no session, no task.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::Renew;
 
@@ -61,7 +61,7 @@ async fn a_thousand_tries_and_dropped_acquires() {
     other.close().await;
     drop((client, other));
     until("no session is left", || connections(&server) == 0).await;
-    assert_eq!(watched(&server), 0);
+    until("no watch is left", || watched(&server) == 0).await;
     until("no task is left", || alive_tasks() == before).await;
 }
 
@@ -92,27 +92,41 @@ async fn sessions_go_with_the_client() {
 async fn closing_ends_a_delete_that_is_under_way() {
     needs!(zookeeper);
     let server = Zookeeper::start(&[]);
+    for attempt in 1.. {
+        let (took, is_over) = close_during_a_delete(&server, attempt).await;
+        if is_over {
+            break;
+        }
+        // After a second `close` waits no longer, which may be the fault or a busy machine: then all of that happens
+        // once more.
+        let may_be_busy = took >= Duration::from_secs(1) && attempt < 3;
+        assert!(may_be_busy, "the session lives on");
+    }
+}
+
+/// How long closing took, and whether the session is over then.
+async fn close_during_a_delete(server: &Zookeeper, attempt: u32) -> (Duration, bool) {
+    let names = ["expires", "lasts"].map(|name| format!("{name}{attempt}"));
     let proxy = Proxy::zookeeper(server.port());
     let client = client_by(&proxy).await;
     // Neither is renewed: no other request of this session is sent when the first lease ends.
-    let lock = |name| {
-        client
-            .lock(name)
-            .ttl(crate::support::TTL)
-            .renew(Renew::Never)
-    };
-    let expiring = soon(lock("expires").acquire()).await.unwrap();
+    let ttl = crate::support::TTL * 2;
+    let lock = |name: &str| client.lock(name).ttl(ttl).renew(Renew::Never);
+    let expiring = soon(lock(&names[0]).acquire()).await.unwrap();
     until("half of the lease is over", || {
-        expiring.remaining() < crate::support::TTL / 2
+        expiring.remaining() < ttl / 2
     })
     .await;
-    let other = soon(lock("lasts").acquire()).await.unwrap();
+    let other = soon(lock(&names[1]).acquire()).await.unwrap();
     proxy.plan("release", Fault::NoReply);
     until("the delete has been applied", || proxy.is_done()).await;
     assert!(other.is_held());
+    let start = Instant::now();
     soon(client.close()).await;
-    assert_eq!(nodes(&server, "lasts").len(), 0, "the session lives on");
+    let took = start.elapsed();
+    let is_over = nodes(server, &names[1]).is_empty();
     proxy.resume();
+    (took, is_over)
 }
 
 /// The acquisition is given up between the container and its first node: the servers never remove a container that had no

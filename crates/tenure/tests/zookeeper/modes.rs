@@ -164,8 +164,7 @@ async fn a_holder_that_upgrades_crashes() {
         let proxy = Proxy::zookeeper(SHARED.port());
         let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
         let name = unique("crash");
-        let short = Duration::from_secs(1);
-        let lock = client.lock(&name).ttl(short).upgradable();
+        let lock = client.lock(&name).ttl(TTL).upgradable();
         let upgradable = Arc::new(soon(lock.acquire()).await.unwrap());
         let reader = match waits {
             true => Some(soon(other.lock(&name).shared().ttl(LONG).acquire()).await),

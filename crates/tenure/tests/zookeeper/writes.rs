@@ -1,7 +1,5 @@
 //! Writes that count only while the lock is held; what happens is in `common::writes`.
 
-use std::time::Duration;
-
 use tenure::ErrorKind;
 
 use crate::common::writes::{Data, Server};
@@ -62,9 +60,9 @@ async fn a_late_write_is_refused() {
     needs!(zookeeper);
     let proxy = Proxy::zookeeper(SHARED.port());
     let (client, other) = (client_by(&proxy).await, client_of(&SHARED).await);
-    let (name, ttl) = (unique("late"), Duration::from_millis(800));
+    let name = unique("late");
     let total = total(&name);
-    let old = take(&client, &name, ttl).await;
+    let old = take(&client, &name, TTL).await;
     soon(old.put(&total.key, "old")).await.unwrap();
     // The request is sent and does not arrive.
     proxy.hold(Direction::Up, true);
