@@ -49,10 +49,11 @@ impl RequestError {
             Self::TimedOut(_) | Self::Broken(_) => true,
             Self::Refused(_) => matches!(
                 self.code().as_deref(),
-                // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping,
-                // idle for too long, a transaction for too long. Class 08: connection errors, from a pooler for example.
+                // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping, idle
+                // for too long, a transaction for too long. Class 08: connection errors, from a pooler for example.
                 Some(
-                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04" | "08000" | "08003" | "08006" | "08P01"
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04"
+                    | "08000" | "08003" | "08006" | "08P01"
                 // MySQL and MariaDB: shutdown, killed, gone while idle (MySQL 8.0.24 says so).
                     | "1053" | "1927" | "4031" | "3169"
                 )

@@ -54,8 +54,8 @@ pub(super) async fn start(store: &Arc<Store>, request: &Request) -> Result<(), E
     Err(err)
 }
 
-/// Runs the statement. If the server does not run it to its end, the session ends, and the hold with it. If the connection
-/// breaks, the hold is lost and the server goes on with the statement.
+/// Runs the statement. If the server does not run it to its end, the session ends, and the hold with it. If the
+/// connection breaks, the hold is lost and the server goes on with the statement.
 async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
     let context = &session.context;
     let server = &context.settings.server;
@@ -136,7 +136,8 @@ pub(super) async fn leave(
     Release::Released
 }
 
-/// Ends a hold that was never used: nothing is reserved, so the session ends in the server too, and the statement with it.
+/// Ends a hold that was never used: nothing is reserved, so the session ends in the server too, and the statement
+/// with it.
 pub(super) async fn cancel(
     store: &Store,
     session: &Arc<Session>,

@@ -22,9 +22,9 @@ const TOKEN: &str = "UUID_SHORT() & 72057594037927935";
 /// The bits of such a token in `UUID_SHORT()`.
 const TOKEN_BITS: u64 = 72_057_594_037_927_935;
 
-/// When the server was started, in s since 1970: the same for every session and whenever it is read, because the clock that
-/// is read twice is the same. `UUID_SHORT()` alone would not do, because its counter carries into the time after 2^24
-/// calls; only MySQL before 5.7.9, where no statement can read `Uptime`, is left with it.
+/// When the server was started, in s since 1970: its clock minus the time that it has run. One statement reads both, so
+/// all sessions see the same number, also after the clock was set. `UUID_SHORT()` has that number too, but its counter
+/// carries into it after 2^24 calls; MySQL before 5.7.9 is left with that.
 const SERVER_START: &str = "(/*!50709 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
      /*M!100000 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
      ((UUID_SHORT() >> 24) & 4294967295))";

@@ -157,9 +157,9 @@ pub(super) enum Admission {
 
 /// Decides whether an operation is sent, and removes an acquisition that was abandoned.
 ///
-/// When a release and the end of the lease meet, or a release is repeated, both ask to unlock the key. The server counts
-/// how often a session has a key, so a second unlock would release what another acquisition of the session has.
-/// `admitted` are the operations before this one in the same statement.
+/// When a release and the end of the lease meet, or a release is repeated, both ask to unlock the key. The server
+/// counts how often a session has a key, so a second unlock would release what another acquisition of the session
+/// has. `admitted` are the operations before this one in the same statement.
 pub(super) fn admit(
     acquisitions: &mut Acquisitions,
     pending: &PendingOperation,

@@ -125,8 +125,8 @@ pub(super) async fn unlock(
     }
 }
 
-/// Reports the holds of a session that has ended for this client, and starts to end it in the server. A lock that is kept
-/// stays reserved, as after the end of the process of its holder.
+/// Reports the holds of a session that has ended for this client, and starts to end it in the server. A lock that is
+/// kept stays reserved, as after the end of the process of its holder.
 pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
     store.sessions.remove(session);
     let acquisitions = lock(&session.acquisitions).take_all();

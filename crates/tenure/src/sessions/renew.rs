@@ -51,8 +51,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
         .collect()
 }
 
-/// Asks the session whether it is there. The session may begin a statement of any length just before this request, and the
-/// task that runs such a statement watches no limits of others: so this request has a limit of its own.
+/// Asks the session whether it is there. The session may begin a statement of any length just before this request,
+/// and the task that runs such a statement watches no limits of others: so this request has a limit of its own.
 pub(super) async fn ping(session: &Arc<Session>) -> Result<(), OperationError> {
     let limit = session.context.request_limit();
     tokio::select! {

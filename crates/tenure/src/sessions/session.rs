@@ -72,8 +72,8 @@ pub(super) struct SessionEnd {
     pub(super) ended: Flag,
     /// The session is over for the server too, or is left to the server.
     pub(super) closed: Flag,
-    /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever becomes of
-    /// this client.
+    /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever
+    /// becomes of this client.
     pub(super) is_kept: AtomicBool,
 }
 

@@ -25,9 +25,9 @@ pub(super) enum WaitOutcome {
 
 /// Waits until `limit` for the rows of a statement.
 ///
-/// The task that runs this statement watches the limits of all callers: of those in `batch`, whose statement this is, and
-/// of those in the queue. A caller whose limit is over gets its error, but its operation stays, because the outcome of the
-/// operation still matters.
+/// The task that runs this statement watches the limits of all callers: of those in `batch`, whose statement this is,
+/// and of those in the queue. A caller whose limit is over gets its error, but its operation stays, because the
+/// outcome of the operation still matters.
 pub(super) async fn await_rows(
     session: &Session,
     rows: impl Future<Output = Result<Vec<Row>, sqlx::Error>>,

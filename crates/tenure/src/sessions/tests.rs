@@ -66,8 +66,8 @@ fn holders(server: &Postgres) -> String {
     server.admin().value(sql)
 }
 
-/// A release without a reply is repeated. The server counts how often a session has a key, so two unlocks for one reader
-/// would take the lock of another reader of the session.
+/// A release without a reply is repeated. The server counts how often a session has a key, so two unlocks for one
+/// reader would take the lock of another reader of the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeated_release_leaves_the_lock_of_another_reader() {
     needs!(postgres);
@@ -196,8 +196,8 @@ async fn an_unused_hold_reserves_nothing_in_postgres() {
     an_unused_hold_reserves_nothing(&server.url_at(server.port())).await;
 }
 
-/// The wait has ended, and the command that cancels it has no answer: it may come later and cancel the next statement of
-/// the session. So no other acquisition gets the session.
+/// The wait has ended, and the command that cancels it has no answer: it may come later and cancel the next statement
+/// of the session. So no other acquisition gets the session.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_without_an_answer_finds_no_other_acquisition() {
     needs!(postgres);
@@ -226,7 +226,7 @@ async fn a_cancel_without_an_answer_finds_no_other_acquisition() {
     soon(release::release(&holder, &hold)).await.unwrap();
 }
 
-/// The session ends between the answer of the server and the grant: the driver would not hear of the loss, so there is no grant.
+/// The session ends between the answer of the server and the grant: the driver would not hear of the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_has_ended_grants_nothing() {
     needs!(postgres);
