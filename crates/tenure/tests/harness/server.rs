@@ -28,7 +28,7 @@ impl Store {
             if url.starts_with("redlock:") {
                 return client_of_a_majority(&url).await;
             }
-            tenure::connect(&url).await
+            connect(&url).await
         })
     }
 }
@@ -44,13 +44,24 @@ async fn client_of_a_majority(url: &str) -> Result<Client, Error> {
     Client::from_backend(majority::Store::new(nodes, settings)?)
 }
 
+/// A server on a busy machine may not answer within the limit of one attempt.
+async fn connect(url: &str) -> Result<Client, Error> {
+    for _ in 0..10 {
+        match tenure::connect(url).await {
+            Err(err) if err.is_retryable() => {}
+            connected => return connected,
+        }
+    }
+    tenure::connect(url).await
+}
+
 /// Creates the tables that the store needs, asks for its guarantees, and opens a harness with them.
 pub(crate) fn open_at<H: Harness>(
     url: String,
     harness: impl FnOnce(Store) -> H + Send + 'static,
 ) -> Opened {
     Box::pin(async move {
-        let client = tenure::connect(&url).await?;
+        let client = connect(&url).await?;
         client.init().await?;
         let guarantees = client.guarantees().clone();
         client.close().await;
