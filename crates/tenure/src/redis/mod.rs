@@ -8,11 +8,11 @@
 //! in the queue is still good, and wakes only that waiter.
 //!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`, `release`
-//! (the operations; `crate::lease_store` waits), with `trust` (whether a grant counts) · `requests` (one function for each request), with `scripts` (what is
-//! sent) and `batch` (many requests in one) · `subscribe` and `events` (what servers push) · `connection/` (connections, and which server
-//! has a key) · `server_info` (what a server says about itself) · `errors` (what errors mean) · `inspect` (for
-//! operators).
+//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`,
+//! `release` (the operations; `crate::lease_store` waits), with `trust` (whether a grant counts) · `requests` (one function
+//! for each request), with `scripts` (what is sent), `lifetimes` (for how long) and `batch` (many requests in one) ·
+//! `subscribe` and `events` (what servers push) · `connection/` (connections, and which server has a key) · `server_info`
+//! (what a server says about itself) · `errors` (what errors mean) · `inspect` (for operators).
 
 mod acquire;
 mod batch;
@@ -22,6 +22,7 @@ mod errors;
 mod events;
 mod guarantees;
 mod inspect;
+mod lifetimes;
 mod mode;
 mod names;
 mod release;

@@ -12,8 +12,9 @@ use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors::unexpected_reply;
+use super::lifetimes::millis_down;
 use super::names::Keys;
-use super::requests::{Purpose, RenewItem, millis_down};
+use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
 
 /// Renews or verifies in batches, all of them at the same time.

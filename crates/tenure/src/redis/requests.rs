@@ -22,13 +22,11 @@ use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};
 use super::context::Context;
 use super::errors::{self, unexpected_reply};
+use super::lifetimes::{live, may_reserve, millis_down, millis_up, token_retention};
 use super::mode::mode_text;
 use super::names::Keys;
 use super::scripts::{ModeScripts, Modes, OwnerText, Text};
 use super::settings::{Format, RedissonLock};
-
-/// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
-const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// The longest lease of a reader beside Redisson's: a renewal of one of its readers sets the time of the whole lock to its
 /// `lockWatchdogTimeout`, by default this long, whatever lease another reader has.
@@ -91,7 +89,7 @@ pub(super) struct RenewItem<'a> {
     pub(super) keys: &'a Keys,
     pub(super) owner: OwnerId,
     pub(super) ttl: Duration,
-    /// How long the key is to live, in ms: see [`HeldEntry::live`](super::store::HeldEntry::live).
+    /// How long the key is to live, in ms.
     pub(super) live: u64,
     /// Whether it may be a hold beside others.
     pub(super) is_beside_others: bool,
@@ -113,33 +111,6 @@ pub(super) struct LockState {
     pub(super) hold: String,
     /// What the queue says of each waiter.
     pub(super) waiters: Vec<String>,
-}
-
-/// In ms, so that nothing ends before it was asked to.
-pub(super) fn millis_up(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// In whole ms: what is granted counts.
-pub(super) fn millis_down(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// How long a token is kept whose hold lives for `live`, in ms.
-fn token_retention(live: u64) -> u64 {
-    millis_up(TOKEN_RETENTION).max(live.saturating_mul(2))
-}
-
-/// How long the key of a hold lives that is granted now with this lease, in ms: until the lease and `lock_delay` are over,
-/// and not less than `min_hold`, also when the holder dies.
-fn live(request: &Request, lease: Duration) -> u64 {
-    let live = millis_down(lease).saturating_add(millis_up(request.lock_delay));
-    live.max(millis_up(request.min_hold))
-}
-
-/// Whether the name of this request may stay reserved after a release.
-pub(super) fn may_reserve(request: &Request) -> bool {
-    !request.min_hold.is_zero() || !request.lock_delay.is_zero()
 }
 
 impl Requests {

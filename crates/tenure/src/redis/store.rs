@@ -20,7 +20,8 @@ use super::connection::Connections;
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
-use super::requests::{Requests, may_reserve, millis_down, millis_up};
+use super::lifetimes::{may_reserve, millis_down, millis_up};
+use super::requests::Requests;
 use super::settings::Settings;
 
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.

@@ -9,8 +9,9 @@ use tenure_core::options::Mode;
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
 use super::errors;
+use super::lifetimes::millis_down;
 use super::names::Keys;
-use super::requests::{UpgradeReply, millis_down};
+use super::requests::UpgradeReply;
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
