@@ -50,7 +50,7 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
         // So does a server that expects TLS.
         (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => error(
             ErrorKind::Unreachable,
-            format!("{host} hung up at the first word; is the port right, and does it want TLS (then write rediss://)?"),
+            format!("{host} closed the connection before it answered; is the port right, and does the server expect TLS (then write rediss://)?"),
         ),
         (Kind::Io, _) => error(
             ErrorKind::Unreachable,
@@ -286,7 +286,7 @@ pub(super) fn lease_too_long(longest: Duration) -> Error {
     Error::new(
         ErrorKind::Unsupported,
         format!(
-            "with lock=rw a shared hold has a lease of {longest:?} at most, because a renewal of a reader in Redisson shortens it; ask for a ttl of {longest:?} or less, or for a shared hold that is renewed"
+            "with lock=rw a shared hold has a lease of {longest:?} at most, because a renewal of a reader in Redisson shortens the lease of every reader; ask for a ttl of {longest:?} or less (the library takes a longer ttl if the hold is renewed and `min_lease` is at most {longest:?})"
         ),
     )
 }
@@ -311,7 +311,7 @@ pub(super) fn no_node() -> Error {
 pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
-        "the server's answer makes no sense to this version; is something between us and it?",
+        "the server's reply has an unexpected shape; is there a proxy between this client and the server?",
     )
 }
 

@@ -1,7 +1,8 @@
--- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY, and MIN_HOLD at least. PLACE says how long a place in the queue is
--- good for, and is 0 for an owner that does not wait. FIRST is 0 for an owner that may have asked before: the request
--- then keeps its place, and learns of a grant whose message was lost.
--- token: held for TTL from now on.
+-- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' [PROPOSE]. LIVE is TTL + DELAY, and MIN_HOLD at least; KEEP says how long the
+-- token is kept. PLACE says how long a place in the queue is good for, and is 0 for an owner that does not wait. FIRST is 0
+-- for an owner that may have asked before: the request then keeps its place, and learns of a grant whose message was lost.
+-- PROPOSE is the least token to grant under.
+-- token: held, and LOCK lives for LIVE from now on.
 -- {0, ms until the lock expires (-1: never), whether its holder is foreign, how many waiters are ahead, last token}
 -- {-1, type}: the key is no lock of this format.
 

@@ -1,5 +1,5 @@
 -- KEYS: LOCK, HOLD, LOCK, HOLD.. ARGV: OWNER, ms to live (0: change nothing), ms to keep the token, and again..
--- For each lock 1: still ours. 0: free. -1: held by another owner.
+-- For each lock 1: still ours. 0: free. -1: held by another owner, or reserved.
 local answers = {}
 for i = 1, #KEYS / 2 do
   local lock, hold = KEYS[2 * i - 1], KEYS[2 * i]

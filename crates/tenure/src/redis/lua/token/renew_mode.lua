@@ -1,5 +1,5 @@
 -- KEYS: LOCK, HOLD, HOLDERS, and again.. ARGV: OWNER, ms to live (0: change nothing), ms to keep the token, and again..
--- For each lock 1: still ours, in any mode. 0: not ours. -1: held by another owner alone.
+-- For each lock 1: still ours, in any mode. 0: not ours. -1: held by another owner alone, or reserved.
 local clock = redis.call('TIME')
 local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answers = {}
