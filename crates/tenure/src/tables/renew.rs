@@ -11,6 +11,9 @@ use super::store::Store;
 const MAX_BATCH: usize = 200;
 
 /// Renews in batches, one after the other. Holds that may be beside others are in batches of their own.
+///
+/// A hold that became shared during the first round was taken for lost, because its owner no longer stood in the row of the
+/// name. Such holds are asked for again in the second round, for which the entries are read once more.
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
     for wants_beside in [false, true] {

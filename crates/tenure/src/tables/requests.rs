@@ -24,8 +24,9 @@ use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, Reply};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::sql::Statement;
+use super::sql::ending::HoldEnd;
 use super::sql::modes::SEVERAL;
-use super::sql::{self, Dialect, HoldEnd, ReplyKind, shedlock};
+use super::sql::{self, Dialect, ReplyKind, shedlock};
 use super::step::{Operation, Outcome};
 
 /// The requests of one client, in the format of its table.

@@ -21,7 +21,7 @@ use crate::database::Row;
 
 use super::errors;
 use super::mode::{mode_text, parse_mode};
-use super::sql::HoldEnd;
+use super::sql::ending::HoldEnd;
 use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 
 /// What is done to a name.

@@ -8,7 +8,7 @@
 //!
 //! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
-mod ending;
+pub(super) mod ending;
 pub(super) mod modes;
 pub(super) mod schema;
 pub(super) mod shedlock;
@@ -20,8 +20,6 @@ use crate::database::hex;
 #[cfg(feature = "postgres")]
 use super::names::digest;
 use super::names::escaped;
-
-pub(super) use self::ending::HoldEnd;
 
 /// The SQL of one database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
