@@ -8,16 +8,16 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::wall_now;
 use tenure_core::support::RetryBudget;
-use tenure_core::time::Time;
 
 use super::errors::{Recovery, RequestError, unexpected_reply};
+use super::key_state::KeyState;
 use super::leases::{Lease, whole_seconds};
 use super::names::reservation_key;
-use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot};
+use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot, SecondKey};
 use super::record::KeyRecord;
 use super::release;
 use super::renew;
-use super::requests::{self, AcquireAllOutcome, AcquireOutcome, KeyState, MAX_ALL, Replaced};
+use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL, Replaced};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 use super::subscribe::Subscription;
 use super::wait::{WaitOutcome, Waiter};
@@ -255,14 +255,14 @@ fn remember(
     };
     let value: Arc<[u8]> = record.to_bytes().into();
     let key = store.keys.claim(&directory, lease.id, store.context.now());
-    let reservation = (!request.min_hold.is_zero()).then(|| reservation(request, &key));
+    let second_key = (!request.min_hold.is_zero()).then(|| second_key(request, &key));
     let held = HeldEntry {
         lease: lease.clone(),
         key: key.clone(),
         value: value.clone(),
         created: 0,
         state: AcquisitionState::Waiting,
-        reservation: reservation.clone(),
+        reservation: second_key.clone().map(Reservation::of),
         is_ambiguous: false,
         may_be_released: false,
     };
@@ -272,20 +272,18 @@ fn remember(
         directory,
         key,
         value,
-        reservation,
+        second_key,
         lease: lease.id,
         goal: Goal::Turn(request.mode),
     }
 }
 
-/// The second key for a request with `min_hold`, before the request is sent.
-fn reservation(request: &Request, key: &[u8]) -> Reservation {
+/// The second key for a request with `min_hold`.
+fn second_key(request: &Request, key: &[u8]) -> SecondKey {
     let record = KeyRecord::reserved(request.mode).with_owner(request.owner);
-    Reservation {
+    SecondKey {
         key: reservation_key(key),
         value: record.to_bytes().into(),
-        lease: None,
-        until: Time::ZERO,
     }
 }
 
@@ -440,7 +438,7 @@ impl Granted<'_> {
     /// Moves the second key to a lease of `min_hold`, so that the name stays taken whatever becomes of the hold. A
     /// waiter has no such lease, because a waiter that vanishes reserves nothing. `false`: the second key is gone.
     async fn reserve(&self, store: &Arc<Store>, request: &Request) -> Result<bool, Error> {
-        let Some(Reservation { key, .. }) = &self.entry.reservation else {
+        let Some(SecondKey { key, .. }) = &self.entry.second_key else {
             return Ok(true);
         };
         let seconds = whole_seconds(request.min_hold);
@@ -490,10 +488,10 @@ impl Granted<'_> {
             let QueueEntry {
                 key,
                 value,
-                reservation,
+                second_key,
                 ..
             } = self.entry;
-            release::add_late_puts(store, self.lease, (key, value), reservation.as_ref());
+            release::add_late_puts(store, self.lease, (key, value), second_key.as_ref());
         }
         Ok(is_there?.then_some(delayed))
     }

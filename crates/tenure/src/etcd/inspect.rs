@@ -10,11 +10,12 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
+use super::key_state::KeyState;
 use super::names::{after_prefix, encoded, lease_in, name_of};
 use super::queue::{are_held, remove_early_reservations};
 use super::record::KeyRecord;
 use super::release;
-use super::requests::{self, KeySelector, KeyState};
+use super::requests::{self, KeySelector};
 use super::store::Store;
 use super::wire::{KeyValue, StatusResponse};
 

@@ -9,7 +9,7 @@
 //! # Reading order
 //! `names` (keys) · `record` (their values) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
 //! client) · `acquire`, `wait`, `upgrade`, `renew`, `release` (the operations) · `requests` (one function for each request), with
-//! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) · `connection`
+//! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) and `key_state` (what the store has of a hold) · `connection`
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 
 mod acquire;
@@ -19,6 +19,7 @@ mod endpoint;
 mod errors;
 mod guarantees;
 mod inspect;
+mod key_state;
 mod keys;
 mod leases;
 mod names;
@@ -49,9 +50,9 @@ use tenure_core::options::Mode;
 use crate::capabilities::stores_with;
 
 pub use self::guarantees::guarantees;
+use self::key_state::KeyState;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
-use self::requests::KeyState;
 pub use self::store::Store;
 
 impl AsyncBackend for Store {

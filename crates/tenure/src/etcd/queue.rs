@@ -10,7 +10,6 @@ use tenure_core::options::Mode;
 
 use super::names::{Directory, reserving_key};
 use super::record::KeyRecord;
-use super::store::Reservation;
 use super::subscribe::Reports;
 use super::wire::KeyValue;
 
@@ -50,14 +49,22 @@ impl Goal {
     }
 }
 
+/// The second key of an acquisition with `min_hold`, which reserves the name.
+#[derive(Clone)]
+pub(super) struct SecondKey {
+    pub(super) key: Vec<u8>,
+    /// The value with which the key is made; no other acquisition has the same. At the grant the key gets another value.
+    pub(super) value: Arc<[u8]>,
+}
+
 /// A key of ours in a queue, or on its way to the queue.
 pub(super) struct QueueEntry {
     pub(super) directory: Directory,
     pub(super) key: Vec<u8>,
     /// No other acquisition has the same value.
     pub(super) value: Arc<[u8]>,
-    /// The second key, which is made together with `key`.
-    pub(super) reservation: Option<Reservation>,
+    /// The second key, if the name stays taken for `min_hold`; it is made together with `key`.
+    pub(super) second_key: Option<SecondKey>,
     pub(super) lease: i64,
     pub(super) goal: Goal,
 }
@@ -68,7 +75,7 @@ impl QueueEntry {
         match self.goal {
             // One more, because our second key is among them and does not count.
             Goal::Turn(Mode::Exclusive) => {
-                RANGE_LIMIT as i64 + i64::from(self.reservation.is_some())
+                RANGE_LIMIT as i64 + i64::from(self.second_key.is_some())
             }
             _ => 0,
         }

@@ -11,8 +11,10 @@ use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
+use super::key_state::KeyState;
 use super::leases::{Lease, whole_seconds};
-use super::requests::{self, KeySelector, KeyState};
+use super::queue::SecondKey;
+use super::requests::{self, KeySelector};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 
 /// How long closing may take: the store may be away, and leases end by themselves.
@@ -83,10 +85,11 @@ async fn delete_keys(store: &Store, entry: &HeldEntry) -> Result<bool, Error> {
     }
     let connections = &store.connections;
     if let Some(Reservation {
-        key, value, until, ..
+        second_key, until, ..
     }) = &entry.reservation
         && *until == Time::ZERO
     {
+        let SecondKey { key, value } = second_key;
         requests::delete_key(connections, key, &selector(entry.created, value)).await?;
     }
     let selector = selector(entry.created, &entry.value);
@@ -165,12 +168,8 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
         store.leases.revoke_in_background(&entry.lease);
     } else if entry.is_ambiguous && !entry.lease.gone.is_raised() {
         let HeldEntry { key, value, .. } = &entry;
-        add_late_puts(
-            store,
-            &entry.lease,
-            (key, value),
-            entry.reservation.as_ref(),
-        );
+        let second_key = entry.reservation.as_ref().map(|it| &it.second_key);
+        add_late_puts(store, &entry.lease, (key, value), second_key);
     }
 }
 
@@ -179,11 +178,11 @@ pub(super) fn add_late_puts(
     store: &Store,
     lease: &Lease,
     (key, value): (&[u8], &Arc<[u8]>),
-    reservation: Option<&Reservation>,
+    second_key: Option<&SecondKey>,
 ) {
     let now = store.context.now();
     let due = lease.add_late_put(key, value, now);
-    if let Some(Reservation { key, value, .. }) = reservation {
+    if let Some(SecondKey { key, value }) = second_key {
         lease.add_late_put(key, value, now);
     }
     store.maintenance.due_at(due);

@@ -11,9 +11,10 @@ use tenure_core::lost::LostReason;
 use tenure_core::time::Time;
 
 use super::errors::unexpected_reply;
+use super::key_state::KeyState;
 use super::leases::{Lease, LeaseListener};
 use super::release;
-use super::requests::{self, KeySelector, KeyState};
+use super::requests::{self, KeySelector};
 use super::store::{AcquisitionState, HeldEntry, Store};
 
 /// What has to be known of a hold to renew it.

@@ -10,10 +10,10 @@ use tenure_core::time::Time;
 
 use super::connection::{Connections, Reply};
 use super::errors::{self, Recovery, RequestError};
+use super::key_state::KeyState;
 use super::names::Directory;
-use super::queue::{self, EarlyToken, QueueEntry, QueueSnapshot};
+use super::queue::{self, EarlyToken, QueueEntry, QueueSnapshot, SecondKey};
 use super::record::KeyRecord;
-use super::store::Reservation;
 use super::wire::{self, KeyValue, SortOrder, SortTarget, path};
 
 /// Operations in one transaction: the server's limit, if `--max-txn-ops` has its default.
@@ -49,38 +49,6 @@ pub(super) enum KeySelector<'a> {
     WithValue(&'a [u8]),
 }
 
-/// What the store has while a hold is there.
-#[derive(Clone)]
-pub(super) struct KeyState {
-    pub(super) key: Vec<u8>,
-    /// The revision at which the key was created.
-    pub(super) created: i64,
-    /// The lease of the key, if the key may stay under another one after the end of the hold (`lock_delay`).
-    pub(super) lease: Option<i64>,
-}
-
-impl KeyState {
-    /// The key that was created at this revision, whatever its lease is.
-    pub(super) fn created_at(key: &[u8], created: i64) -> Self {
-        Self {
-            key: key.to_vec(),
-            created,
-            lease: None,
-        }
-    }
-
-    fn condition(&self) -> wire::Compare {
-        match self.lease {
-            Some(lease) => wire::Compare::has_lease(&self.key, lease),
-            None => wire::Compare::created(&self.key, self.created),
-        }
-    }
-
-    fn is(&self, kv: &KeyValue) -> bool {
-        kv.create_revision == self.created && self.lease.is_none_or(|lease| lease == kv.lease)
-    }
-}
-
 /// The reply to [`keep_alive`].
 pub(super) struct KeepAliveReply {
     pub(super) sent: Time,
@@ -99,7 +67,6 @@ pub(super) async fn acquire(
         value: value.to_vec(),
         lease: entry.lease,
     };
-    let reservation = entry.reservation.as_ref();
     let own = wire::Range {
         key: entry.key.clone(),
         ..wire::Range::default()
@@ -116,7 +83,7 @@ pub(super) async fn acquire(
         success: vec![put(&entry.key, &entry.value).into()],
         failure: vec![own.into()],
     };
-    if let Some(Reservation { key, value, .. }) = reservation {
+    if let Some(SecondKey { key, value }) = &entry.second_key {
         // The name may still be reserved by a former acquisition that had the same keys.
         txn.compare.push(wire::Compare::created(key, 0));
         txn.success.push(put(key, value).into());

@@ -15,10 +15,12 @@ use super::connection::Connections;
 use super::context::Context;
 use super::errors;
 use super::guarantees::guarantees;
+use super::key_state::KeyState;
 use super::keys::KeysInUse;
 use super::leases::{Lease, Leases};
 use super::names::Directory;
-use super::requests::{self, KeyState};
+use super::queue::SecondKey;
+use super::requests;
 use super::settings::Settings;
 use super::subscribe::Subscriptions;
 
@@ -61,13 +63,22 @@ pub(super) struct HeldEntry {
 /// the hold.
 #[derive(Clone)]
 pub(super) struct Reservation {
-    pub(super) key: Vec<u8>,
-    /// The value with which the key is made; no other acquisition has the same. At the grant the key gets another value.
-    pub(super) value: Arc<[u8]>,
+    pub(super) second_key: SecondKey,
     /// The lease of `min_hold`; `None`: not granted yet.
     pub(super) lease: Option<Arc<Lease>>,
     /// Until when the name stays taken; [`Time::ZERO`]: the hold has not begun, or was not used.
     pub(super) until: Time,
+}
+
+impl Reservation {
+    /// Before the second key is made.
+    pub(super) fn of(second_key: SecondKey) -> Self {
+        Self {
+            second_key,
+            lease: None,
+            until: Time::ZERO,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -9,10 +9,11 @@ use tenure_core::options::Mode;
 use tenure_core::time::Time;
 
 use super::errors::{self, Recovery, RequestError};
+use super::key_state::KeyState;
 use super::names::Directory;
 use super::queue::{self, Goal, QueueEntry, QueuePosition, UpgradePlan};
 use super::record::KeyRecord;
-use super::requests::{self, DirectorySnapshot, KeyState, Replaced};
+use super::requests::{self, DirectorySnapshot, Replaced};
 use super::store::{HeldEntry, Store};
 use super::wait::{WaitOutcome, Waiter};
 use super::wire::{self, KeyValue};
@@ -80,7 +81,7 @@ async fn change_reservation(store: &Store, hold: &Hold, mode: Mode) -> Result<()
         return Ok(());
     };
     // If the time is over, the key is gone.
-    let state = KeyState::created_at(&reservation.key, created);
+    let state = KeyState::created_at(&reservation.second_key.key, created);
     requests::reserve_name(&store.connections, &state, mode, lease.id).await?;
     Ok(())
 }
@@ -266,7 +267,7 @@ impl Upgrade<'_> {
             directory: self.directory.clone(),
             key: self.entry.key.clone(),
             value: self.entry.value.clone(),
-            reservation: self.entry.reservation.clone(),
+            second_key: None,
             lease: self.entry.lease.id,
             goal: Goal::EndOfOthers { last_holder },
         };

@@ -114,7 +114,7 @@ async fn a_silent_keep_alive_leaves_time_for_the_next_member() {
     let proxy = Proxy::etcd(etcd.members[0].port());
     // Two members for the client.
     let url = etcd.url_by(&[proxy.address(), proxy.address()]);
-    let client = connect(&format!("{url}?timeout=16s")).await;
+    let client = connect(&format!("{url}?timeout=18s")).await;
     let guard = take(&client, "x", LEASE).await;
     proxy.plan("keep-alive", Fault::NoReply);
     until("the keep-alive got no reply", || proxy.is_done()).await;
