@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
-use crate::memory;
 use crate::name::LockName;
 use crate::owner::Owner;
 use crate::store_lock::{Acquired, StoreLock};
@@ -104,7 +103,7 @@ fn check([a, b]: &[StoreLock; 2]) -> Result<bool, Error> {
     let key_a = (driver_a.address(), &of_a[0]);
     let key_b = (driver_b.address(), &of_b[0]);
     // No other program has a store of this process, so an order of this process is enough.
-    if key_a == key_b && driver_a.backend_name() != memory::NAME {
+    if key_a == key_b && !driver_a.ends_with_process() {
         return invalid(
             "nothing says which of the two stores comes first, and another program may take the two locks in the other order; say the addresses of the stores with `Client::with_address`",
         );

@@ -139,7 +139,7 @@ impl Lock {
         self.set(|part| part.options.wait = Some(wait))
     }
 
-    /// Length of the lease: how long the store keeps the lock after the holder's last sign of life. Default: 30 s.
+    /// Length of the lease: how long the store keeps the lock after the holder's last renewal. Default: 30 s.
     ///
     /// The ttl has to be at least ten round trips to the store, or there is no time for renewals: if two round trips
     /// in a row take longer, acquiring fails with [`Invalid`](crate::ErrorKind::Invalid).

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use crate::backend::{Backend, BoxFuture, Hold, LossListener as _, LossNotifier};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
-use crate::guarantees::Capability;
+use crate::guarantees::{Capability, Fault, Promise};
 use crate::holder::Holder;
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
@@ -100,6 +100,12 @@ impl Driver {
 
     pub(crate) fn has_address(&self) -> bool {
         self.address.get().is_some()
+    }
+
+    /// Whether the store is a part of this process: then no loss of power leaves it behind.
+    pub(crate) fn ends_with_process(&self) -> bool {
+        let cell = self.backend.guarantees().cell(Fault::PowerLoss);
+        cell.is_some_and(|cell| cell.promise == Promise::NotApplicable)
     }
 
     /// Where the store is; its name, if that was not said.

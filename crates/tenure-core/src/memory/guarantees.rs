@@ -2,9 +2,6 @@
 
 use crate::guarantees::{Cell, Fault, Guarantees, Order};
 
-/// The name of this store.
-pub(crate) const NAME: &str = "memory";
-
 /// What this store can do and promises.
 pub fn guarantees() -> Guarantees {
     let together = "holder and store are one process";
@@ -39,6 +36,6 @@ pub fn guarantees() -> Guarantees {
         token: "a counter per name, until the store is dropped",
         loss: "at once (only `break_lock` can end a hold)",
         fit: "tests, and tasks of one process",
-        ..Guarantees::new(NAME, Order::Fair, faults)
+        ..Guarantees::new("memory", Order::Fair, faults)
     }
 }

@@ -33,6 +33,5 @@ mod upgrade;
 mod wait;
 
 pub use self::disturbance::Disturbance;
-pub(crate) use self::guarantees::NAME;
 pub use self::guarantees::guarantees;
 pub use self::store::Backend;
