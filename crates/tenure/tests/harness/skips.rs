@@ -141,7 +141,14 @@ pub(crate) const ONE_SET_OF_PERMITS: Skips = (
     &["names::hostile_names_are_all_distinct"],
 );
 
-pub(crate) const NO_MIN_HOLD: Skips = ("no `min_hold`", &["ending::min_hold_keeps_the_name_taken"]);
+pub(crate) const NO_MIN_HOLD: Skips = (
+    "no `min_hold`",
+    &[
+        "ending::min_hold_keeps_the_name_taken",
+        "many::names_that_are_given_back_are_not_reserved",
+        "faults::min_hold_outlives_its_holder",
+    ],
+);
 
 pub(crate) const NO_LOCK_DELAY: Skips = (
     "no `lock_delay`",
@@ -165,6 +172,7 @@ pub(crate) const NO_PROCESSES: Skips = (
         "faults::a_killed_holder_in_each_mode_frees_its_place",
         "faults::tokens_grow_over_crashes",
         "faults::lock_delay_reserves_after_a_crash",
+        "faults::min_hold_outlives_its_holder",
         "faults::a_killed_waiter_does_not_block_the_queue",
         "faults::a_killed_waiter_in_each_mode_is_skipped",
         "faults::a_stopped_waiter_does_not_keep_the_lock_from_others",
