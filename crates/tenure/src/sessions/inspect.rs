@@ -164,7 +164,14 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     require_table(store)?;
     let (context, control) = (&store.context, &store.control);
     let key = store.keys.key(name).await?;
-    let Some(holder) = holder_with(store, &key, token).await? else {
+    let mut holder = holder_with(store, &key, token).await?;
+    if holder.is_none() {
+        // The row of a hold with `min_hold` may not be written yet: until then the lock looks as if it were only kept.
+        let clock = &context.clock;
+        clock.sleep_until(clock.now().after(WRITE_LAG)).await;
+        holder = holder_with(store, &key, token).await?;
+    }
+    let Some(holder) = holder else {
         return Ok(false);
     };
     // The client of the holder releases the lock: no other session can take a single lock away from a session.
