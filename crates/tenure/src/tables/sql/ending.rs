@@ -1,8 +1,10 @@
 //! The statements that end a hold or a place in the queue.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use super::Dialect;
 #[cfg(feature = "postgres")]
 use super::{CHANNEL, digest};
-use super::{Dialect, Statement, Statements};
+use super::{Statement, Statements};
 
 /// How a hold ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
