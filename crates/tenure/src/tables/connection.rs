@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tenure_core::rt::Clock;
 
-use crate::database::{self, RequestError, Row, within};
+use crate::database::{self, Row, within};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use crate::database::{Kind, Server};
+use crate::database::{Kind, RequestError, Server};
 
 use super::file_id::FileId;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
