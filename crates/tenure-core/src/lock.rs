@@ -205,6 +205,9 @@ impl Lock {
 
     /// Keeps the name reserved for this long after a hold that ended without a release, so that requests of the
     /// former holder that are still under way can arrive before the next grant. Default: zero.
+    ///
+    /// With Redis and etcd [`Client::close`](crate::Client::close) ends this time early for a lost hold whose guard still
+    /// exists: drop the guard first.
     pub fn lock_delay(self, lock_delay: Duration) -> Self {
         self.set(|part| part.options.lock_delay = lock_delay)
     }

@@ -334,7 +334,7 @@ mod tests {
         assert!(!guard.is_held() && guard.mode() == Mode::Upgradable);
     }
 
-    /// The table knows nothing of the client: a lease that it extends when the last reader leaves is the lease that counts.
+    /// The wait for the readers uses up a part of the lease, so the store has to extend the lease with the upgrade.
     #[tokio::test]
     async fn an_upgrade_that_waited_claims_no_more_than_the_store_has() {
         const TTL: Duration = Duration::from_secs(30);

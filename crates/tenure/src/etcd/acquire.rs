@@ -125,11 +125,8 @@ async fn attempt(
     }
 }
 
-/// Acquires several locks with one transaction, all or none.
-pub(super) async fn acquire_all(
-    store: &Arc<Store>,
-    all: &[Arc<Request>],
-) -> Result<AllAnswer, Error> {
+/// Whether one transaction can acquire all these locks.
+fn fit_one_transaction(store: &Store, all: &[Arc<Request>]) -> bool {
     let settings = &store.context.settings;
     // A hold that no task renews ends with a lease of its own.
     let shares_its_lease = |it: &Request| it.is_renewed || it.min_lease < it.ttl;
@@ -138,7 +135,15 @@ pub(super) async fn acquire_all(
     let is_simple = |it: &Arc<Request>| has_one_key(it) && shares_its_lease(it);
     // A lease of its own for each lock is a request of its own. With raw names one directory may be in another one.
     let is_possible = !settings.is_lease_per_lock && !settings.is_raw && all.len() <= MAX_ALL;
-    if !is_possible || !all.iter().all(is_simple) {
+    is_possible && all.iter().all(is_simple)
+}
+
+/// Acquires several locks with one transaction, all or none.
+pub(super) async fn acquire_all(
+    store: &Arc<Store>,
+    all: &[Arc<Request>],
+) -> Result<AllAnswer, Error> {
+    if !fit_one_transaction(store, all) {
         return Ok(AllAnswer::OneByOne);
     }
     let (leases, wanted) = (store.leases.clone(), all[0].clone());

@@ -35,7 +35,7 @@ pub(super) struct Held {
 pub(super) enum End {
     /// By its release: `min_hold` applies.
     Clean,
-    /// It had ended before its release: `lock_delay` applies as well.
+    /// The hold had ended before its release: `lock_delay` applies as well.
     Unclean,
     /// No caller has ever had the hold: nothing stays reserved.
     Unused,

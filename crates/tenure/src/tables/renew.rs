@@ -46,7 +46,7 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
         store.holds.update(hold.owner, |entry| match &renewal {
             Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
             Renewal::Lost(_) => entry.ends = Time::ZERO,
-            // It is unknown whether the lease is longer now.
+            // The outcome is unknown: the end stays the earlier one.
             _ => {}
         });
         renewal

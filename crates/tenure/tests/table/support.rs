@@ -261,7 +261,7 @@ pub(crate) fn lock_holder(url: &str, name: &str) -> LockHolder {
     crate::common::holders::start(url, name, TTL)
 }
 
-/// One that is killed, and whose lease or place in the queue is over soon.
+/// A process that is killed, and whose lease or place in the queue is over soon.
 pub(crate) fn short_lock_holder(url: &str, name: &str) -> LockHolder {
     crate::common::holders::start(url, name, SHORT)
 }

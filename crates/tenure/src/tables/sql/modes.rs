@@ -5,7 +5,8 @@
 use super::CHANNEL;
 use super::{Dialect, Statement, Statements};
 
-/// The server ends a transaction whose client does not respond for so many seconds, because its process was stopped for example.
+/// The server ends a transaction whose client does not respond for so many seconds: the process of the client was
+/// stopped, for example.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 const IDLE_TIMEOUT: u32 = 5;
 
