@@ -109,8 +109,15 @@ public final class Driver {
             case "spin": return redisson.getSpinLock(name);
             case "read": return redisson.getReadWriteLock(name).readLock();
             case "write": return redisson.getReadWriteLock(name).writeLock();
+            case "multi": return multiLock(name);
             default: throw new IllegalArgumentException("unknown kind " + kind);
         }
+    }
+
+    /** All of these names, in this order. */
+    private RLock multiLock(String names) {
+        RLock[] locks = Arrays.stream(names.split(",")).map(redisson::getLock).toArray(RLock[]::new);
+        return redisson.getMultiLock(locks);
     }
 
     private RPermitExpirableSemaphore semaphore(String name) {

@@ -61,6 +61,7 @@ pub(crate) async fn acquire(
     match outcome {
         Ok(guard) => {
             report_grant(&guard, console, began.elapsed());
+            report_hidden_label(client, plan, console, &guard).await;
             Ok(guard)
         }
         Err(error) => {
@@ -98,6 +99,22 @@ fn report_grant(guard: &Guard, console: &Console, waited: Duration) {
                 rounded(waited)
             ));
         }
+    }
+}
+
+/// Says that others do not see the label, if the user gave one: not every store can show it.
+async fn report_hidden_label(client: &Client, plan: &Plan, console: &Console, guard: &Guard) {
+    let label = &plan.options.label;
+    let Some((name, _)) = guard.tokens().next().filter(|_| !label.is_empty()) else {
+        return;
+    };
+    let inspected = tokio::time::timeout(INSPECT_TIMEOUT, client.inspect(name)).await;
+    let Ok(Ok(status)) = inspected else { return };
+    let is_hidden = !status.holds.iter().any(|hold| hold.holder.label == *label);
+    if status.is_held() && is_hidden {
+        console.notice(format!(
+            "the label of {name} is not shown to others; `tenure check` says whether a table for that is missing"
+        ));
     }
 }
 
@@ -239,7 +256,7 @@ async fn report_busy(client: &Client, plan: &Plan, console: &Console, error: &Er
             _ => format!("fewer than {count} of {names} are free: {reason}"),
         };
     }
-    match plan.options.wait {
+    match plan.wait {
         Some(wait) if !wait.is_zero() => {
             console.notice(format!("gave up after {}: {reason}", rounded(wait)));
         }

@@ -6,13 +6,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{
+    ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
+    ValueEnum,
+};
 use clap_complete::Shell;
 use tenure_torture::mode::HoldMode;
 use tenure_torture::plan::FaultKind;
 
 use crate::duration;
 use crate::exit::Exit;
+use crate::watch_frame::Order;
 
 /// Hold a distributed lock while a command runs.
 #[derive(Debug, Parser)]
@@ -77,10 +82,26 @@ Examples:
     export TENURE_URL=redis://:password@db.example/0
     tenure run nightly -- ./report.sh";
 
+const RUN_SIGNALS: &str = "\
+Signals:
+  While it waits, INT, TERM, HUP and QUIT end `tenure`, which leaves the queue.
+  While COMMAND runs, INT, TERM, HUP, QUIT, USR1 and USR2 go on to COMMAND and its children.
+  COMMAND decides what they mean: `tenure` holds the lock until COMMAND has ended, and no
+  KILL follows.
+  Ctrl-Z (TSTP) stops COMMAND and `tenure`, and the lock is not renewed meanwhile. After a stop
+  that is longer than --ttl the lock is lost, and COMMAND is ended; the code is 76.
+  KILL of `tenure` ends COMMAND, too.
+
+Waiting:
+  On a terminal a line says who holds the lock and for how long `tenure` has waited.
+  In a log, -v prints that line once.
+  With --wait, a store that cannot be reached is tried again until that time is over, and then
+  the code is 69. Without --wait, such a store is an error at once.";
+
 /// The flags of every action.
 #[derive(Debug, Args)]
 pub(crate) struct Common {
-    /// URL of the store that keeps the locks, for example redis://host, etcd://a,b,c or file:/dir
+    /// URL of the store that keeps the locks, for example redis://host, redis+unix:///path, etcd://a,b,c or file:/dir
     ///
     /// Without a URL, the locks are files of this user and work on this machine only. They are in
     /// $XDG_STATE_HOME/tenure/locks or, if that variable is not set, in ~/.local/state/tenure/locks.
@@ -133,12 +154,13 @@ pub(crate) enum Action {
 
 #[derive(Debug, Args)]
 #[command(override_usage = "tenure run [OPTIONS] NAME... -- COMMAND [ARG]...")]
-#[command(after_long_help = RUN_EXAMPLES)]
+#[command(after_long_help = format!("{RUN_SIGNALS}\n\n{RUN_EXAMPLES}"))]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) acquire: Acquire,
-    /// Time between SIGTERM and SIGKILL when the command must end
+    /// Time between SIGTERM and SIGKILL when the command must end because the lock ends
     ///
+    /// SIGKILL does not follow a signal that `tenure` passes on, see "Signals" below. When the lock ends,
     /// SIGTERM is sent so early that SIGKILL ends the command before the store can give the lock to
     /// another client. This time is at most a third of --ttl. If the machine is so slow that SIGTERM is
     /// late, SIGKILL is sent earlier: at most half of the remaining time is cut off.
@@ -168,7 +190,7 @@ pub(crate) struct Hold {
 /// How the locks are acquired.
 #[derive(Debug, Args)]
 pub(crate) struct Acquire {
-    /// Stop waiting after this time [default: wait forever]
+    /// Stop waiting after this time, also for a store that cannot be reached [default: wait forever for the lock]
     #[arg(short, long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
     /// Try once and do not wait; the same as --wait 0
@@ -186,7 +208,7 @@ pub(crate) struct Acquire {
     #[arg(long, conflicts_with = "permits")]
     pub(crate) shared: bool,
     /// Take one of N permits, so that at most N hold at the same time
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_permits)]
     pub(crate) permits: Option<NonZeroU32>,
     /// Serve waiters in the order in which they came; an error if the store cannot do that
     #[arg(long)]
@@ -197,6 +219,8 @@ pub(crate) struct Acquire {
     #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
     pub(crate) busy_exit_code: u8,
     /// Text that is shown to others who look at the lock, for example why it is held
+    ///
+    /// Locks of a database session show it after `tenure check --init` has made their table.
     #[arg(
         long,
         value_name = "TEXT",
@@ -204,6 +228,11 @@ pub(crate) struct Acquire {
         hide_default_value = true
     )]
     pub(crate) label: String,
+}
+
+fn parse_permits(text: &str) -> Result<NonZeroU32, String> {
+    let number = text.parse::<u32>().ok().and_then(NonZeroU32::new);
+    number.ok_or_else(|| format!("it is a number from 1 to {}", u32::MAX))
 }
 
 /// How long a hold lasts.
@@ -270,7 +299,9 @@ pub(crate) struct Status {
 pub(crate) struct Break {
     /// Name of the lock
     pub(crate) name: OsString,
-    /// Fencing token of the hold to end; `tenure status` shows it
+    /// Fencing token of the hold to end; `tenure status NAME` shows it
+    ///
+    /// For a hold of a database session that shows no token: the number of its connection, which `tenure status` shows too.
     #[arg(long, value_name = "N")]
     pub(crate) token: u64,
 }
@@ -294,6 +325,9 @@ pub(crate) struct Watch {
     #[arg(long, value_name = "DURATION", default_value = "1s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) interval: Duration,
+    /// Which names come first on a terminal; the key `q` ends the view
+    #[arg(long, value_name = "ORDER", default_value = "waiting")]
+    pub(crate) sort: Order,
 }
 
 #[cfg(feature = "bench")]
@@ -307,7 +341,12 @@ pub(crate) struct Bench {
 #[derive(Debug, Args)]
 pub(crate) struct Torture {
     /// How long the run takes
-    #[arg(long = "for", value_name = "DURATION", default_value = "20s")]
+    #[arg(
+        long = "for",
+        alias = "duration",
+        value_name = "DURATION",
+        default_value = "20s"
+    )]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) lasts: Duration,
     /// Number of processes that compete for the locks
@@ -347,7 +386,10 @@ pub(crate) struct Completions {
 
 /// Reads the command line. For help, the version, and wrong usage, the text is printed and the exit code returned.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
-    Cli::try_parse_from(arguments).map_err(|error| {
+    let action = action_of(&arguments);
+    let parsed = Cli::command().try_get_matches_from(arguments);
+    let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+    let (cli, matches) = parsed.map_err(|error| {
         if matches!(
             error.kind(),
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
@@ -359,14 +401,51 @@ pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Cli, Exit> {
         if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
             let _ = error.print();
         } else {
-            eprintln!("tenure: {}", one_line(&error.to_string()));
+            eprintln!(
+                "tenure: {}",
+                one_line(&error.to_string(), action.as_deref())
+            );
         }
         Exit::Usage
-    })
+    })?;
+    refuse_empty_url(&cli.common, &matches)?;
+    Ok(cli)
 }
 
+/// The action among the arguments, for a pointer to its help.
+fn action_of(arguments: &[OsString]) -> Option<String> {
+    let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let command = Cli::command();
+    let mut actions = words.filter(|word| command.find_subcommand(word).is_some());
+    actions.next().map(ToOwned::to_owned)
+}
+
+/// An empty URL is a variable without a value in a script, a unit file or a manifest. Locks of this machine in place of
+/// those of the store would exclude no other machine.
+fn refuse_empty_url(common: &Common, matches: &ArgMatches) -> Result<(), Exit> {
+    if common.url.as_deref() != Some("") {
+        return Ok(());
+    }
+    let action = matches.subcommand().map(|(_, matches)| matches);
+    let sources = [Some(matches), action].into_iter().flatten();
+    let is_variable = sources
+        .filter_map(|matches| matches.value_source("url"))
+        .all(|source| source == ValueSource::EnvVariable);
+    match is_variable {
+        true => eprintln!(
+            "tenure: the URL is empty: TENURE_URL is set to nothing; unset TENURE_URL for locks of this machine"
+        ),
+        false => eprintln!("tenure: the URL is empty; leave `-u` out for locks of this machine"),
+    }
+    Err(Exit::Usage)
+}
+
+/// What else to know about an argument that is missing or wrong.
+const HINTS: &[(&str, &str)] = &[("--token <N>", "`tenure status NAME` shows the token")];
+
 /// Puts the page that clap prints for wrong usage on one line: the mistake, its tip, and where to read more.
-fn one_line(page: &str) -> String {
+/// `action`: the one whose help has more.
+fn one_line(page: &str, action: Option<&str>) -> String {
     let mut paragraphs = page.split("\n\n");
     let mistake = paragraphs.next().unwrap_or_default();
     // A URL in the wrong place is not printed: it may have a password in it.
@@ -386,7 +465,10 @@ fn one_line(page: &str) -> String {
     for tip in tips.filter(|tip| !tip.contains("as a value") && !is_secret(tip)) {
         line += &format!("; {tip}");
     }
-    line + "; see `tenure --help`"
+    let hints = HINTS.iter().filter(|(part, _)| line.contains(part));
+    let hints: String = hints.map(|(_, hint)| format!("; {hint}")).collect();
+    let action = action.map_or(String::new(), |action| format!(" {action}"));
+    format!("{line}{hints}; see `tenure{action} --help`")
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! `tenure check`: prints what a store, with its settings, guarantees.
 
+use std::io::{self, IsTerminal as _};
+
 use serde_json::{Value, json};
-use tenure::backend::{Finding, Severity};
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure::store::{Finding, Severity};
 use tenure::{Client, Error};
 
 use crate::args::{self, Common};
@@ -10,7 +12,7 @@ use crate::console::Console;
 use crate::exit::Exit;
 use crate::results::print_results;
 use crate::store;
-use crate::text;
+use crate::text::wrapped;
 
 /// Prints the guarantees and the findings. The exit code tells whether a required guarantee is missing.
 pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console) -> Exit {
@@ -31,7 +33,7 @@ pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console
             findings.extend(client.check().await?);
             Ok((findings, client.guarantees().clone()))
         };
-        let (findings, guarantees) = store::with_client(common, inspect).await?;
+        let (mut findings, guarantees) = store::with_client(common, inspect).await?;
         let guarantees = &guarantees;
         // A bad finding takes away the guarantees of the table.
         let is_void = findings
@@ -53,30 +55,47 @@ pub(crate) async fn check(common: &Common, args: &args::Check, console: &Console
                 exit,
             ));
         }
-        for fault in &missing {
-            let reason = match guarantees.cell(*fault) {
-                Some(cell) if !guarantees.survives(*fault) => cell.note,
-                Some(_) => "a problem that is marked \"bad\" takes it away",
-                None => "it is not known for this store",
-            };
-            console.error(format!(
-                "required, but not guaranteed: {} ({}): {reason}",
-                fault.as_str(),
-                fault.description()
-            ));
-        }
-        Ok((as_text(&url, guarantees, &findings), exit))
+        report_missing(console, guarantees, &missing);
+        let lines = match console.quiet {
+            true => {
+                findings.retain(|finding| finding.severity != Severity::Good);
+                findings_as_text(&findings, width())
+            }
+            false => as_text(&url, guarantees, &findings, width()),
+        };
+        Ok((lines, exit))
     })
     .await
 }
 
-fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<String> {
-    let mut lines = vec![format!("store       {url}")];
+fn report_missing(console: &Console, guarantees: &Guarantees, missing: &[Fault]) {
+    for fault in missing {
+        let reason = match guarantees.cell(*fault) {
+            Some(cell) if !guarantees.survives(*fault) => cell.note,
+            Some(_) => "a problem that is marked \"bad\" takes it away",
+            None => "it is not known for this store",
+        };
+        console.error(format!(
+            "required, but not guaranteed: {} ({}): {reason}",
+            fault.as_str(),
+            fault.description()
+        ));
+    }
+}
+
+/// `width`: of the terminal. What is wrong comes first: that is the reason to ask.
+fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usize) -> Vec<String> {
+    let mut lines = vec![format!("store       {url}"), String::new()];
+    lines.extend(findings_as_text(findings, width));
+    if !findings.is_empty() {
+        lines.push(String::new());
+    }
     let order = match guarantees.order {
         Order::Fair => "first come, first served",
         Order::Unordered(practice) => practice,
         _ => "unknown",
     };
+    let can_do = features(guarantees).join(", ");
     let facts = [
         ("fit for", guarantees.fit),
         ("liveness", guarantees.liveness),
@@ -85,38 +104,60 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding]) -> Vec<Stri
         ("order", order),
         ("token", guarantees.token),
         ("loss", guarantees.loss),
+        ("can do", &can_do),
     ];
-    lines.extend(facts.map(|(head, text)| format!("{head:10}  {text}")));
-    lines.push(format!("can do      {}", features(guarantees).join(", ")));
+    lines.extend(facts.map(|(head, text)| format!("{head:10}  {}", wrapped(text, width, 12))));
     lines.push(String::new());
-    let rows: Vec<_> = Fault::ALL
-        .into_iter()
-        .map(|fault| {
-            let cell = guarantees.cell(fault);
-            vec![
-                fault.as_str().to_string(),
-                cell.map_or("unknown".into(), promise),
-                cell.map_or("", |cell| cell.note).to_string(),
-            ]
-        })
-        .collect();
-    lines.push(text::table(&["FAULT", "GUARANTEED", "WHY"], &rows));
-    lines.push(String::new());
-    lines.push(
-        "exclusion       no two clients believe at the same time that they hold the lock".into(),
-    );
-    lines.push("no late writes  a former holder cannot write any more; elsewhere, only a check of the fencing token prevents it".into());
-    if !findings.is_empty() {
-        lines.push(String::new());
+    let promised = |fault| guarantees.cell(fault).map_or("unknown".into(), promise);
+    let rows = Fault::ALL.map(|fault| (fault, promised(fault)));
+    let columns = [
+        rows.iter().map(|(fault, _)| fault.as_str().len()).max(),
+        rows.iter().map(|(_, promised)| promised.len()).max(),
+    ];
+    let [first, second] = columns.map(Option::unwrap_or_default);
+    lines.push(format!("{:first$}  {:second$}  WHY", "FAULT", "GUARANTEED"));
+    for (fault, promised) in rows {
+        let why = guarantees.cell(fault).map_or("", |cell| cell.note);
+        let why = wrapped(why, width, first + second + 4);
+        let line = format!("{:first$}  {promised:second$}  {why}", fault.as_str());
+        lines.push(line.trim_end().to_owned());
     }
-    lines.extend(findings.iter().map(|finding| {
+    lines.push(String::new());
+    let words = [
+        (
+            "exclusion",
+            "no two clients believe at the same time that they hold the lock",
+        ),
+        (
+            "no late writes",
+            "a former holder cannot write any more; elsewhere, only a check of the fencing token prevents it",
+        ),
+        (
+            "nothing",
+            "two clients may believe at the same time that they hold the lock",
+        ),
+    ];
+    lines.extend(words.map(|(word, text)| format!("{word:14}  {}", wrapped(text, width, 16))));
+    lines
+}
+
+/// The worst ones first.
+fn findings_as_text(findings: &[Finding], width: usize) -> Vec<String> {
+    let mut sorted: Vec<_> = findings.iter().collect();
+    sorted.sort_by_key(|finding| match finding.severity {
+        Severity::Good => 2,
+        Severity::Warning => 1,
+        _ => 0,
+    });
+    let line = |finding: &Finding| {
+        let text = tenure::name::Escaped(&finding.text).to_string();
         format!(
             "{:8}  {}",
             severity(finding.severity),
-            tenure::name::Escaped(&finding.text)
+            wrapped(&text, width, 10)
         )
-    }));
-    lines
+    };
+    sorted.into_iter().map(line).collect()
 }
 
 fn promise(cell: &Cell) -> String {
@@ -140,6 +181,14 @@ fn severity(severity: Severity) -> &'static str {
         Severity::Good => "good",
         Severity::Warning => "warning",
         _ => "bad",
+    }
+}
+
+/// Of the terminal; without one, lines are as long as they are.
+fn width() -> usize {
+    match io::stdout().is_terminal() {
+        true => rustix::termios::tcgetwinsize(io::stdout()).map_or(100, |it| it.ws_col.into()),
+        false => usize::MAX,
     }
 }
 
@@ -194,11 +243,11 @@ mod tests {
         let finding = Finding::new(Severity::Warning, "a \"b\"");
         let text = as_json("x://h", &guarantees, &[finding], &[Fault::Failover]).to_string();
         let expected = concat!(
-            r#"{"backend":"x","clock":"","faults":["#,
+            r#"{"clock":"","faults":["#,
             r#"{"fault":"kill","late":true,"note":"why","promise":"effects","token_regress":false},"#,
             r#"{"fault":"failover","late":false,"note":"alone","promise":"not_applicable","token_regress":false}],"#,
             r#""features":["exclusive","fair","lock-delay"],"findings":[{"severity":"warning","text":"a \"b\""}],"#,
-            r#""fit":"tests","liveness":"","loss":"","missing":["failover"],"store":"x://h","token":"","waiting":""}"#
+            r#""fit":"tests","liveness":"","loss":"","missing":["failover"],"scheme":"x","store":"x://h","token":"","waiting":""}"#
         );
         assert_eq!(text, expected);
     }

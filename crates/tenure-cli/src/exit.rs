@@ -102,7 +102,7 @@ mod tests {
             (ErrorKind::Unsupported, 2),
             (ErrorKind::Closed, 70),
             (ErrorKind::Interrupted, 70),
-            (ErrorKind::Backend, 70),
+            (ErrorKind::Store, 70),
         ] {
             assert_eq!(Exit::of(kind, 9).code(), code, "{kind:?}");
         }

@@ -26,7 +26,9 @@ pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exi
         Ok(plan) => plan,
         Err(error) => return report_error(console, &error, args.acquire.busy_exit_code),
     };
-    let work = async |client: &Client, signals: &mut Signals| {
+    let (busy, wait) = (plan.busy_code, plan.wait_for_store());
+    let work = async |client: &Client, signals: &mut Signals, waited| {
+        let plan = plan.after_waiting(waited);
         let began = Instant::now();
         let guard = match acquire::acquire(client, &plan, signals, console, || ()).await {
             Ok(guard) => guard,
@@ -44,9 +46,9 @@ pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exi
         }
         release(guard, &lines).await
     };
-    store::with_client_and_signals(common, work)
+    store::with_client_and_signals(common, console, wait, work)
         .await
-        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
+        .unwrap_or_else(|failure| failure.report(console, busy))
 }
 
 /// Why a hold ends.
@@ -67,7 +69,7 @@ async fn keep(guard: &Guard, ttl: Duration, signals: &mut Signals, lines: &Lines
     loop {
         tokio::select! {
             biased;
-            reason = &mut lost => {
+            Some(reason) = &mut lost => {
                 lines.lost(reason);
                 return End::Lost;
             }

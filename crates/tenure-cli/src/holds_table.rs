@@ -6,13 +6,22 @@ use tenure::{HoldInfo, Status};
 use crate::duration::rounded;
 use crate::text;
 
-/// One row for each hold, and one for each name that is free but reserved or waited for.
+/// The columns, the most useful ones first: a narrow terminal cuts the others off.
+pub(crate) const HEAD: [&str; 9] = [
+    "NAME", "HOST", "PID", "FOR", "LEFT", "WAITING", "LABEL", "MODE", "TOKEN",
+];
+
+/// The table of these names.
 pub(crate) fn holds_table(all: &[Status]) -> String {
+    text::table(&HEAD, &rows(all))
+}
+
+/// One row for each hold, and one for each name that is free but reserved or waited for.
+pub(crate) fn rows(all: &[Status]) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for status in all {
         let name = Escaped(status.name.as_str()).to_string();
-        let queue = status.queue.as_ref();
-        let waiting = queue.map_or("?".into(), |queue| queue.len().to_string());
+        let waiting = waiting(status);
         for hold in &status.holds {
             let holder = &hold.holder;
             rows.push(vec![
@@ -24,10 +33,10 @@ pub(crate) fn holds_table(all: &[Status]) -> String {
                 },
                 text::age(holder).map_or("?".into(), rounded),
                 hold.ttl_left.map_or("-".into(), rounded),
-                token(hold),
-                hold.mode.to_string(),
                 waiting.clone(),
                 Escaped(&holder.label).to_string(),
+                hold.mode.to_string(),
+                token(hold),
             ]);
         }
         if status.holds.is_empty() {
@@ -35,14 +44,21 @@ pub(crate) fn holds_table(all: &[Status]) -> String {
                 Some(left) => (rounded(left), "reserved"),
                 None => ("-".into(), "free"),
             };
-            let row = [&name, "-", "-", "-", &left, "-", state, &waiting, ""];
+            let row = [&name, "-", "-", "-", &left, &waiting, "", state, "-"];
             rows.push(row.map(String::from).to_vec());
         }
     }
-    let head = [
-        "NAME", "HOST", "PID", "FOR", "LEFT", "TOKEN", "MODE", "WAITING", "LABEL",
-    ];
-    text::table(&head, &rows)
+    rows
+}
+
+/// How many wait, and for how long the first one of them has waited.
+fn waiting(status: &Status) -> String {
+    let Some(queue) = &status.queue else {
+        return "?".into();
+    };
+    let longest = queue.iter().filter_map(text::age).max();
+    let longest = longest.map_or(String::new(), |age| format!(" ({})", rounded(age)));
+    format!("{}{longest}", queue.len())
 }
 
 pub(crate) fn token(hold: &HoldInfo) -> String {

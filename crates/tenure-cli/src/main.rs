@@ -9,6 +9,7 @@
 //!    the second process in `guardian/` ends the command at these limits.
 //! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
 //! 6. `store.rs` connects, `console.rs` and `results.rs` print; `text.rs` and `json.rs` are the two forms of the output.
+//!    `watch_frame.rs` is what `watch` draws, and `keys.rs` reads its keys.
 //! 7. `bench/` and `torture.rs` test a store.
 
 mod args;
@@ -39,10 +40,12 @@ mod console;
 mod duration;
 mod holds_table;
 mod json;
+mod keys;
 mod lock_name;
 mod results;
 mod store;
 mod text;
+mod watch_frame;
 
 #[cfg(feature = "bench")]
 mod bench;

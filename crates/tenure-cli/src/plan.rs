@@ -15,6 +15,8 @@ pub(crate) struct Plan {
     /// How many of the names are acquired, if not all.
     pub(crate) count: Option<usize>,
     pub(crate) options: Options,
+    /// The whole time of `--wait`.
+    pub(crate) wait: Option<Duration>,
     pub(crate) busy_code: u8,
 }
 
@@ -69,9 +71,22 @@ impl Plan {
         Ok(Self {
             names,
             count,
+            wait: options.wait,
             options,
             busy_code: how.busy_exit_code,
         })
+    }
+
+    /// How long a store is tried that cannot be reached. Without `--wait` that is an error at once: a wrong address would
+    /// look like a long wait.
+    pub(crate) fn wait_for_store(&self) -> Duration {
+        self.wait.unwrap_or_default()
+    }
+
+    /// The rest of the wait, when `waited` has passed of it.
+    pub(crate) fn after_waiting(mut self, waited: Duration) -> Self {
+        self.options.wait = self.wait.map(|wait| wait.saturating_sub(waited));
+        self
     }
 
     pub(crate) fn lock(&self, client: &Client) -> Lock {

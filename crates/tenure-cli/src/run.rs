@@ -17,7 +17,7 @@ use crate::text;
 
 pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
     let exit = match prepare(args, console) {
-        Ok(plan) => run_plan(common, args, console, &plan).await,
+        Ok(plan) => run_plan(common, args, console, plan).await,
         Err(exit) => exit,
     };
     console.event("exit", json!({ "code": exit.code() }));
@@ -54,13 +54,15 @@ fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
     Ok(plan)
 }
 
-async fn run_plan(common: &Common, args: &Run, console: &Console, plan: &Plan) -> Exit {
-    let work = async |client: &Client, signals: &mut Signals| {
-        acquire_and_run(client, args, console, plan, signals).await
+async fn run_plan(common: &Common, args: &Run, console: &Console, plan: Plan) -> Exit {
+    let (busy, wait) = (plan.busy_code, plan.wait_for_store());
+    let work = async |client: &Client, signals: &mut Signals, waited| {
+        let plan = plan.after_waiting(waited);
+        acquire_and_run(client, args, console, &plan, signals).await
     };
-    store::with_client_and_signals(common, work)
+    store::with_client_and_signals(common, console, wait, work)
         .await
-        .unwrap_or_else(|failure| failure.report(console, plan.busy_code))
+        .unwrap_or_else(|failure| failure.report(console, busy))
 }
 
 async fn acquire_and_run(

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tenure::{Client, Error};
+use tenure::{Client, Error, ErrorKind};
+use tenure_core::rt::Clock;
+use tenure_core::support::RetryBudget;
 
 use crate::args::Common;
 use crate::console::Console;
+use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::results::report_error;
 use crate::signals::Signals;
@@ -16,13 +19,16 @@ use crate::signals::Signals;
 /// How long closing may take, including the clean-up of a wait that was given up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How much longer than `--wait` an attempt to connect may last: enough for a login to a database, so that a short wait,
+/// or a process that was stopped for a moment, does not make a store silent. The library adds as much at most.
+const LOGIN: Duration = Duration::from_millis(300);
+
+/// The first pause before a store is tried again is as long as after so many failures: some 50 ms.
+const FIRST_PAUSE: u32 = 6;
+
 /// The URL of the store. Without `--url` it is the lock directory of this user.
 pub(crate) fn url(common: &Common) -> &str {
-    common
-        .url
-        .as_deref()
-        .filter(|url| !url.is_empty())
-        .unwrap_or("file:")
+    common.url.as_deref().unwrap_or("file:")
 }
 
 /// Runs `action` on this thread, with a runtime.
@@ -89,29 +95,83 @@ impl NotConnected {
 
 /// Starts to receive signals, connects, does `work`, and closes the client. `run`, `hold` and `watch` begin with this.
 ///
+/// A store that cannot be reached is tried again for as long as `wait` says. `work` gets how long that took.
+///
 /// # Errors
 /// A signal came before the connection was open, or signals or connection failed.
 pub(crate) async fn with_client_and_signals(
     common: &Common,
-    work: impl AsyncFnOnce(&Client, &mut Signals) -> Exit,
+    console: &Console,
+    wait: Duration,
+    work: impl AsyncFnOnce(&Client, &mut Signals, Duration) -> Exit,
 ) -> Result<Exit, NotConnected> {
     let mut signals = Signals::listen().map_err(NotConnected::NoSignals)?;
-    let client = connect_unless_ended(common, &mut signals).await?;
-    let exit = work(&client, &mut signals).await;
+    let (began, clock) = (Instant::now(), Clock::system());
+    let mut retries = RetryBudget::without_limit().after_failures(FIRST_PAUSE);
+    let mut last = None;
+    let client = loop {
+        let limit = (!wait.is_zero()).then(|| wait.saturating_sub(began.elapsed()));
+        let error = match connect_unless_ended(common, limit, &mut signals).await {
+            Ok(Some(client)) => break client,
+            // What an earlier attempt found says more.
+            Ok(None) => {
+                return Err(NotConnected::Store(
+                    last.unwrap_or_else(|| silent(common, wait)),
+                ));
+            }
+            Err(NotConnected::Store(error)) => error,
+            Err(other) => return Err(other),
+        };
+        if error.kind() != ErrorKind::Unreachable || began.elapsed() >= wait {
+            return Err(NotConnected::Store(error));
+        }
+        if retries.failures() == FIRST_PAUSE {
+            console.notice(format!("{error}; trying again for up to {}", rounded(wait)));
+        }
+        tokio::select! {
+            biased;
+            signal = signals.next() => return Err(NotConnected::Interrupted(signal)),
+            () = retries.pause(&clock) => {}
+        }
+        last = Some(error);
+    };
+    console.detail(format!("store {}", tenure::redacted_url(url(common))));
+    let exit = work(&client, &mut signals, began.elapsed()).await;
     close(&client).await;
     Ok(exit)
 }
 
-/// Connects, unless a signal comes first. Then an open connection is closed, unless another signal comes.
+/// The store did not answer while `--wait` allowed to wait for it.
+fn silent(common: &Common, wait: Duration) -> Error {
+    let (url, wait) = (tenure::redacted_url(url(common)), rounded(wait));
+    let message = format!(
+        "{url} did not answer within {wait}; is it overloaded or stopped, and is the URL right?"
+    );
+    Error::new(ErrorKind::Unreachable, message)
+}
+
+/// Connects, unless a signal comes first. Then an open connection is closed, unless another signal comes. `None`: there was
+/// no answer within `limit`, or little more.
 async fn connect_unless_ended(
     common: &Common,
+    limit: Option<Duration>,
     signals: &mut Signals,
-) -> Result<Client, NotConnected> {
+) -> Result<Option<Client>, NotConnected> {
     let mut connecting = pin!(connect(common));
+    let over = async {
+        match limit {
+            Some(limit) => {
+                tokio::time::sleep(limit).await;
+                tokio::time::sleep(LOGIN).await;
+            }
+            None => std::future::pending().await,
+        }
+    };
     let signal = tokio::select! {
         biased;
         signal = signals.next() => signal,
-        client = &mut connecting => return client.map_err(NotConnected::Store),
+        client = &mut connecting => return client.map(Some).map_err(NotConnected::Store),
+        () = over => return Ok(None),
     };
     let finish = async {
         // The server may have opened a session whose answer has not arrived yet.

@@ -85,7 +85,7 @@ impl<'a> Supervision<'a> {
     }
 
     pub(crate) async fn run(mut self, client: &Client, signals: &mut Signals) -> Exit {
-        if client.guarantees().backend == "file" {
+        if client.guarantees().scheme == "file" {
             self.share_descriptors();
         }
         self.sent = self.limits.at(clock::now(), self.guard.remaining());
@@ -165,7 +165,7 @@ impl<'a> Supervision<'a> {
                         self.guardian.forward_signal(signal);
                     }
                 }
-                reason = &mut lost, if self.lost.is_none() => {
+                Some(reason) = &mut lost, if self.lost.is_none() => {
                     self.lost = Some(reason);
                     self.report_loss(reason);
                     let now = clock::now();

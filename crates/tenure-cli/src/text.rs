@@ -26,7 +26,11 @@ pub(crate) fn holder(holder: &Holder) -> String {
     } else {
         &holder.host
     };
-    let mut line = format!("{}, pid {}", Escaped(host), holder.pid);
+    let mut line = Escaped(host).to_string();
+    // The store does not know the process of a holder that has 0.
+    if holder.pid != 0 {
+        line += &format!(", pid {}", holder.pid);
+    }
     if !holder.label.is_empty() {
         line += &format!(", \"{}\"", Escaped(&holder.label));
     }
@@ -102,9 +106,43 @@ pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
         .join("\n")
 }
 
+/// The lines of a text, none longer than `width` unless one word is. The lines after the first one begin with `indent`
+/// spaces, for which the first one has room already.
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let room = width.saturating_sub(indent).max(20);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last_mut().filter(|line| {
+            let length = line.chars().count();
+            length == 0 || length + 1 + word.chars().count() <= room
+        });
+        match line {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            None => lines.push(word.to_owned()),
+        }
+    }
+    lines.join(&format!("\n{:indent$}", ""))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_is_wrapped_between_words() {
+        let text = "the store grants nothing until then";
+        assert_eq!(
+            wrapped(text, 24, 4),
+            "the store grants\n    nothing until then"
+        );
+        assert_eq!(wrapped(text, 200, 4), text);
+        let word = "x".repeat(50);
+        assert_eq!(wrapped(&format!("a {word}"), 30, 2), format!("a\n  {word}"));
+    }
 
     #[test]
     fn a_table_is_aligned_by_characters() {

@@ -9,6 +9,7 @@ use serde_json::json;
 use tenure::{Error, ErrorKind, OwnerId};
 use tenure_torture::checker::Verdict;
 use tenure_torture::mode::Modes;
+use tenure_torture::plan::FaultKind;
 use tenure_torture::processes::Program;
 use tenure_torture::runner::{self, Setup};
 use tenure_torture::worker::Workload;
@@ -58,7 +59,7 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Con
         });
         let mut run = std::pin::pin!(run);
         let mut signals = Signals::listen()
-            .map_err(|error| Error::new(ErrorKind::Backend, format!("no signals: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Store, format!("no signals: {error}")))?;
         let report = loop {
             tokio::select! {
                 report = &mut run => break report?,
@@ -102,22 +103,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
             args.lasts
         ));
     }
-    let (possible, left_out) = runner::possible(&url, None);
-    let mut faults = args.faults.clone();
-    faults.sort_unstable();
-    faults.dedup();
-    if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
-        let why = match kind.hits_all_workers() {
-            true => {
-                "tenure torture damages no servers and no clocks; only the tests of tenure do, which start their own"
-            }
-            false => left_out.as_deref().unwrap_or("this store has no network"),
-        };
-        return usage(format!("--faults {kind} is not possible here: {why}"));
-    }
-    if faults.is_empty() {
-        faults = possible;
-    }
+    let faults = faults(&url, args)?;
     let seed = args.seed.unwrap_or_else(random_seed);
     let out = args.out.clone().unwrap_or_else(|| {
         // A seed may be run twice, so the name has a random part.
@@ -150,6 +136,28 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
     })
 }
 
+/// The faults that were asked for, or all that are possible.
+fn faults(url: &str, args: &args::Torture) -> Result<Vec<FaultKind>, Error> {
+    let (possible, left_out) = runner::possible(url, None);
+    let mut faults = args.faults.clone();
+    faults.sort_unstable();
+    faults.dedup();
+    if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
+        let why = match kind.hits_all_workers() {
+            true => {
+                "tenure torture damages no servers and no clocks; only the tests of tenure do, which start their own"
+            }
+            false => left_out.as_deref().unwrap_or("this store has no network"),
+        };
+        let what = format!("--faults {kind} is not possible here: {why}");
+        return Err(Error::new(ErrorKind::Invalid, what));
+    }
+    if faults.is_empty() {
+        faults = possible;
+    }
+    Ok(faults)
+}
+
 /// A seed that is short enough to be typed again.
 fn random_seed() -> u64 {
     u64::from_str_radix(&OwnerId::random().to_hex()[..8], 16).unwrap_or(1)
@@ -158,7 +166,6 @@ fn random_seed() -> u64 {
 #[cfg(test)]
 mod tests {
     use tenure_torture::mode::HoldMode;
-    use tenure_torture::plan::FaultKind;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
 use tenure::{Client, Error, Status};
@@ -11,19 +11,20 @@ use crate::args::{self, Common};
 use crate::console::{self, Console};
 use crate::duration::rounded;
 use crate::exit::Exit;
-use crate::holds_table::holds_table;
 use crate::json;
+use crate::keys::Keys;
 use crate::results::report_error;
 use crate::signals::Signals;
 use crate::store::{self, NotConnected};
 use crate::text;
+use crate::watch_frame::{Outage, Size, frame};
 
 /// More frequent inspections would load the store.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Watches until a signal comes, or until the reader of standard output is gone.
 pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console) -> Exit {
-    let work = async |client: &Client, signals: &mut Signals| {
+    let work = async |client: &Client, signals: &mut Signals, _| {
         let watch = async {
             match io::stdout().is_terminal() && !console.json {
                 true => draw_table(client, common, args).await,
@@ -40,57 +41,91 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console
             Err(error) => report_error(console, &error, Exit::BUSY),
         }
     };
-    match store::with_client_and_signals(common, work).await {
+    match store::with_client_and_signals(common, console, Duration::ZERO, work).await {
         Ok(exit) => exit,
         Err(NotConnected::Interrupted(_)) => Exit::Done,
         Err(failure) => failure.report(console, Exit::BUSY),
     }
 }
 
-/// Draws the table over the last one, again and again.
+/// The names of the store, and the outage in which they are old.
+#[derive(Default)]
+struct View {
+    all: Vec<Status>,
+    outage: Option<(Instant, Error)>,
+}
+
+impl View {
+    /// Asks the store. A store that cannot be reached is asked again, unless it never was.
+    async fn update(&mut self, client: &Client, prefix: &str, is_first: bool) -> Result<(), Error> {
+        match client.list(prefix).await {
+            Ok(all) => {
+                self.all = all;
+                self.outage = None;
+            }
+            Err(error) if is_first || !error.is_retryable() => return Err(error),
+            Err(error) => {
+                let since = self
+                    .outage
+                    .take()
+                    .map_or_else(Instant::now, |(since, _)| since);
+                self.outage = Some((since, error));
+            }
+        }
+        Ok(())
+    }
+
+    fn outage(&self) -> Option<Outage> {
+        let (since, error) = self.outage.as_ref()?;
+        Some(Outage {
+            lasts: since.elapsed(),
+            error: error.to_string(),
+        })
+    }
+}
+
+/// Draws the table over the last one, again and again, until the key `q` is pressed.
 async fn draw_table(client: &Client, common: &Common, args: &args::Watch) -> Result<(), Error> {
     let url = tenure::redacted_url(store::url(common));
+    let keys = Keys::read();
+    let mut view = View::default();
     let mut drawn = 0;
     loop {
-        let all = client.list(&*args.prefix).await?;
+        view.update(client, &args.prefix, drawn == 0).await?;
         let size = rustix::termios::tcgetwinsize(io::stdout());
-        let (width, height) = size.map_or((80, 24), |size| {
-            (usize::from(size.ws_col), usize::from(size.ws_row))
-        });
-        let head = format!(
-            "{url}  {} held  {}",
-            all.len(),
-            humantime::format_rfc3339_seconds(SystemTime::now())
-        );
-        let table = holds_table(&all);
-        let lines: Vec<_> = [head.as_str(), ""]
-            .into_iter()
-            .chain(table.lines())
-            .take(height.max(4) - 1)
-            .collect();
+        let (width, height) = size.map_or((80, 24), |size| (size.ws_col, size.ws_row));
+        let size = Size {
+            width: width.into(),
+            height: height.into(),
+        };
+        let time = humantime::format_rfc3339_seconds(SystemTime::now());
+        let title = format!("{url}  {time}  q: quit");
+        let lines = frame(&title, &view.all, args.sort, size, view.outage().as_ref());
         // The cursor goes back to the first line of the last table. What is left of each line, and below, is erased.
-        let mut frame = if drawn > 0 {
-            format!("\x1b[{drawn}A\r")
-        } else {
-            String::new()
+        let mut output = match drawn {
+            0 => String::new(),
+            drawn => format!("\x1b[{drawn}A\r"),
         };
         for line in &lines {
-            frame.extend(line.chars().take(width.max(20)));
-            frame += "\x1b[K\n";
+            output += &format!("{line}\x1b[K\n");
         }
-        frame += "\x1b[J";
+        output += "\x1b[J";
         drawn = lines.len();
-        let mut stdout = io::stdout().lock();
-        if stdout
-            .write_all(frame.as_bytes())
-            .and_then(|()| stdout.flush())
-            .is_err()
-        {
+        if write(&output).is_err() {
             return Ok(());
         }
-        drop(stdout);
-        tokio::time::sleep(args.interval.max(MIN_INTERVAL)).await;
+        let pause = tokio::time::sleep(args.interval.max(MIN_INTERVAL));
+        tokio::select! {
+            () = pause => {}
+            () = keys.quit() => return Ok(()),
+        }
     }
+}
+
+fn write(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
 }
 
 /// Prints a line for each hold that began or ended, and for each queue that changed.
@@ -99,10 +134,20 @@ async fn print_changes(
     args: &args::Watch,
     console: &Console,
 ) -> Result<(), Error> {
-    let mut before = BTreeMap::new();
+    let (mut before, mut view, mut is_first) = (BTreeMap::new(), View::default(), true);
     loop {
-        let now = snapshot(&client.list(&*args.prefix).await?);
+        let was_reachable = view.outage.is_none();
+        view.update(client, &args.prefix, is_first).await?;
+        is_first = false;
+        let now = snapshot(&view.all);
         let mut lines = Vec::new();
+        match &view.outage {
+            Some((_, error)) if was_reachable => {
+                lines.push(describe_outage(console, "unreachable", Some(error)));
+            }
+            None if !was_reachable => lines.push(describe_outage(console, "reachable", None)),
+            _ => {}
+        }
         for (key, was) in &before {
             if !now.contains_key(key) {
                 lines.push(describe_change(console, "ended", key, was));
@@ -122,6 +167,18 @@ async fn print_changes(
         }
         before = now;
         tokio::time::sleep(args.interval.max(MIN_INTERVAL)).await;
+    }
+}
+
+fn describe_outage(console: &Console, event: &str, error: Option<&Error>) -> String {
+    let message = error.map(ToString::to_string);
+    if console.json {
+        return json::event_line(event, json!({ "message": message })).to_string();
+    }
+    let time = humantime::format_rfc3339_seconds(SystemTime::now());
+    match message {
+        Some(message) => format!("{time} the store is unreachable, trying again: {message}"),
+        None => format!("{time} the store answers again"),
     }
 }
 

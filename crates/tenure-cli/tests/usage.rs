@@ -35,7 +35,7 @@ fn assert_refused(arguments: &[&OsStr], words: &[&str]) {
             "{arguments:?} lacks {word:?}: {message}"
         );
     }
-    assert!(message.len() < 300, "{message}");
+    assert!(message.len() < 320, "{message}");
     assert_eq!(
         std::fs::read_dir(store.dir.path()).unwrap().count(),
         0,
@@ -141,7 +141,7 @@ fn mistakes_are_refused_before_anything_is_touched() {
         ),
         (
             &["run", "--permits", "0", "x", "--", "true"],
-            &["--permits", "0"],
+            &["--permits", "0", "a number from 1", "`tenure run --help`"],
         ),
         (
             &["run", "-n", "--wait", "5s", "x", "--", "true"],
@@ -169,7 +169,15 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["option", "y"],
         ),
         (&["frobnicate"], &["frobnicate"]),
-        (&["break", "x"], &["--token"]),
+        (
+            &["break", "x"],
+            &["--token", "tenure status NAME", "`tenure break --help`"],
+        ),
+        (
+            &["run", "-u", "", "x", "--", "true"],
+            &["the URL is empty", "leave `-u` out"],
+        ),
+        (&["status", "x", "--url="], &["the URL is empty", "`-u`"]),
         (&["break", "x", "--token", "many"], &["many", "--token"]),
         (&["hold"], &["NAME"]),
         (
@@ -324,5 +332,26 @@ fn help_completions_and_the_manual_name_every_action() {
             text(&store.output(page).stdout).contains("crontab"),
             "{page:?} has no examples"
         );
+    }
+}
+
+/// A variable of the environment without a value is as wrong as an option without one.
+#[test]
+fn a_url_variable_that_is_empty_is_refused() {
+    let store = Store::new();
+    for arguments in [&["run", "-n", "x", "--", "echo", "ran"][..], &["list"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+            .args(arguments)
+            .env("HOME", store.dir.path())
+            .env("TENURE_URL", "")
+            .output()
+            .unwrap();
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(
+            message.contains("TENURE_URL is set to nothing"),
+            "{message}"
+        );
+        assert!(output.stdout.is_empty());
     }
 }

@@ -73,10 +73,15 @@ impl Guard {
         // Made before the first poll: a request of the transaction may be under way before that.
         let kept = GuardUntilOutcome::new(self);
         async move {
+            // Looked at before the first poll: nothing may begin after the deadline. Later `end` comes first, because only
+            // `end` knows its outcome.
+            if let Some(reason) = kept.loss() {
+                return Err(kept.lost_meanwhile(reason));
+            }
             let ended = tokio::select! {
                 biased;
                 ended = end => ended,
-                reason = kept.lost() => return Err(kept.lost_meanwhile(reason)),
+                Some(reason) = kept.lost() => return Err(kept.lost_meanwhile(reason)),
             };
             kept.settle(ended).await
         }
@@ -93,12 +98,16 @@ impl GuardUntilOutcome {
         Self(Some(guard))
     }
 
-    /// Resolves when the hold is lost.
-    pub async fn lost(&self) -> LostReason {
+    /// Resolves when the hold has ended; with the reason if it is lost.
+    pub async fn lost(&self) -> Option<LostReason> {
         match &self.0 {
             Some(guard) => guard.lost().await,
-            None => std::future::pending().await,
+            None => None,
         }
+    }
+
+    fn loss(&self) -> Option<LostReason> {
+        self.0.as_ref().and_then(Guard::loss)
     }
 
     /// The outcome is known: gives back the ordinary guard.

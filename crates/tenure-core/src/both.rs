@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
-use crate::name::LockName;
 use crate::owner::Owner;
+use crate::several::BusyName;
 use crate::store_lock::{Acquired, StoreLock};
 
 /// How the acquisition of both ended.
 pub(crate) enum Outcome<'a> {
     Guard(Guard),
     /// A name of one lock was held by others until the end of the wait.
-    Busy(&'a StoreLock, LockName),
+    Busy(&'a StoreLock, BusyName),
 }
 
 /// Acquires both locks; waits for up to `wait`, or for ever.
@@ -40,8 +40,14 @@ pub(crate) async fn acquire<'a>(
         Acquired::Busy(name) => return Ok(Outcome::Busy(first, name)),
     };
     let left = wait.map(|wait| wait.saturating_sub(clock.now().since(start)));
+    let second_acquired = tokio::select! {
+        biased;
+        // Without the first lock, the second one would be waited for and held in vain.
+        Some(_) = guard.lost() => return Err(lost_meanwhile(guard).await),
+        acquired = acquire_part(second, left, fallback) => acquired,
+    };
     // An error of the release is logged where it happens; the caller gets the cause.
-    let other = match acquire_part(second, left, fallback).await {
+    let other = match second_acquired {
         Ok(Acquired::Guard(other)) => other,
         Ok(Acquired::Busy(name)) => {
             let _ = guard.release().await;
@@ -59,11 +65,16 @@ pub(crate) async fn acquire<'a>(
     if both.is_held() {
         return Ok(Outcome::Guard(both));
     }
+    Err(lost_meanwhile(both).await)
+}
+
+/// Releases what is left. Returns the error of an acquisition during which a lock was lost.
+async fn lost_meanwhile(guard: Guard) -> Error {
     let message = "one of the two locks ended while the other one was waited for; retry";
     let err = Error::new(ErrorKind::Lost, message).with_step(Step::Acquire);
-    let err = both.explained(err);
-    let _ = both.release().await;
-    Err(err)
+    let err = guard.explained(err);
+    let _ = guard.release().await;
+    err
 }
 
 /// Polls the acquisition inside the runtime of its client: connections that it opens must not end with the runtime of

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::backend::{Backend, Finding};
 use crate::driver::Driver;
 use crate::entry::LockKey;
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
-use crate::holder::Status;
+use crate::holder::{Status, Waiting};
 use crate::lock::Lock;
 use crate::lost::Loss;
 use crate::name::LockName;
 use crate::owner::Owner;
+use crate::store::{Finding, Store};
 use crate::target::Target;
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
@@ -24,20 +24,30 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of a backend that you made: a [`memory::Backend`](crate::memory::Backend) shared by several clients,
-    /// or a backend of your own.
+    /// A client of a store that you made: a [`memory::Store`](crate::memory::Store) shared by several clients,
+    /// or a store of your own.
     ///
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
-    pub fn from_backend(backend: impl Backend) -> Result<Self, Error> {
+    pub fn from_store(store: impl Store) -> Result<Self, Error> {
         Ok(Self {
-            driver: Driver::new(Arc::new(backend))?,
+            driver: Driver::new(Arc::new(store))?,
+        })
+    }
+
+    /// The same for a store that is in an `Arc` already, or whose type is known at run time only.
+    ///
+    /// # Errors
+    /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
+    pub fn from_dyn_store(store: Arc<dyn Store>) -> Result<Self, Error> {
+        Ok(Self {
+            driver: Driver::new(store)?,
         })
     }
 
     /// Says where the store is, in the same words in every process that uses it: [`Lock::both`] takes the locks of two
     /// stores in the order of their addresses. Only the first address counts. `tenure::connect` says the address; a client
-    /// of a backend that you made has none, and is ordered by the name of its backend: `both` then refuses two locks of the
+    /// of a store that you made has none, and is ordered by the scheme of its store: `both` then refuses two locks of the
     /// same name in two stores of the same kind.
     #[must_use]
     pub fn with_address(self, address: impl Into<String>) -> Self {
@@ -56,7 +66,7 @@ impl Client {
     /// A panic in a callback is logged; the callback stays registered.
     ///
     /// Several callbacks may be registered; all of them run. A callback stays registered until it is
-    /// [unregistered](LossCallback::unregister), until [`close`](Client::close), or as long as the client lives;
+    /// [unregistered](CallbackHandle::unregister), until [`close`](Client::close), or as long as the client lives;
     /// dropping the handle changes nothing. A callback that owns a clone of the client keeps the client alive until then.
     ///
     /// ```
@@ -67,10 +77,35 @@ impl Client {
     /// # Ok(()) }
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
-    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
-        LossCallback {
+    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> CallbackHandle {
+        CallbackHandle {
             driver: Arc::downgrade(&self.driver),
             id: self.driver.register_loss_callback(callback),
+        }
+    }
+
+    /// Calls `callback` for every acquisition of this client or a clone of it that waits for long: after 5 s, and then
+    /// after intervals that double up to 5 minutes, until the wait ends. The report says who holds the lock and how many
+    /// wait before this client, where the store knows it. The same is logged as an event of `tracing` with the level `INFO`.
+    ///
+    /// For each report the store gets one request that reads. A client without a callback and without a subscriber for
+    /// the event sends no such request; what counts is what was registered when the wait began. Of several names
+    /// ([`lock_all`](Client::lock_all), [`lock_any`](Client::lock_any)), each name that is waited for has reports of its own.
+    ///
+    /// The callbacks are called, and stay registered, as those of [`on_lost`](Client::on_lost).
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// client.on_wait(|waiting| eprintln!("{waiting}"));
+    /// # client.close().await;
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn on_wait(&self, callback: impl Fn(&Waiting) + Send + Sync + 'static) -> CallbackHandle {
+        CallbackHandle {
+            driver: Arc::downgrade(&self.driver),
+            id: self.driver.register_wait_callback(callback),
         }
     }
 
@@ -91,6 +126,26 @@ impl Client {
         Lock::new(self.driver.clone(), Target::any(names))
     }
 
+    /// Whether this client or a clone of it holds `name`, in any mode and for any owner. No request is sent; so the answer
+    /// is as exact as [`Guard::is_held`](crate::Guard::is_held), and says nothing about other clients, for which there is
+    /// [`inspect`](Client::inspect). `false` for a text that cannot be a name.
+    ///
+    /// Looks through the holds of the client.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// let client = tenure::connect("memory:").await?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// assert!(client.is_held_here("orders/42"));
+    /// guard.release().await?;
+    /// assert!(!client.is_held_here("orders/42"));
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn is_held_here(&self, name: impl AsRef<str>) -> bool {
+        LockName::new(name).is_ok_and(|name| self.driver.is_held(&name))
+    }
+
     /// Who holds `name`, since when, with which fencing token, and who waits.
     ///
     /// # Errors
@@ -98,10 +153,8 @@ impl Client {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = LockName::new(name)?;
         let driver = &self.driver;
-        let status = driver
-            .detachable(driver.backend.inspect(name.clone()))
-            .await;
-        status.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+        let status = driver.ask(|store| store.inspect(name.clone())).await;
+        status.map_err(|err| driver.explain(err, &name, Step::Inspect))
     }
 
     /// All held names that start with `prefix`, sorted.
@@ -110,14 +163,17 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
         let driver = &self.driver;
-        let list = driver.detachable(driver.backend.list(prefix.into())).await;
+        let list = driver.ask(|store| store.list_held(prefix.into())).await;
         list.map_err(|err| {
-            err.with_backend(self.driver.backend_name())
+            err.with_scheme(self.driver.scheme())
                 .with_step(Step::Inspect)
         })
     }
 
     /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).
+    ///
+    /// [`inspect`](Client::inspect) says the tokens: `HoldInfo::token` is `None` for a hold of another library that has no
+    /// token, and such a hold is ended with the tools of its store.
     ///
     /// For operators who know that the holder is dead. The name is granted to the next waiter at once.
     /// A holder that is alive is told that it lost the lock, and its work may continue until then.
@@ -131,14 +187,31 @@ impl Client {
     ) -> Result<bool, Error> {
         let name = LockName::new(name)?;
         let driver = &self.driver;
-        let breaking = driver.backend.break_lock(name.clone(), token.into());
-        let broken = driver.detachable(breaking).await;
+        let broken = driver
+            .ask(|store| store.break_lock(name.clone(), token.into()))
+            .await;
         broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
     }
 
-    /// What this store, with these settings, can do and guarantees.
+    /// Whether the store answers this client: one request that reads, for a readiness probe. A client of
+    /// `tenure::connect_lazy` that has no connection yet connects for it. The request says nothing about what the user may
+    /// write; [`check`](Client::check) does, for people.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    ///
+    /// # Errors
+    /// `Unreachable`: the store did not answer within a second, which is what Kubernetes gives a probe by default; or within
+    /// the option `timeout` of its URL, if that is shorter. `Denied` from the store, and the errors of `tenure::connect`
+    /// when the client connects for the first time.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.driver.ping().await
+    }
+
+    /// What this store, with these settings, can do and guarantees. Before a client of `tenure::connect_lazy` has
+    /// connected, they are not known: the modes are those that any store may have, and no fault has a cell.
     pub fn guarantees(&self) -> &Guarantees {
-        self.driver.backend.guarantees()
+        self.driver.store.guarantees()
     }
 
     /// Checks the store and its settings: what weakens the guarantees, and how to cure that.
@@ -147,9 +220,9 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
         let driver = &self.driver;
-        let findings = driver.detachable(driver.backend.check()).await;
+        let findings = driver.ask(|store| store.check()).await;
         findings.map_err(|err| {
-            err.with_backend(self.driver.backend_name())
+            err.with_scheme(self.driver.scheme())
                 .with_step(Step::Inspect)
         })
     }
@@ -162,14 +235,15 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn init(&self) -> Result<Vec<String>, Error> {
         let driver = &self.driver;
-        let made = driver.detachable(driver.backend.init()).await;
+        let made = driver.ask(|store| store.init()).await;
         made.map_err(|err| {
-            err.with_backend(self.driver.backend_name())
+            err.with_scheme(self.driver.scheme())
                 .with_step(Step::Inspect)
         })
     }
 
-    /// Ends all waits (with [`Closed`](crate::ErrorKind::Closed)) and the link to the store.
+    /// Ends all waits (with [`Closed`](crate::ErrorKind::Closed)) and the link to the store; each later request is refused with
+    /// the same error.
     /// Holds that are left are lost, with the reason [`SessionGone`](crate::LostReason::SessionGone);
     /// release them before.
     /// What is being released in the background, for guards that were dropped, and callbacks of
@@ -179,18 +253,18 @@ impl Client {
     }
 }
 
-/// A callback that was registered with [`Client::on_lost`]. To drop it changes nothing.
+/// A callback that was registered with [`Client::on_lost`] or [`Client::on_wait`]. To drop the handle changes nothing.
 #[derive(Clone, Debug)]
-pub struct LossCallback {
+pub struct CallbackHandle {
     driver: Weak<Driver>,
     id: u64,
 }
 
-impl LossCallback {
-    /// The callback does not run any more, except for a loss that is being reported at this moment.
+impl CallbackHandle {
+    /// The callback does not run any more, except for what is being reported at this moment.
     pub fn unregister(&self) {
         if let Some(driver) = self.driver.upgrade() {
-            driver.unregister_loss_callback(self.id);
+            driver.unregister_callback(self.id);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Driver, Held, Together, Until};
+use crate::driver::{Acquired, Asker, Driver, Held, LastStatus, Together, Until};
 use crate::entry::{Entry, EntryOutcome, FirstEntry, LockKey};
 use crate::error::{Error, Step};
 use crate::name::LockName;
@@ -21,15 +21,16 @@ pub(crate) struct Contender<'a> {
 }
 
 impl Contender<'_> {
-    /// Acquires one name, waiting until `until`. `Ok(None)`: the name was busy until then.
+    /// Acquires one name, waiting until `until`.
     pub(crate) async fn acquire(
         self,
         name: &LockName,
         until: Until,
-    ) -> Result<Option<Entry>, Error> {
+    ) -> Result<Acquired<Entry>, Error> {
         let Self {
             driver, options, ..
         } = self;
+        let explain = |err| driver.explain(err, name, Step::Acquire);
         let Some(owner) = self.owner_of(name) else {
             let held = driver.acquire(name, options, until).await?;
             return Ok(held.map(Entry::only));
@@ -38,18 +39,26 @@ impl Contender<'_> {
             client: driver.id(),
             name: name.clone(),
         };
-        let entering = owner.enter_lock(key, options.mode, until != Until::Once);
+        let entering = owner.enter_lock(key, options.mode, until.waits());
+        let wait = until.length(&driver.clock);
         let outcome = match until {
-            Until::At(time) => tokio::select! {
+            Until::At(_) => tokio::select! {
                 biased;
                 outcome = entering => outcome,
-                () = driver.clock.sleep_until(time) => return Ok(None),
+                inspected = driver.over(name, until) => {
+                    // Another task of the owner asks the store.
+                    let last = driver.refuse_silence(inspected, wait, Asker::AnotherTask);
+                    return last.map(Acquired::Busy).map_err(explain);
+                }
             },
-            Until::Once | Until::Forever => entering.await,
+            Until::Once | Until::OnceBy(_) | Until::Forever => entering.await,
         };
-        match outcome.map_err(|err| driver.explain(err, name, Step::Acquire))? {
-            EntryOutcome::Entered(entry) => Ok(Some(entry)),
-            EntryOutcome::Busy => Ok(None),
+        match outcome.map_err(explain)? {
+            EntryOutcome::Entered(entry) => Ok(Acquired::Got(entry)),
+            EntryOutcome::Busy => {
+                let last = Box::pin(driver.busy_behind_task(name, until)).await;
+                last.map(Acquired::Busy).map_err(explain)
+            }
             EntryOutcome::First(first) => {
                 let held = driver.acquire(name, options, until).await?;
                 Ok(held.map(|held| first.entered(held)))
@@ -76,7 +85,7 @@ impl Contender<'_> {
         let acquiring = self.driver.acquire_together(&asked, self.options, until);
         let mut held = match acquiring.await? {
             Together::Held(held) => held.into_iter(),
-            Together::Busy(at) => return Ok(AtOnce::Busy(asked[at].clone())),
+            Together::Busy(at, last) => return Ok(AtOnce::Busy(asked[at].clone(), last)),
             Together::OneByOne => return Ok(AtOnce::OneByOne),
         };
         let mut next = || held.next().expect("BUG: there is a hold for each name");
@@ -124,7 +133,7 @@ pub(crate) enum AtOnce {
     /// An entry for each name, in the same order.
     All(Vec<Entry>),
     /// The name that is not free.
-    Busy(LockName),
+    Busy(LockName, LastStatus),
     /// The names have to be acquired one by one.
     OneByOne,
 }

@@ -1,13 +1,17 @@
 //! Entries into a hold: how one owner enters a lock several times, and the last entry to end releases the lock.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::task::Poll;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::driver::Held;
+use crate::driver::{EntryEnd, Held};
 use crate::error::{Error, ErrorKind};
 use crate::logic::lease::State;
+use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::lock;
@@ -15,7 +19,15 @@ use crate::rt::lock;
 /// The locks that one owner holds or acquires.
 #[derive(Debug, Default)]
 pub(crate) struct OwnedLocks {
-    by_key: Mutex<HashMap<LockKey, Arc<OwnedLock>>>,
+    by_key: Mutex<HashMap<LockKey, Listed>>,
+}
+
+/// A lock in the list of its owner.
+#[derive(Debug)]
+struct Listed {
+    owned: Arc<OwnedLock>,
+    /// How many [`OwnedLockRef`] there are. The last one removes the lock from the list.
+    refs: usize,
 }
 
 /// A lock of one client.
@@ -44,7 +56,7 @@ impl OwnedLocks {
     pub(crate) fn entries(&self, key: &LockKey) -> u32 {
         let entered = {
             let by_key = lock(&self.by_key);
-            let hold = by_key.get(key).map(|owned| lock(&owned.hold));
+            let hold = by_key.get(key).map(|listed| lock(&listed.owned.hold));
             hold.and_then(|hold| {
                 let hold = hold.as_ref()?;
                 Some((hold.held.upgrade()?, hold.entries))
@@ -58,7 +70,7 @@ impl OwnedLocks {
 
     /// Whether the owner has an entry into the lock, perhaps of a hold that is lost.
     pub(crate) fn is_entered(&self, key: &LockKey) -> bool {
-        let owned = lock(&self.by_key).get(key).cloned();
+        let owned = lock(&self.by_key).get(key).map(|it| it.owned.clone());
         owned.is_some_and(|owned| lock(&owned.hold).is_some())
     }
 
@@ -69,20 +81,7 @@ impl OwnedLocks {
         mode: Mode,
         wait: bool,
     ) -> Result<EntryOutcome, Error> {
-        let owned = lock(&self.by_key)
-            .entry(key.clone())
-            .or_insert_with(|| {
-                Arc::new(OwnedLock {
-                    gate: Arc::new(Semaphore::new(1)),
-                    hold: Mutex::default(),
-                })
-            })
-            .clone();
-        let owned = OwnedLockRef {
-            locks: self.clone(),
-            key,
-            owned,
-        };
+        let owned = OwnedLockRef::new(self.clone(), key);
         if let Some(entry) = owned.enter_again(mode)? {
             return Ok(EntryOutcome::Entered(entry));
         }
@@ -130,12 +129,7 @@ impl FirstEntry {
             held: Arc::downgrade(&held),
             entries: 1,
         });
-        Entry {
-            held,
-            owned: Some(self.owned),
-            is_over: false,
-            is_reentry: false,
-        }
+        Entry::new(held, Some(self.owned), false)
     }
 }
 
@@ -148,6 +142,22 @@ struct OwnedLockRef {
 }
 
 impl OwnedLockRef {
+    fn new(locks: Arc<OwnedLocks>, key: LockKey) -> Self {
+        let owned = {
+            let mut by_key = lock(&locks.by_key);
+            let listed = by_key.entry(key.clone()).or_insert_with(|| Listed {
+                owned: Arc::new(OwnedLock {
+                    gate: Arc::new(Semaphore::new(1)),
+                    hold: Mutex::default(),
+                }),
+                refs: 0,
+            });
+            listed.refs += 1;
+            listed.owned.clone()
+        };
+        Self { locks, key, owned }
+    }
+
     fn enter_again(&self, mode: Mode) -> Result<Option<Entry>, Error> {
         let mut hold = lock(&self.owned.hold);
         let Some(entered) = hold.as_mut() else {
@@ -180,17 +190,8 @@ impl OwnedLockRef {
             )
         })?;
         drop(hold);
-        let owned = Self {
-            locks: self.locks.clone(),
-            key: self.key.clone(),
-            owned: self.owned.clone(),
-        };
-        Ok(Some(Entry {
-            held,
-            owned: Some(owned),
-            is_over: false,
-            is_reentry: true,
-        }))
+        let owned = Self::new(self.locks.clone(), self.key.clone());
+        Ok(Some(Entry::new(held, Some(owned), true)))
     }
 
     /// Ends one entry. Returns whether the owner has no other.
@@ -210,10 +211,14 @@ impl OwnedLockRef {
 
 impl Drop for OwnedLockRef {
     fn drop(&mut self) {
-        // No other task uses this lock for this owner: two references are left, this one and that of the list.
+        // Counted in the list and not by `Arc::strong_count`: of two references that are dropped at once, each would count
+        // the other one, because the `Arc` is dropped only after this.
         let mut by_key = lock(&self.locks.by_key);
-        if Arc::strong_count(&self.owned) == 2 && lock(&self.owned.hold).is_none() {
-            by_key.remove(&self.key);
+        if let Some(listed) = by_key.get_mut(&self.key) {
+            listed.refs -= 1;
+            if listed.refs == 0 {
+                by_key.remove(&self.key);
+            }
         }
     }
 }
@@ -226,16 +231,41 @@ pub(crate) struct Entry {
     is_over: bool,
     /// The owner held the lock before this entry.
     is_reentry: bool,
+    /// For the futures of this entry. Made when there is the first one.
+    end: OnceLock<EntryEnd>,
 }
 
 impl Entry {
     /// The only entry into a hold that has no owner.
     pub(crate) fn only(held: Arc<Held>) -> Self {
+        Self::new(held, None, false)
+    }
+
+    fn new(held: Arc<Held>, owned: Option<OwnedLockRef>, is_reentry: bool) -> Self {
         Self {
             held,
-            owned: None,
+            owned,
             is_over: false,
-            is_reentry: false,
+            is_reentry,
+            end: OnceLock::new(),
+        }
+    }
+
+    /// Resolves when the hold is lost, and with `None` when the entry has ended without a loss. Keeps nothing alive.
+    pub(crate) fn lost(&self) -> impl Future<Output = Option<LostReason>> + use<> {
+        self.held.hold_state().clone().lost(self.end_for_futures())
+    }
+
+    /// Resolves when the hold is at risk, and with `None` when the entry has ended without a loss. Keeps nothing alive.
+    pub(crate) fn at_risk(&self) -> impl Future<Output = Option<Duration>> + use<> {
+        let state = self.held.hold_state().clone();
+        state.at_risk(self.end_for_futures())
+    }
+
+    fn end_for_futures(&self) -> EntryEnd {
+        match self.owned {
+            Some(_) => self.end.get_or_init(EntryEnd::of_entry).clone(),
+            None => EntryEnd::default(),
         }
     }
 
@@ -261,8 +291,15 @@ impl Entry {
 
     /// Ends this entry, once. Returns whether the hold ends with it.
     fn end(&mut self) -> bool {
-        !std::mem::replace(&mut self.is_over, true)
-            && self.owned.take().is_none_or(|owned| owned.leave())
+        if std::mem::replace(&mut self.is_over, true) {
+            return false;
+        }
+        let is_last = self.owned.take().is_none_or(|owned| owned.leave());
+        if !is_last && let Some(end) = self.end.get() {
+            end.set_over();
+            self.held.hold_state().notify();
+        }
+        is_last
     }
 
     /// Ends this entry; the last one releases.
@@ -283,6 +320,32 @@ impl Drop for Entry {
     }
 }
 
+/// Resolves as soon as one of `futures` has an output, and with `None` when all have ended without one. May be polled again
+/// after that, as a loop around `select!` does.
+pub(crate) fn first_of<T, F>(
+    futures: Vec<F>,
+) -> impl Future<Output = Option<T>> + Send + Sync + 'static
+where
+    T: Copy + Send + Sync + 'static,
+    F: Future<Output = Option<T>> + Send + Sync + 'static,
+{
+    let mut pending: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();
+    let mut first = None;
+    std::future::poll_fn(move |cx| {
+        pending.retain_mut(|one| match one.as_mut().poll(cx) {
+            Poll::Ready(output) => {
+                first = first.or(output);
+                false
+            }
+            Poll::Pending => true,
+        });
+        match (first, pending.is_empty()) {
+            (None, false) => Poll::Pending,
+            (first, _) => Poll::Ready(first),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,11 +353,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_count_that_would_overflow_is_refused_and_the_last_exit_releases() {
-        let store = crate::memory::Backend::new();
-        let client = crate::Client::from_backend(store).unwrap();
+        let store = crate::memory::Store::new();
+        let client = crate::Client::from_store(store).unwrap();
         let owner = Owner::new();
         let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
-        let owned = lock(&owner.0.by_key).values().next().unwrap().clone();
+        let owned = lock(&owner.0.by_key).values().next().unwrap().owned.clone();
         lock(&owned.hold).as_mut().unwrap().entries = u32::MAX;
         let err = client.lock("a").owner(&owner).acquire().await.unwrap_err();
         assert_eq!(err.kind(), ErrorKind::Invalid);
@@ -303,5 +366,40 @@ mod tests {
         guard.release().await.unwrap();
         assert!(lock(&owner.0.by_key).is_empty());
         assert!(client.lock("a").try_acquire().await.unwrap().is_some());
+    }
+
+    /// One thread looks at the lock while the last entry ends, as a second entry that ends at the same moment does.
+    #[tokio::test]
+    async fn an_entry_that_ends_while_another_task_looks_at_it_leaves_nothing() {
+        let client = crate::Client::from_store(crate::memory::Store::new()).unwrap();
+        let owner = Owner::new();
+        let guard = client.lock("a").owner(&owner).acquire().await.unwrap();
+        let looked_at = lock(&owner.0.by_key).values().next().unwrap().owned.clone();
+        drop(guard);
+        drop(looked_at);
+        assert!(lock(&owner.0.by_key).is_empty());
+    }
+
+    #[tokio::test]
+    async fn entries_that_end_at_once_leave_nothing() {
+        let client = crate::Client::from_store(crate::memory::Store::new()).unwrap();
+        let owner = Owner::new();
+        for _ in 0..2_000 {
+            let lock_of_owner = client.lock("a").owner(&owner);
+            let guards = [
+                lock_of_owner.acquire().await.unwrap(),
+                lock_of_owner.acquire().await.unwrap(),
+            ];
+            let start = std::sync::Barrier::new(guards.len());
+            std::thread::scope(|scope| {
+                for guard in guards {
+                    scope.spawn(|| {
+                        start.wait();
+                        drop(guard);
+                    });
+                }
+            });
+            assert!(lock(&owner.0.by_key).is_empty());
+        }
     }
 }

@@ -11,7 +11,8 @@ use crate::name::LockName;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another client still held the lock when `wait` was over. The same call may be repeated.
+    /// The lock was not granted before `wait` was over, because the store said that the name is taken or reserved. The same
+    /// call may be repeated.
     WaitElapsed,
     /// The hold ended before it was released. Do not simply repeat the work: it may have overlapped with that of the
     /// next holder.
@@ -19,20 +20,23 @@ pub enum ErrorKind {
     /// It is unknown whether a request was applied. Treat the lock as not held; the request may have acquired the
     /// lock, which then stays taken until its ttl is over (clean-up continues in the background).
     Indeterminate,
-    /// The store did not answer; nothing was applied. Retry with backoff.
+    /// The store did not answer; nothing was applied. Retry with backoff. Also: a whole `wait` passed without an answer. Then
+    /// the request is given up, and what the request may still lead to is released in the background.
     Unreachable,
     /// The store refused the request: wrong credentials or missing permissions. Retrying does not help.
     Denied,
     /// A name, an option or a URL is wrong; the message says which. Nothing was sent.
     Invalid,
-    /// This backend cannot do what was asked for; the message names the backends that can. Nothing was sent.
+    /// This store cannot do what was asked for; the message names the stores that can. Nothing was sent.
     Unsupported,
-    /// The client was closed, or its runtime is gone.
+    /// The client was closed by [`Client::close`](crate::Client::close), or its runtime is gone: the program ends, or this
+    /// part of it. [`Error::is_retryable`] is false, because the same client never succeeds again. A service that shuts down
+    /// treats this kind as it treats any request that came too late.
     Closed,
     /// A blocking wait was interrupted by its `Interrupt`.
     Interrupted,
     /// Any other error of the store; see the error's source.
-    Backend,
+    Store,
 }
 
 /// The step during which an error happened.
@@ -87,7 +91,7 @@ struct Inner {
     kind: ErrorKind,
     message: String,
     name: Option<LockName>,
-    backend: Option<&'static str>,
+    scheme: Option<&'static str>,
     step: Option<Step>,
     holder: Option<Holder>,
     restart_guard: Option<RestartGuard>,
@@ -101,7 +105,7 @@ impl Error {
             kind,
             message: message.into(),
             name: None,
-            backend: None,
+            scheme: None,
             step: None,
             holder: None,
             restart_guard: None,
@@ -116,10 +120,10 @@ impl Error {
         self
     }
 
-    /// Adds the name of the backend, unless the error has one already.
+    /// Adds the name of the store, unless the error has one already.
     #[must_use]
-    pub fn with_backend(mut self, backend: &'static str) -> Self {
-        self.0.backend.get_or_insert(backend);
+    pub fn with_scheme(mut self, scheme: &'static str) -> Self {
+        self.0.scheme.get_or_insert(scheme);
         self
     }
 
@@ -174,9 +178,9 @@ impl Error {
         self.0.name.as_ref()
     }
 
-    /// The backend, by its URL scheme.
-    pub fn backend(&self) -> Option<&'static str> {
-        self.0.backend
+    /// The store, by its URL scheme. Often `None` in an error of `connect`, whose message names the server.
+    pub fn scheme(&self) -> Option<&'static str> {
+        self.0.scheme
     }
 
     /// The step during which the error happened.
@@ -199,10 +203,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
         // The message of a wait that ended already says name and holder.
-        match (&self.0.name, self.0.backend) {
-            (Some(name), Some(backend)) => write!(f, " (lock {name}, {backend})")?,
+        match (&self.0.name, self.0.scheme) {
+            (Some(name), Some(scheme)) => write!(f, " (lock {name}, {scheme})")?,
             (Some(name), None) => write!(f, " (lock {name})")?,
-            (None, Some(backend)) => write!(f, " ({backend})")?,
+            (None, Some(scheme)) => write!(f, " ({scheme})")?,
             (None, None) => {}
         }
         if let Some(source) = &self.0.source {

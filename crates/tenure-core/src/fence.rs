@@ -35,7 +35,7 @@ impl From<FencingToken> for u64 {
     }
 }
 
-/// What a transaction in the store that keeps the lock can be made conditional on; from a backend to its
+/// What a transaction in the store that keeps the lock can be made conditional on; from a store to its
 /// [`Guard`](crate::Guard).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -132,7 +132,7 @@ impl OwnerId {
         Self(rand::random::<u128>().to_ne_bytes())
     }
 
-    /// The identity with these bytes, for backends that read it back from their store.
+    /// The identity with these bytes, for stores that read it back.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

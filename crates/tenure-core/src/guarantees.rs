@@ -1,4 +1,4 @@
-//! What a backend promises, as data: it makes the tables in the docs, answers `tenure check`,
+//! What a store promises, as data: it makes the tables in the docs, answers `tenure check`,
 //! and picks the conformance cases.
 
 use std::fmt;
@@ -249,12 +249,12 @@ pub enum Order {
     Unordered(&'static str),
 }
 
-/// What a configuration of a backend can do and what it promises.
+/// What a configuration of a store can do and what it promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Guarantees {
-    /// The backend, by its URL scheme.
-    pub backend: &'static str,
+    /// The store, by its URL scheme.
+    pub scheme: &'static str,
     /// The settings of the store for which this is true; empty where settings make no difference.
     pub setting: String,
     /// Whether exclusive holds are a mode of their own. In a semaphore of another library they are not.
@@ -283,17 +283,17 @@ pub struct Guarantees {
     pub token: &'static str,
     /// How the holder learns that it lost, and how late at most.
     pub loss: &'static str,
-    /// What the backend is fit for.
+    /// What the store is fit for.
     pub fit: &'static str,
     /// One cell per [`Fault`], in that order.
     pub faults: Vec<Cell>,
 }
 
 impl Guarantees {
-    /// A backend that can do nothing but exclusive holds; fill in the rest.
-    pub fn new(backend: &'static str, order: Order, faults: Vec<Cell>) -> Self {
+    /// A store that can do nothing but exclusive holds; fill in the rest.
+    pub fn new(scheme: &'static str, order: Order, faults: Vec<Cell>) -> Self {
         Self {
-            backend,
+            scheme,
             setting: String::new(),
             exclusive: true,
             shared: false,

@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::driver::Held;
-use crate::entry::Entry;
+#[cfg(feature = "tokio-util")]
+use crate::driver::JointToken;
+use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use crate::logic::lease::State;
@@ -33,7 +32,8 @@ use crate::options::Mode;
 pub struct Guard {
     entries: Entries,
     #[cfg(feature = "tokio-util")]
-    token: std::sync::OnceLock<tokio_util::sync::CancellationToken>,
+    /// Of a guard of several names. Made when a caller first asks for a token.
+    joint_token: std::sync::OnceLock<JointToken>,
 }
 
 /// Most guards hold one name: no list is allocated for them.
@@ -67,7 +67,7 @@ impl Guard {
         Self {
             entries,
             #[cfg(feature = "tokio-util")]
-            token: std::sync::OnceLock::new(),
+            joint_token: std::sync::OnceLock::new(),
         }
     }
 
@@ -115,7 +115,9 @@ impl Guard {
         self.all().all(Entry::is_reentry)
     }
 
-    /// The name that is held; if there are several, the first one in byte order.
+    /// The name that is held; if there are several, the first one in byte order. `Display` prints a name in quotes, with
+    /// control characters escaped, for messages; [`LockName::as_str`] is the name itself, for a path or a key.
+    ///
     /// After [`Client::lock_any`](crate::Client::lock_any) it is the name that was acquired; see [`names`](Guard::names).
     pub fn name(&self) -> &LockName {
         self.first().held().name()
@@ -181,22 +183,46 @@ impl Guard {
         worst
     }
 
+    /// Why the lock is not held any more.
+    pub(crate) fn loss(&self) -> Option<LostReason> {
+        match self.state() {
+            State::Lost(reason) => Some(reason),
+            State::Held | State::AtRisk => None,
+        }
+    }
+
     /// Whether the lock is still held, as far as this client can know.
     pub fn is_held(&self) -> bool {
-        !matches!(self.state(), State::Lost(_))
+        self.loss().is_none()
     }
 
     /// Resolves with the reason when the hold is lost, that is, when it ends without a release: at the deadline at the
     /// latest, even when the store is unreachable. With several names: when the first of them is lost.
-    /// Never resolves after a normal release.
     ///
-    /// The future borrows nothing: it may be moved into another task, and it does not keep the hold alive
-    /// when the guard is dropped.
+    /// Resolves with `None` when the hold has ended in another way: it was released, or the guard was dropped. So a task
+    /// that waits for this future ends with the hold. With a re-entrant [`Owner`](crate::Owner): when this guard has ended.
+    ///
+    /// The future reads the clock whenever it is polled: in a `select!` that is `biased` and has this branch first,
+    /// no other branch runs on after the deadline, even if the process was stopped meanwhile.
+    ///
+    /// The future borrows nothing: it may be moved into another task, and keeps alive neither the hold nor the client.
+    /// After a dropped guard it resolves when the release, which goes on in the background, has ended.
+    ///
+    /// ```
+    /// # async fn example(guard: &tenure::Guard, work: impl Future<Output = ()>) {
+    /// tokio::select! {
+    ///     biased;
+    ///     // Another task that has the guard may release it: that is no loss, and does not end the work.
+    ///     Some(reason) = guard.lost() => println!("stop: {reason}"),
+    ///     () = work => println!("done"),
+    /// }
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub fn lost(&self) -> impl Future<Output = LostReason> + Send + Sync + 'static + use<> {
-        self.first_of(Held::lost)
+    pub fn lost(&self) -> impl Future<Output = Option<LostReason>> + Send + Sync + 'static + use<> {
+        first_of(self.all().map(Entry::lost).collect())
     }
 
     /// The early warning: resolves as soon as a renewal is overdue or has failed, and says how much time is left until
@@ -209,35 +235,38 @@ impl Guard {
     /// - It recovers: nothing more happens; a trouble that is over before this future is polled may go unseen.
     /// - It is lost: resolves with zero. That may be the first that is heard: a lock that was broken, or a fixed
     ///   lease that ends, has no time at risk, nor where the [drift](crate::Lock::drift) takes away the last third.
-    /// - It is released: never resolves, as [`lost`](Guard::lost).
+    /// - It is released: resolves with `None`, as [`lost`](Guard::lost).
     /// - Of several names: resolves for the first that is at risk.
     ///
     /// The future owns what it needs, as that of [`lost`](Guard::lost).
     ///
     /// ```
-    /// # async fn example(guard: &tenure::Guard) {
+    /// # async fn example(guard: &tenure::Guard, work: impl Future<Output = ()>) {
     /// tokio::select! {
-    ///     reason = guard.lost() => println!("stop: {reason}"),
-    ///     left = guard.at_risk() => println!("the store does not answer; {left:.0?} left, begin nothing new"),
-    /// #   () = async {} => {}
+    ///     biased;
+    ///     Some(reason) = guard.lost() => println!("stop: {reason}"),
+    ///     Some(left) = guard.at_risk() => println!("the store does not answer; {left:.0?} left, begin nothing new"),
+    ///     () = work => println!("done"),
     /// }
     /// # }
     /// ```
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub fn at_risk(&self) -> impl Future<Output = Duration> + Send + Sync + 'static + use<> {
-        self.first_of(Held::at_risk)
+    pub fn at_risk(
+        &self,
+    ) -> impl Future<Output = Option<Duration>> + Send + Sync + 'static + use<> {
+        first_of(self.all().map(Entry::at_risk).collect())
     }
 
     /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);
     /// of several names, when the first is lost. Cancelled at once if the hold is lost already.
     ///
-    /// It is **not** cancelled by a release, as [`lost`](Guard::lost) does not resolve then: it means "stop, the lock is
-    /// gone", and not "done". So wait for the work that has it before you release, or cancel the token yourself
+    /// A release does **not** cancel the token: the token means "stop, the lock is gone", and not "done". So wait for the work that has it before you release, or cancel the token yourself
     /// then. Each call makes another token: to cancel one does nothing to the others, nor to the lock.
     ///
-    /// The token keeps no hold alive, and may be kept for longer than the guard.
+    /// The token keeps alive neither the hold nor the client, and may be kept for longer than the guard. That of a guard of
+    /// several names hears of losses as long as the guard exists.
     ///
     /// ```
     /// # async fn example() -> Result<(), tenure::Error> {
@@ -252,40 +281,12 @@ impl Guard {
     /// ```
     #[cfg(feature = "tokio-util")]
     pub fn cancellation_token(&self) -> tokio_util::sync::CancellationToken {
-        let parent = self.token.get_or_init(|| {
-            let token = tokio_util::sync::CancellationToken::new();
-            for entry in self.all() {
-                entry.held().cancel_when_lost(&token);
-            }
-            token
-        });
-        // No timer is needed for a deadline that has passed.
-        if !self.is_held() {
-            parent.cancel();
+        let state = |entry: &Entry| entry.held().hold_state().clone();
+        if let Entries::One(entry) = &self.entries {
+            return state(entry).child_token();
         }
-        parent.child_token()
-    }
-
-    /// Resolves when `each` does for one of the names.
-    fn first_of<T, F>(
-        &self,
-        each: fn(Arc<Held>) -> F,
-    ) -> impl Future<Output = T> + Send + Sync + 'static + use<T, F>
-    where
-        F: Future<Output = T> + Send + Sync + 'static,
-    {
-        let mut all: Vec<Pin<Box<F>>> = self
-            .all()
-            .map(|entry| Box::pin(each(entry.held().clone())))
-            .collect();
-        std::future::poll_fn(move |cx| {
-            all.iter_mut()
-                .find_map(|one| match one.as_mut().poll(cx) {
-                    Poll::Ready(output) => Some(Poll::Ready(output)),
-                    Poll::Pending => None,
-                })
-                .unwrap_or(Poll::Pending)
-        })
+        let joint = || JointToken::new(self.all().map(state).collect());
+        self.joint_token.get_or_init(joint).child_token()
     }
 
     /// Adds the name of the lock and of the store to an error about this hold.

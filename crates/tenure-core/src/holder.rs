@@ -15,7 +15,7 @@ use crate::options::Mode;
 pub struct Holder {
     /// Host name.
     pub host: String,
-    /// Process id on that host.
+    /// Process id on that host; 0 if the store does not know it.
     pub pid: u32,
     /// The purpose, in the holder's own words ([`Lock::label`](crate::Lock::label)); may be empty.
     pub label: String,
@@ -33,7 +33,11 @@ impl fmt::Display for Holder {
         } else {
             &self.host
         };
-        write!(f, "{}, pid {}", Escaped(host), self.pid)?;
+        write!(f, "{}", Escaped(host))?;
+        // No process has the number 0: the store does not know the process.
+        if self.pid != 0 {
+            write!(f, ", pid {}", self.pid)?;
+        }
         if !self.label.is_empty() {
             write!(f, ", \"{}\"", Escaped(&self.label))?;
         }
@@ -45,7 +49,7 @@ impl fmt::Display for Holder {
 }
 
 /// A duration for people: the two largest units, no fractions above a second.
-struct Rounded(Duration);
+pub(crate) struct Rounded(pub(crate) Duration);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +79,7 @@ pub struct HoldInfo {
 }
 
 impl HoldInfo {
-    /// A hold as a backend found it.
+    /// A hold as a store found it.
     pub fn new(holder: Holder, mode: Mode, token: Option<u64>, ttl_left: Option<Duration>) -> Self {
         Self {
             holder,
@@ -98,15 +102,18 @@ pub struct RestartGuard {
     pub uptime: Duration,
     /// The option's value.
     pub guard: Duration,
+    /// Why the start of the server is not known, and what to do; the uptime then counts from the connection on.
+    pub unknown: Option<&'static str>,
 }
 
 impl RestartGuard {
-    /// As a backend found it.
+    /// As a store found it.
     pub fn new(server: impl Into<String>, uptime: Duration, guard: Duration) -> Self {
         Self {
             server: server.into(),
             uptime,
             guard,
+            unknown: None,
         }
     }
 
@@ -119,6 +126,12 @@ impl RestartGuard {
     /// One line for people: why a request with this ttl is not granted, for how long, and what to do.
     pub fn describe(&self, ttl: Duration) -> String {
         let (server, uptime, left) = (&self.server, self.uptime, self.left(ttl));
+        if let Some(reason) = self.unknown {
+            return format!(
+                "{reason}, so {server} counts as just started and grants nothing for another {}",
+                Rounded(left.max(Duration::from_millis(1)))
+            );
+        }
         format!(
             "{server} was started lately ({} ago) and may have forgotten who held what, so it grants nothing for another {}; for a server that has no locks to lose, such as a new container in a test, put `?restart_guard=off` into the URL",
             Rounded(uptime),
@@ -178,6 +191,48 @@ impl Status {
     /// Whether the name is held.
     pub fn is_held(&self) -> bool {
         !self.holds.is_empty()
+    }
+}
+
+/// An acquisition that still waits, as [`Client::on_wait`](crate::Client::on_wait) reports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// What is waited for.
+    pub name: LockName,
+    /// For how long by now.
+    pub waited: Duration,
+    /// The position of this client in the queue of the store, from 1 on; `None` where the store cannot tell. Tasks of one
+    /// client that wait for the same name have one position in the store, that of the first of them.
+    pub position: Option<usize>,
+    /// What the store says about the name now. `None`: the store did not answer within a second, or another task of this
+    /// client waits before this one, and the report of that task has the answer.
+    pub status: Option<Status>,
+    /// The store, by its URL scheme.
+    pub scheme: &'static str,
+}
+
+impl Waiting {
+    /// The first of the holders, where they are known.
+    pub fn holder(&self) -> Option<&Holder> {
+        let status = self.status.as_ref()?;
+        status.holds.first().map(|hold| &hold.holder)
+    }
+}
+
+/// `still waiting for "orders/42" (redis) after 5s, at position 2: it is held by build-7, pid 4242, for 8s`
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, scheme, .. } = self;
+        let waited = Rounded(self.waited);
+        write!(f, "still waiting for {name} ({scheme}) after {waited}")?;
+        if let Some(position) = self.position {
+            write!(f, ", at position {position}")?;
+        }
+        if let Some(holder) = self.holder() {
+            write!(f, ": it is held by {holder}")?;
+        }
+        Ok(())
     }
 }
 

@@ -8,13 +8,13 @@
 //! 2. [`logic`] decides. It has no I/O, no clock and no randomness.
 //! 3. [`rt`] is the only module that touches the runtime and the clock.
 //! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
-//! 5. [`backend`] is the interface of all stores: the trait [`Backend`](backend::Backend) and its contract.
+//! 5. [`store`] is the interface of all stores: the trait [`Store`](store::Store) and its contract.
 //! 6. The driver performs what the logic decides. It is private.
 //! 7. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
 //! 8. [`memory`] is the reference store, and the shortest one.
 //! 9. `conformance` (feature `conformance`) has the behaviours that every store must show.
 //!
-//! A store of your own needs no registration: pass it to [`Client::from_backend`].
+//! A store of your own needs no registration: pass it to [`Client::from_store`].
 
 // Docs.rs says at each item which feature brings it. Only a nightly compiler can.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -41,7 +41,7 @@ pub mod rt;
 pub mod support;
 
 // The interface of all stores.
-pub mod backend;
+pub mod store;
 
 // What performs the decisions.
 mod driver;
@@ -71,11 +71,11 @@ pub mod memory;
 pub mod conformance;
 
 pub use after::GuardUntilOutcome;
-pub use client::{Client, LossCallback};
+pub use client::{CallbackHandle, Client};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;
-pub use holder::{HoldInfo, Holder, RestartGuard, Status};
+pub use holder::{HoldInfo, Holder, RestartGuard, Status, Waiting};
 pub use lock::Lock;
 pub use logic::lease::State;
 pub use lost::{Loss, LostReason};

@@ -49,7 +49,7 @@ impl Lock {
     /// wait for each other. The address of a store is the URL of [`connect`](https://docs.rs/tenure/latest/tenure/fn.connect.html)
     /// without user, password and the options that do not choose the locks. Programs must therefore write the URL of a
     /// store in the same way: `redis://localhost` and `redis://127.0.0.1:6379` are two stores for this purpose. For a client
-    /// of a backend that you made, [`Client::with_address`](crate::Client::with_address) says the address.
+    /// of a store that you made, [`Client::with_address`](crate::Client::with_address) says the address.
     ///
     /// # Errors
     /// Acquiring fails with [`Invalid`](ErrorKind::Invalid), before any request, if both are the same lock, if both are
@@ -135,6 +135,10 @@ impl Lock {
 
     /// How long `acquire` and `run` may wait, for all names together; zero means one try.
     /// Default: for ever.
+    ///
+    /// The store is asked who holds the lock before the wait is over (in its last quarter, for 300 ms at most), so the error
+    /// of a wait that is over comes in time. The store gets at least 100 ms to answer: a wait that is shorter than 200 ms, one
+    /// try, and a wait in whose last part the process did not run may end up to 100 ms later.
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|part| part.options.wait = Some(wait))
     }
@@ -205,14 +209,23 @@ impl Lock {
 
     /// Keeps the name reserved for this long after a hold that ended without a release, so that requests of the
     /// former holder that are still under way can arrive before the next grant. Default: zero.
-    ///
-    /// With Redis and etcd [`Client::close`](crate::Client::close) ends this time early for a lost hold whose guard still
-    /// exists: drop the guard first.
     pub fn lock_delay(self, lock_delay: Duration) -> Self {
         self.set(|part| part.options.lock_delay = lock_delay)
     }
 
     /// The purpose of the lock, shown to people who inspect it. Default: empty.
+    ///
+    /// Host and process id are shown without it. Which thread or task of the process holds the lock is shown if the label
+    /// says so:
+    ///
+    /// ```
+    /// # async fn example(client: &tenure::Client) -> Result<(), tenure::Error> {
+    /// let thread = std::thread::current();
+    /// let label = format!("export, thread {}", thread.name().unwrap_or("without a name"));
+    /// let guard = client.lock("orders/42").label(label).acquire().await?;
+    /// # guard.release().await
+    /// # }
+    /// ```
     pub fn label(self, label: impl Into<String>) -> Self {
         let label = label.into();
         self.set(|part| part.options.label.clone_from(&label))
@@ -256,7 +269,8 @@ impl Lock {
     /// The next call of `acquire` starts at the end of the queue.
     ///
     /// # Errors
-    /// [`WaitElapsed`](ErrorKind::WaitElapsed): the lock was held for the whole `wait`; the error names the holder.
+    /// [`WaitElapsed`](ErrorKind::WaitElapsed): the lock was taken until the end of `wait`; the error names the holder.
+    /// [`Unreachable`](ErrorKind::Unreachable): the store did not answer within `wait`, or within the limit of a request.
     /// [`ErrorKind`] says what the other kinds mean.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_for(None).await
@@ -274,7 +288,7 @@ impl Lock {
                 both::Outcome::Busy(part, name) => (part, name),
             },
         };
-        Err(part.wait_elapsed(&name, wait.unwrap_or_default()).await)
+        Err(part.wait_elapsed(name, wait.unwrap_or_default()).await)
     }
 
     /// One try: `Ok(None)` when another client holds the lock (or waits for it before us).
@@ -385,7 +399,7 @@ impl Lock {
             let lost = guard.lost();
             tokio::select! {
                 biased;
-                reason = lost => Err(reason),
+                Some(reason) = lost => Err(reason),
                 value = owner.enter_body(body(&guard)) => Ok(value),
             }
         };

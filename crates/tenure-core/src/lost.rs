@@ -46,8 +46,8 @@ pub struct Loss {
     pub mode: Mode,
     /// Why it ended.
     pub reason: LostReason,
-    /// The backend, by its URL scheme.
-    pub backend: &'static str,
+    /// The store, by its URL scheme.
+    pub scheme: &'static str,
 }
 
 /// `"orders/42" (token 17, redis) was lost: the lease ran out`
@@ -57,9 +57,9 @@ impl fmt::Display for Loss {
             name,
             token,
             reason,
-            backend,
+            scheme,
             ..
         } = self;
-        write!(f, "{name} (token {token}, {backend}) was lost: {reason}")
+        write!(f, "{name} (token {token}, {scheme}) was lost: {reason}")
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// The name of a lock: UTF-8, 1 to 1,000 bytes, compared byte for byte.
 ///
-/// A cheap clone. Each backend maps names to keys of its store by one documented, injective encoding;
+/// A cheap clone. Each store maps names to keys of its own by one documented, injective encoding;
 /// a [plain](LockName::is_plain) name lies in the store exactly as written.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
@@ -28,7 +28,7 @@ impl LockName {
     /// Whether the name is written into every store as it is:
     /// at most 60 bytes of lower-case letters, digits, `.`, `_`, `-` and `/`.
     ///
-    /// (Where `/` means something to the store, as in a directory, that backend encodes it all the same.)
+    /// (Where `/` means something, as in a directory, the store encodes it all the same.)
     pub fn is_plain(&self) -> bool {
         self.0.len() <= 60
             && self

@@ -275,7 +275,7 @@ impl Serialize for Cell {
 /// What a store can do, and the sentences about it.
 #[derive(Serialize)]
 struct GuaranteesForm<'a> {
-    backend: &'static str,
+    scheme: &'static str,
     features: Vec<&'static str>,
     #[serde(flatten)]
     texts: TextsForm<'a>,
@@ -309,7 +309,7 @@ impl Serialize for Guarantees {
         ];
         let features = features.iter().filter(|(can, _)| *can);
         let form = GuaranteesForm {
-            backend: self.backend,
+            scheme: self.scheme,
             features: features.map(|(_, feature)| *feature).collect(),
             texts: TextsForm {
                 setting: &self.setting,

@@ -3,16 +3,17 @@
 //! `logic/selection.rs` decides which names to ask for and which to keep, and says why clients do not wait for each other
 //! in a circle.
 
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
 use crate::contender::{AtOnce, Contender};
-use crate::driver::Until;
-use crate::entry::Entry;
+use crate::driver::{Acquired as AcquiredOne, LastStatus, Until};
+use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::State;
 use crate::logic::selection::{Selection, time_until_restart};
+use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::time::Time;
 
@@ -21,8 +22,11 @@ pub(crate) enum Acquired {
     /// As many entries as were wanted, in the order of the names.
     All(Vec<Entry>),
     /// One of the missing names, which others held until the end of the wait.
-    Busy(LockName),
+    Busy(BusyName),
 }
+
+/// A name that others held, and what is known about it.
+pub(crate) type BusyName = (LockName, LastStatus);
 
 /// Acquires any `wanted` of `names`, which are sorted, no name twice; waits until `until`.
 ///
@@ -61,14 +65,16 @@ struct Choice<'a> {
     entries: Vec<Option<Entry>>,
 }
 
-type Wait<'a> = Pin<Box<dyn Future<Output = Result<Option<Entry>, Error>> + Send + 'a>>;
+type Wait<'a> = Pin<Box<dyn Future<Output = Result<AcquiredOne<Entry>, Error>> + Send + 'a>>;
 
 /// What a waiter sees next.
 enum Event {
     /// The wait for the name at this position has ended.
-    Ended(usize, Result<Option<Entry>, Error>),
+    Ended(usize, Result<AcquiredOne<Entry>, Error>),
     /// Nothing happened for a while.
     NoProgress,
+    /// A name that was held is lost. Without it, the other names would be waited for in vain.
+    Lost,
 }
 
 impl<'a> Choice<'a> {
@@ -90,13 +96,14 @@ impl<'a> Choice<'a> {
     }
 
     /// `None`: as many names are held as are wanted. Otherwise a name that was busy until the end.
-    async fn acquire(&mut self, until: Until) -> Result<Option<LockName>, Error> {
+    async fn acquire(&mut self, until: Until) -> Result<Option<BusyName>, Error> {
         let busy = self.acquire_together(until).await?;
         if self.selection.missing() == 0 {
             return Ok(None);
         }
         // If every name is needed, one that is taken decides.
-        if busy.is_some() && until == Until::Once && self.wanted == self.names.len() {
+        let is_over = until.length(&self.contender.driver.clock).is_zero();
+        if busy.is_some() && is_over && self.wanted == self.names.len() {
             return Ok(busy);
         }
         if until == Until::Once || self.selection.begins_with_attempts() {
@@ -122,7 +129,7 @@ impl<'a> Choice<'a> {
 
     /// Asks for as many names as are wanted with one request, if the store can do that. Returns a name that was busy; other
     /// names may be free.
-    async fn acquire_together(&mut self, until: Until) -> Result<Option<LockName>, Error> {
+    async fn acquire_together(&mut self, until: Until) -> Result<Option<BusyName>, Error> {
         if self.wanted < 2 {
             return Ok(None);
         }
@@ -137,13 +144,13 @@ impl<'a> Choice<'a> {
                 }
                 Ok(None)
             }
-            AtOnce::Busy(name) => Ok(Some(name)),
+            AtOnce::Busy(name, last) => Ok(Some((name, last))),
             AtOnce::OneByOne => Ok(None),
         }
     }
 
     /// Tries each name once, until `until`. Returns the first name that was not granted, if names are missing in the end.
-    async fn attempt(&mut self, until: Until) -> Result<Option<LockName>, Error> {
+    async fn attempt(&mut self, until: Until) -> Result<Option<BusyName>, Error> {
         let (count, mut busy) = (self.names.len(), None);
         for done in 0..count {
             if self.selection.missing() == 0 {
@@ -154,21 +161,17 @@ impl<'a> Choice<'a> {
             }
             let at = (self.start + done) % count;
             let name = &self.names[at];
-            let trying = self.contender.acquire(name, Until::Once);
-            let tried = match until {
-                Until::At(time) => tokio::select! {
-                    biased;
-                    tried = trying => tried?,
-                    () = self.contender.driver.clock.sleep_until(time) => return Ok(Some(name.clone())),
-                },
-                Until::Once | Until::Forever => trying.await?,
+            let tried = tokio::select! {
+                biased;
+                Some(_) = self.lost() => return Err(self.lost_meanwhile()),
+                tried = self.contender.acquire(name, until.once()) => tried?,
             };
             match tried {
-                Some(entry) => self.got(at, entry),
-                None => busy = busy.or(Some(name)),
+                AcquiredOne::Got(entry) => self.got(at, entry),
+                AcquiredOne::Busy(last) => busy = busy.or_else(|| Some((name.clone(), last))),
             }
         }
-        Ok(busy.filter(|_| self.selection.missing() > 0).cloned())
+        Ok(busy.filter(|_| self.selection.missing() > 0))
     }
 
     /// Waits for all names that may be asked for, at the same time, until enough are held. `None`: there was no progress
@@ -185,26 +188,27 @@ impl<'a> Choice<'a> {
                 waits.push((at, Box::pin(contender.acquire(&names[at], until))));
             }
             if waits.is_empty()
-                && let Some(name) = busy
+                && let Some(name) = busy.take()
             {
                 return Ok(Some(Waited::Busy(name)));
             }
             let limit = Some(give_up_at).filter(|_| self.selection.may_begin_again());
             match self.next_event(&mut waits, limit).await {
                 Event::Ended(at, outcome) => match outcome? {
-                    Some(entry) => {
+                    AcquiredOne::Got(entry) => {
                         self.got(at, entry);
                         give_up_at = clock.now().after(restart_after);
                     }
-                    None => {
+                    AcquiredOne::Busy(last) => {
                         self.selection.ended(at);
-                        busy.get_or_insert_with(|| names[at].clone());
+                        busy.get_or_insert_with(|| (names[at].clone(), last));
                     }
                 },
                 Event::NoProgress => {
                     self.selection = Selection::new(names.len(), self.wanted);
                     return Ok(None);
                 }
+                Event::Lost => return Err(self.lost_meanwhile()),
             }
         }
         // Dropping the other waits leaves their queues, and gives back what was granted at the same moment.
@@ -229,14 +233,38 @@ impl<'a> Choice<'a> {
             }
             Poll::Pending
         });
-        let Some(limit) = limit else {
-            return first.await;
+        let no_progress = async {
+            match limit {
+                Some(limit) => self.contender.driver.clock.wait_until(limit).await,
+                None => pending().await,
+            }
         };
         tokio::select! {
             biased;
+            Some(_) = self.lost() => Event::Lost,
             event = first => event,
-            () = self.contender.driver.clock.sleep_until(limit) => Event::NoProgress,
+            () = no_progress => Event::NoProgress,
         }
+    }
+
+    /// Resolves when one of the names that are held is lost.
+    fn lost(&self) -> impl Future<Output = Option<LostReason>> + Send + use<> {
+        first_of(self.entries.iter().flatten().map(Entry::lost).collect())
+    }
+
+    /// The error of an acquisition during which a name was lost.
+    fn lost_meanwhile(&self) -> Error {
+        let message = "one of the locks ended while the others were waited for; retry";
+        let err = Error::new(ErrorKind::Lost, message);
+        match self.lost_entry() {
+            Some(lost) => lost.held().explain(err, Step::Acquire),
+            None => err,
+        }
+    }
+
+    fn lost_entry(&self) -> Option<&Entry> {
+        let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));
+        self.entries.iter().flatten().find(is_lost)
     }
 
     fn got(&mut self, at: usize, entry: Entry) {
@@ -259,14 +287,10 @@ impl<'a> Choice<'a> {
 
     /// The entries, if none of them was lost while the others were waited for.
     async fn finish(mut self) -> Result<Acquired, Error> {
-        let mut held = self.entries.iter().flatten();
-        let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));
-        let Some(lost) = held.find(is_lost) else {
+        if self.lost_entry().is_none() {
             return Ok(Acquired::All(self.entries.into_iter().flatten().collect()));
-        };
-        let message = "one of the locks ended while the others were waited for; retry";
-        let err = Error::new(ErrorKind::Lost, message);
-        let err = lost.held().explain(err, Step::Acquire);
+        }
+        let err = self.lost_meanwhile();
         self.release_all().await;
         Err(err)
     }
@@ -277,5 +301,5 @@ enum Waited {
     /// As many names are held as are wanted.
     Complete,
     /// The name that was busy until the end.
-    Busy(LockName),
+    Busy(BusyName),
 }

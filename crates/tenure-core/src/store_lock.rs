@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::contender::Contender;
-use crate::driver::{Acquisition, Driver, Until};
+use crate::driver::{self, Acquisition, Driver, Until};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::Owner;
-use crate::several;
+use crate::several::{self, BusyName};
 use crate::target::{InvalidTarget, Target};
 
 /// A lock in one store.
@@ -37,7 +36,7 @@ enum Begun<'a> {
 pub(crate) enum Acquired {
     Guard(Guard),
     /// The name that others held until the end of the wait.
-    Busy(LockName),
+    Busy(BusyName),
 }
 
 impl StoreLock {
@@ -77,9 +76,9 @@ impl StoreLock {
     }
 
     /// The error of a wait for `name` that ended without a grant.
-    pub(crate) async fn wait_elapsed(&self, name: &LockName, waited: Duration) -> Error {
+    pub(crate) async fn wait_elapsed(&self, (name, last): BusyName, waited: Duration) -> Error {
         let ttl = self.options.ttl;
-        self.driver.wait_elapsed(name, waited, ttl).await
+        self.driver.wait_elapsed(&name, waited, ttl, last).await
     }
 
     fn contender<'a>(&'a self, fallback: Option<&'a Owner>) -> Contender<'a> {
@@ -159,8 +158,8 @@ impl StoreLock {
     ) -> Result<Acquired, Error> {
         match target {
             Target::One(name) => Ok(match self.contender(fallback).acquire(name, until).await? {
-                Some(entry) => Acquired::Guard(Guard::one(entry)),
-                None => Acquired::Busy(name.clone()),
+                driver::Acquired::Got(entry) => Acquired::Guard(Guard::one(entry)),
+                driver::Acquired::Busy(last) => Acquired::Busy((name.clone(), last)),
             }),
             Target::Several { names, wanted } => {
                 let contender = self.contender(fallback);

@@ -28,15 +28,18 @@ pub struct Url {
 /// One server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// Name or address, an IPv6 address without its brackets.
+    /// Name or address, an IPv6 address without its brackets; or the path of a socket of this machine, which begins with
+    /// a slash.
     pub name: String,
-    /// The port, or the default of the store.
+    /// The port, or the default of the store; 0 for a socket.
     pub port: u16,
 }
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.name.contains(':') {
+        if self.is_socket() {
+            write!(f, "{}", Escaped(&self.name))
+        } else if self.name.contains(':') {
             write!(f, "[{}]:{}", Escaped(&self.name), self.port)
         } else {
             write!(f, "{}:{}", Escaped(&self.name), self.port)
@@ -90,8 +93,9 @@ impl Url {
             Some((login, rest)) => (Some(login), rest),
             None => (None, rest),
         };
-        if login.is_none() && query.contains('@') {
-            // Nothing of it is repeated: it is part of a password, as far as one can tell.
+        if query.contains('@') {
+            // Nothing of the query is repeated: a part of a password, as far as one can tell. An `@` before the `?` may be a
+            // part of the same password, so a login that seems to be complete changes nothing.
             return invalid(
                 "the URL has an `@` after its `?`; in a password `?` is written %3F, and in an option `@` is written %40",
             );
@@ -114,28 +118,33 @@ impl Url {
             .split(',')
             .map(|host| Host::parse(host, port))
             .collect::<Result<_, _>>()?;
-        let mut options = Vec::new();
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let Some((key, value)) = option.split_once('=') else {
-                return invalid(format!(
-                    "the option \"{}\" has no value; write {}=VALUE",
-                    Escaped(option),
-                    Escaped(option)
-                ));
-            };
-            if options.iter().any(|(known, _)| known == key) {
-                return invalid(format!("the option `{}` is there twice", Escaped(key)));
-            }
-            options.push((key.to_owned(), decode(value)?));
-        }
         Ok(Self {
             scheme: scheme.to_owned(),
             user,
             password,
             hosts,
             path: decode(path)?,
-            options,
+            options: parse_options(query)?,
         })
+    }
+
+    /// Takes a URL apart that has the path of a socket in place of hosts: `scheme://user:password@/path?option=value`.
+    pub fn parse_socket(url: &str) -> Result<Self, Error> {
+        let (base, query) = url.find('?').map_or((url, ""), |at| url.split_at(at));
+        let after = |mark: &str| base.rfind(mark).map(|at| at + mark.len());
+        let begin = after("@").or_else(|| after("://"));
+        let (before, path) = base.split_at(begin.unwrap_or(base.len()));
+        if !path.starts_with('/') || path.len() == 1 {
+            return invalid(
+                "the URL has no path of a socket after `//`; it has three slashes in a row, or `@` and a slash, and in the path `@` is written %40 and `?` %3F",
+            );
+        }
+        let mut url = Self::parse(&format!("{before}localhost{path}{query}"), 0)?;
+        url.hosts = vec![Host {
+            name: format!("/{}", std::mem::take(&mut url.path)),
+            port: 0,
+        }];
+        Ok(url)
     }
 
     /// Takes an option out.
@@ -263,20 +272,62 @@ impl Url {
         match self.options.first() {
             None => Ok(()),
             Some((key, _)) => invalid(format!(
-                "`{}:` has no option \"{}\"; it has {}",
+                "`{}:` has no option \"{}\"; {}it has {}",
                 self.scheme,
                 Escaped(key),
+                advice(key, known),
                 known.join(", ")
             )),
         }
     }
 }
 
+/// The options behind the `?`, in their order.
+fn parse_options(query: &str) -> Result<Vec<(String, String)>, Error> {
+    let mut options: Vec<(String, String)> = Vec::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let Some((key, value)) = option.split_once('=') else {
+            return invalid(format!(
+                "the option \"{}\" has no value; write {}=VALUE",
+                Escaped(option),
+                Escaped(option)
+            ));
+        };
+        if options.iter().any(|(known, _)| known == key) {
+            return invalid(format!("the option `{}` is there twice", Escaped(key)));
+        }
+        options.push((key.to_owned(), decode(value)?));
+    }
+    Ok(options)
+}
+
+/// What other clients of the same servers call an option that is known here; empty for every other text.
+fn advice(key: &str, known: &[&str]) -> &'static str {
+    let key = key.to_ascii_lowercase().replace(['_', '-'], "");
+    let (option, advice) = match key.as_str() {
+        "ssl" | "sslmode" | "usessl" | "requiressl" | "sslcertreqs" => {
+            ("tls", "TLS is switched by tls=on and tls=off, and ")
+        }
+        "sslca" | "sslrootcert" | "sslcacerts" | "cafile" => {
+            ("ca", "that is written ca=FILE, and ")
+        }
+        "sslcert" | "sslcertfile" => ("cert", "that is written cert=FILE, and "),
+        "sslkey" | "sslkeyfile" => ("key", "that is written key=FILE, and "),
+        _ => return "",
+    };
+    if known.contains(&option) { advice } else { "" }
+}
+
 impl Host {
     /// Whether nothing that is sent there can leave this machine.
     pub fn is_this_machine(&self) -> bool {
         let address = self.name.parse::<std::net::IpAddr>();
-        address.map_or(self.name == "localhost", |it| it.is_loopback())
+        address.map_or(self.name == "localhost", |it| it.is_loopback()) || self.is_socket()
+    }
+
+    /// Whether this is the path of a socket.
+    pub fn is_socket(&self) -> bool {
+        self.name.starts_with('/')
     }
 
     fn parse(text: &str, default: u16) -> Result<Self, Error> {
@@ -367,6 +418,25 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_takes_the_place_of_the_hosts() {
+        let url = Url::parse_socket("redis+unix://me:p%40ss@/run/a%20b%40c?db=1").unwrap();
+        assert_eq!(url.hosts[0].to_string(), "/run/a b@c");
+        assert!(url.hosts[0].is_this_machine());
+        assert_eq!((url.user.as_deref(), url.path.as_str()), (Some("me"), ""));
+        assert_eq!(url.password.as_ref().map(Secret::reveal), Some("p@ss"));
+        for wrong in [
+            "redis+unix://host/run/hunter2",
+            "redis+unix:///",
+            "redis+unix:///hunter2@b",
+            "redis+unix:/run/hunter2",
+        ] {
+            let err = Url::parse_socket(wrong).unwrap_err().to_string();
+            assert!(err.contains("path of a socket"), "{wrong}: {err}");
+            assert!(!err.contains("hunter"), "{wrong}: {err}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named_and_no_password_with_it() {
         for (text, says) in [
             ("redis:hunter2", "no `//HOST`"),
@@ -377,6 +447,8 @@ mod tests {
             ("redis://me:hunter2%ff@host", "not UTF-8"),
             ("redis://me:12?hunter2@host", "is written %3F"),
             ("redis://me:12?hun=ter2@host", "is written %3F"),
+            ("redis://:p@ss?hunter2@host/", "is written %3F"),
+            ("redis://me:p@ss?hun=ter2@host/1", "is written %3F"),
             ("redis://host:0", "is no port"),
             ("redis://[::1", "not closed"),
             ("redis://a,,b", "no host"),
@@ -386,6 +458,21 @@ mod tests {
             let err = Url::parse(text, 6379).unwrap_err().to_string();
             assert!(err.contains(says), "{text}: {err}");
             assert!(!err.contains("hunter"), "{text}: {err}");
+        }
+    }
+
+    #[test]
+    fn options_of_other_clients_are_answered_with_ours() {
+        for (option, says) in [
+            ("sslmode=require", "tls=on"),
+            ("ssl-mode=REQUIRED", "tls=on"),
+            ("ssl=true", "tls=off"),
+            ("sslrootcert=x", "ca=FILE"),
+            ("color=red", "; it has tls"),
+        ] {
+            let url = Url::parse(&format!("postgres://h/d?{option}"), 1).unwrap();
+            let err = url.finish(&["tls", "ca"]).unwrap_err().to_string();
+            assert!(err.contains(says), "{option}: {err}");
         }
     }
 }

@@ -37,7 +37,7 @@ impl LockName {
 }
 
 impl Options {
-    /// Checks what can be checked without knowing the backend.
+    /// Checks what can be checked without knowing the store.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`], naming the option and its bounds.

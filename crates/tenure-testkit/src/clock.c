@@ -11,8 +11,11 @@
  * A program that asks the kernel without libc (Go, static binaries) does not see it; tracer.c is for those.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -22,6 +25,38 @@
 #include <unistd.h>
 
 static const int64_t SECOND = 1000000000;
+
+/* A system call without libc's function, which this library replaces below. The error is a negative number. */
+static long ask_kernel(long number, const long argument[6])
+{
+#if defined(__x86_64__)
+    long result;
+    register long fourth __asm__("r10") = argument[3];
+    register long fifth __asm__("r8") = argument[4];
+    register long sixth __asm__("r9") = argument[5];
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(argument[0]), "S"(argument[1]), "d"(argument[2]), "r"(fourth), "r"(fifth),
+                       "r"(sixth)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined(__aarch64__)
+    register long name __asm__("x8") = number;
+    register long first __asm__("x0") = argument[0];
+    register long second __asm__("x1") = argument[1];
+    register long third __asm__("x2") = argument[2];
+    register long fourth __asm__("x3") = argument[3];
+    register long fifth __asm__("x4") = argument[4];
+    register long sixth __asm__("x5") = argument[5];
+    __asm__ volatile("svc 0"
+                     : "+r"(first)
+                     : "r"(name), "r"(second), "r"(third), "r"(fourth), "r"(fifth), "r"(sixth)
+                     : "memory");
+    return first;
+#else
+#error "system calls of this processor are missing here"
+#endif
+}
 
 /* Two threads may both map the file for the first time: both get the same, and one mapping is forgotten. */
 static const volatile int64_t *settings(void)
@@ -106,4 +141,27 @@ int pthread_cond_timedwait(pthread_cond_t *restrict condition, pthread_mutex_t *
     }
     struct timespec true_until = moved(*until, -settings()[0]);
     return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &true_until);
+}
+
+/* Rust waits for a futex until a time on the monotonic clock. If that clock is behind, such a time is over at once, and
+ * the thread would not sleep but ask again and again. */
+long syscall(long number, ...)
+{
+    long argument[6];
+    struct timespec true_time;
+    va_list list;
+    va_start(list, number);
+    for (int at = 0; at < 6; at++)
+        argument[at] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_futex && (argument[1] & ~FUTEX_PRIVATE_FLAG) == FUTEX_WAIT_BITSET && argument[3]) {
+        true_time = moved(*(const struct timespec *)argument[3], settings()[2]);
+        argument[3] = (long)&true_time;
+    }
+    long result = ask_kernel(number, argument);
+    if (result < 0 && result > -4096) {
+        errno = (int)-result;
+        return -1;
+    }
+    return result;
 }

@@ -48,6 +48,7 @@ pub struct Key {
     pub key: String,
     pub value: String,
     pub created: u64,
+    pub modified: u64,
     pub lease: i64,
 }
 
@@ -243,6 +244,7 @@ impl Etcd {
             key: text(&kv["key"]),
             value: text(&kv["value"]),
             created: number(&kv["create_revision"]),
+            modified: number(&kv["mod_revision"]),
             lease: i64::try_from(number(&kv["lease"])).unwrap(),
         };
         kvs.iter().map(key).collect()

@@ -16,6 +16,7 @@ pub(crate) mod opcode {
     pub(crate) const GET_DATA: i32 = 4;
     pub(crate) const SET_DATA: i32 = 5;
     pub(crate) const GET_ACL: i32 = 6;
+    pub(crate) const SET_ACL: i32 = 7;
     pub(crate) const GET_CHILDREN: i32 = 8;
     pub(crate) const SYNC: i32 = 9;
     pub(crate) const PING: i32 = 11;
@@ -229,6 +230,13 @@ impl Session {
             entries.push(format!("{scheme}:{}", text(&mut at)));
         }
         entries
+    }
+
+    /// Leaves these rights on a node to `id` of `scheme`, and none to others. The rights are those of `ZooDefs.Perms`.
+    pub fn restrict(&mut self, path: &str, rights: i32, (scheme, id): (&str, &str)) {
+        let acl = Message::default().bytes(path.as_bytes()).int(1).int(rights);
+        let acl = acl.bytes(scheme.as_bytes()).bytes(id.as_bytes()).int(-1);
+        self.ask(opcode::SET_ACL, acl).unwrap().unwrap();
     }
 
     /// Deletes a node and everything under it.

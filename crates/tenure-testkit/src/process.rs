@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpSocket;
 
+use super::skip::print_skip;
 use super::wait::until;
 
 /// A reserved loopback port. A socket is bound to it and never listens, so that no other process gets the port while
@@ -71,6 +72,14 @@ fn bind_alone(port: u16) -> Option<TcpSocket> {
 /// Whether the user is root. Some servers refuse to run as root, and others need an option for that.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// Whether a test ends because only root can start processes of several users. Prints that then.
+pub fn skip_unless_root() -> bool {
+    if !is_root() {
+        print_skip("only root can start processes of other users");
+    }
+    !is_root()
 }
 
 /// A new directory. [`Process`] removes it.

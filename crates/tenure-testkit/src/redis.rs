@@ -20,6 +20,11 @@ pub fn skip_unless_installed() -> bool {
     skip::skip_unless_installed(&["redis-server"])
 }
 
+/// The server, which may be that of another version or of Valkey.
+pub fn program() -> String {
+    std::env::var("TENURE_REDIS_SERVER").unwrap_or_else(|_| "redis-server".into())
+}
+
 /// One server process (or a sentinel), which can be killed and started again on its port and directory.
 pub struct Redis {
     port: Port,
@@ -138,7 +143,7 @@ impl Redis {
     fn prepare(before: &[String]) -> Self {
         let dir = new_directory("redis");
         let mut command = before.to_vec();
-        command.push("redis-server".into());
+        command.push(program());
         command.push(dir.join("conf").display().to_string());
         Self {
             port: Port::reserve(),
@@ -292,6 +297,12 @@ impl Redis {
         self.try_info(section, field).unwrap()
     }
 
+    /// Whether a line of INFO has this value. `false` while the server does not answer: a replica that becomes a
+    /// primary, or the reverse, closes its connections.
+    pub fn info_is(&self, section: &str, field: &str, value: &str) -> bool {
+        self.try_info(section, field).is_ok_and(|it| it == value)
+    }
+
     /// [`info`](Redis::info) of a server that may close the connection: a sentinel does that when it demotes a server.
     pub fn try_info(&self, section: &str, field: &str) -> std::io::Result<String> {
         let mut connection = Connection::open(self.port())?;
@@ -358,7 +369,8 @@ impl Certificates {
         made
     }
 
-    fn openssl(&self, arguments: &str) {
+    /// Runs `openssl` with these arguments in the folder of the files.
+    pub fn openssl(&self, arguments: &str) {
         let mut command = Command::new("openssl");
         command
             .args(arguments.split(' '))

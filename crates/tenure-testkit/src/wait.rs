@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// The time limit for conditions that hold soon on an idle machine. A test fails when the time is over.
-pub const TEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Blocks this thread until the condition holds, which it checks every few milliseconds.
 ///

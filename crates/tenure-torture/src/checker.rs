@@ -286,8 +286,8 @@ impl Judge<'_> {
 
     fn writes(&self, claims: &[&Claim], found: &mut Findings) {
         let of: HashMap<u64, &Claim> = claims.iter().map(|it| (it.acquisition, *it)).collect();
-        // The start of the newest claim whose write, or whose access, the fenced side accepted.
-        let (mut newest_write, mut newest_access) = (0, 0);
+        // The newest claim whose write, or whose access, the fenced side accepted.
+        let (mut newest_write, mut newest_access) = (None, None);
         for write in &self.history.writes {
             let Some(claim) = of.get(&write.acquisition) else {
                 continue;
@@ -317,14 +317,14 @@ impl Judge<'_> {
                 } else {
                     newest_write
                 };
-                if claim.start < newest {
+                if newest.is_some_and(|newest| is_certainly_older(claim, newest)) {
                     writes
                         .late_accepted
                         .push(self.token_anomaly(acquisition, write.at));
                 }
-                newest_access = newest_access.max(claim.start);
+                newest_access = Some(later_of(newest_access, claim));
                 if is_write {
-                    newest_write = newest_write.max(claim.start);
+                    newest_write = Some(later_of(newest_write, claim));
                 }
             }
         }
@@ -425,4 +425,17 @@ impl Judge<'_> {
         }
         longest
     }
+}
+
+fn later_of<'a>(newest: Option<&'a Claim>, claim: &'a Claim) -> &'a Claim {
+    newest.map_or(claim, |newest| {
+        std::cmp::max_by_key(newest, claim, |it| it.start)
+    })
+}
+
+/// Whether `claim` had ended, or had a smaller token, when `newest` began. Claims that overlap may begin in the opposite
+/// order of their grants, because a worker on a busy machine reads its grant late; there the tokens have the order.
+fn is_certainly_older(claim: &Claim, newest: &Claim) -> bool {
+    let overlap = newest.start < claim.end;
+    claim.start < newest.start && !(overlap && claim.token > newest.token)
 }

@@ -112,7 +112,7 @@ pub async fn torture(
         let run = tokio::task::spawn_blocking(run);
         tokio::select! {
             ended = run => {
-                let broke_off = |error| Error::new(ErrorKind::Backend, "the run broke off").with_source(error);
+                let broke_off = |error| Error::new(ErrorKind::Store, "the run broke off").with_source(error);
                 ended.map_err(broke_off)?.map_err(|error| refused(&setup, error))?
             }
             never = monitor.run() => match never {},
@@ -151,7 +151,7 @@ fn modes_to_mix(asked: Modes, promises: &Guarantees) -> Result<Modes, Error> {
             ErrorKind::Unsupported,
             format!(
                 "{} has no holds of the mode {mode}; leave it out of --modes",
-                promises.backend
+                promises.scheme
             ),
         )),
         _ => Ok(had),
@@ -234,7 +234,7 @@ fn refused(setup: &Setup, error: io::Error) -> Error {
         "cannot run in {}: {error}; name another directory with --out",
         setup.out.display()
     );
-    Error::new(ErrorKind::Backend, message)
+    Error::new(ErrorKind::Store, message)
 }
 
 #[cfg(test)]

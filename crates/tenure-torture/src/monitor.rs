@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure::Client;
-use tenure::backend::Severity;
+use tenure::store::Severity;
 
 use crate::clock::now;
 use crate::event::{Event, Log};

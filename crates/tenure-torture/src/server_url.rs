@@ -30,6 +30,9 @@ impl ServerUrl {
         let Some((scheme, rest)) = url.split_once("://") else {
             return Err("this store has no network");
         };
+        if scheme == "redis+unix" {
+            return Err("the store is reached by a local socket");
+        }
         let Some((_, port)) = PORTS.iter().find(|(known, _)| *known == scheme) else {
             return Err("its clients go where the servers tell them, or use TLS");
         };

@@ -330,6 +330,24 @@ fn a_late_write_is_found_and_is_documented_where_only_claims_are_promised() {
     assert_eq!(found.verdict(), Verdict::Violation);
 }
 
+/// The first worker reads its grant late, after the second worker got the name with a greater token.
+#[test]
+fn a_write_with_the_greater_token_is_not_late_because_a_grant_was_read_late() {
+    let mut events = good(30);
+    events.extend([
+        claimed(3_000, 3_010, 1, 101, 3_500),
+        claimed(3_000, 3_020, 0, 100, 3_400),
+        wrote(3_030, 3_020, true),
+        wrote(3_040, 3_010, true),
+        ended(3_100, 3_020, true),
+        ended(3_200, 3_010, false),
+        over(3_900),
+    ]);
+    let found = judge(&events, Promise::Nothing);
+    assert_eq!(found.overlaps.len(), 1);
+    assert_eq!(found.writes.late_accepted, []);
+}
+
 #[test]
 fn a_late_write_past_the_fence_is_a_violation() {
     let found = judge(&late_write(true), Promise::Claims);

@@ -1,4 +1,4 @@
-//! The `file:` backend against the same system calls by hand. Prints ratios; asserts nothing.
+//! The `file:` store against the same system calls by hand. Prints ratios; asserts nothing.
 //!
 //! `cargo bench -p tenure --bench file` measures for some seconds; as a test it only runs through.
 
@@ -15,8 +15,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use tenure::backend::{Answer, Backend as _, Hold, Request};
 use tenure::file::Store;
+use tenure::store::{Answer, AnswerNow as _, Hold, Request, Store as _};
 use tenure::{LockName, OwnerId};
 
 struct Unpark(Thread);
@@ -48,9 +48,9 @@ fn request(name: &LockName) -> Request {
     request
 }
 
-async fn acquire(backend: &Store, request: Request) -> Hold {
+async fn acquire(store: &Arc<Store>, request: Request) -> Hold {
     let request = Arc::new(request);
-    let Answer::Granted(grant) = backend.acquire(request.clone()).await.unwrap() else {
+    let Answer::Granted(grant) = store.clone().acquire(request.clone()).await.unwrap() else {
         panic!("busy")
     };
     Hold::new(&request, grant.token)
@@ -107,7 +107,7 @@ fn time(rounds: u32, mut pair: impl FnMut()) -> f64 {
 }
 
 fn pairs(dir: &Path, rounds: u32) {
-    let backend = Store::open(dir.join("locks")).unwrap();
+    let store = Arc::new(Store::open(dir.join("locks")).unwrap());
     let name = LockName::new("nightly-report").unwrap();
     let hand = ByHand(dir.join("hand"));
     let kept = hand.open();
@@ -116,8 +116,8 @@ fn pairs(dir: &Path, rounds: u32) {
         let opened = time(rounds, || hand.pair(&hand.open()));
         let ours = time(rounds, || {
             park_on(async {
-                let hold = acquire(&backend, request(&name)).await;
-                backend.release(hold).await.unwrap();
+                let hold = acquire(&store, request(&name)).await;
+                store.clone().release(hold).await.unwrap();
             });
         });
         println!(
@@ -128,8 +128,8 @@ fn pairs(dir: &Path, rounds: u32) {
         let open = time(rounds, || hand.pair(&kept));
         let ours = time(rounds, || {
             let request = request(&name);
-            let grant = backend.acquire_now(&request).unwrap();
-            backend
+            let grant = store.acquire_now(&request).unwrap();
+            store
                 .release_now(&Hold::new(&request, grant.token))
                 .unwrap();
         });
@@ -223,17 +223,17 @@ fn ping_pong(kind: &str, dir: &Path, rounds: u32) {
             }
         }
         _ => {
-            let backend = Store::open(dir.join("locks")).unwrap();
+            let store = Arc::new(Store::open(dir.join("locks")).unwrap());
             let name = LockName::new("ping-pong").unwrap();
             let work = async {
                 for _ in 0..rounds {
                     let mut request = request(&name);
                     request.wait = true;
-                    let held = acquire(&backend, request).await;
+                    let held = acquire(&store, request).await;
                     log.push((now(), 0));
                     hold();
                     log.last_mut().unwrap().1 = now();
-                    backend.release(held).await.unwrap();
+                    store.clone().release(held).await.unwrap();
                     pause();
                 }
             };
@@ -315,15 +315,15 @@ fn main() {
     let rounds = pair_rounds.min(2_000);
     let open = time(rounds, || drop(Store::open(dir.join("locks")).unwrap()));
     println!("open a directory that exists: {open:.1} µs");
-    let backend = Store::open(dir.join("locks")).unwrap();
+    let store = Arc::new(Store::open(dir.join("locks")).unwrap());
     let mut fresh = 0;
     let first = time(rounds.min(200), || {
         let name = LockName::new(format!("fresh-{fresh}")).unwrap();
         fresh += 1;
-        park_on(acquire(&backend, request(&name)));
+        park_on(acquire(&store, request(&name)));
     });
     println!("first hold of a name (two syncs): {first:.0} µs");
-    drop(backend);
+    drop(store);
     pairs(&dir, pair_rounds);
     for round in 1..=3 {
         for kind in [

@@ -28,10 +28,10 @@ impl Account {
 #[tokio::main]
 async fn main() -> Result<(), tenure::Error> {
     // A store with a clock that this program moves, shared by two clients as two machines would share a server.
-    let store = memory::Backend::with_virtual_clock();
+    let store = memory::Store::with_virtual_clock();
     let [first, second] = [
-        Client::from_backend(store.clone())?,
-        Client::from_backend(store.clone())?,
+        Client::from_store(store.clone())?,
+        Client::from_store(store.clone())?,
     ];
     let mut account = Account::default();
     let ttl = Duration::from_secs(10);

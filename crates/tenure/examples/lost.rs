@@ -8,8 +8,8 @@ use tenure::{Client, LostReason};
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), tenure::Error> {
     // A store with a clock that this program moves: thirty seconds pass at once.
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone())?;
+    let store = memory::Store::with_virtual_clock();
+    let client = Client::from_store(store.clone())?;
     let ttl = Duration::from_secs(30);
 
     // With `run`: the closure is dropped at its current await.
@@ -35,7 +35,8 @@ async fn main() -> Result<(), tenure::Error> {
     store.pause();
     store.advance(ttl);
     tokio::select! {
-        reason = guard.lost() => {
+        biased;
+        Some(reason) = guard.lost() => {
             println!("stopping: {reason}");
             assert_eq!(reason, LostReason::Expired);
         }

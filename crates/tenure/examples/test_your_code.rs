@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tenure::error::Step;
-use tenure::memory::{Backend, Disturbance};
+use tenure::memory::{Disturbance, Store};
 use tenure::{Client, Error, ErrorKind};
 
 /// The code to be tested: at most one report per hour, no matter which process starts it.
@@ -29,8 +29,8 @@ async fn main() -> Result<(), Error> {
 }
 
 async fn once_an_hour() -> Result<(), Error> {
-    let store = Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone())?;
+    let store = Store::with_virtual_clock();
+    let client = Client::from_store(store.clone())?;
     assert!(report(&client).await?);
     assert!(!report(&client).await?);
     store.advance(Duration::from_secs(3600)); // an hour later, at once
@@ -39,8 +39,8 @@ async fn once_an_hour() -> Result<(), Error> {
 }
 
 async fn when_a_reply_is_lost() -> Result<(), Error> {
-    let store = Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone())?;
+    let store = Store::with_virtual_clock();
+    let client = Client::from_store(store.clone())?;
     // The lock is granted and the reply is lost: the worst moment for a network to fail.
     store.disturb(Step::Acquire, Disturbance::ReplyLost);
     let err = report(&client)
@@ -53,8 +53,8 @@ async fn when_a_reply_is_lost() -> Result<(), Error> {
 }
 
 async fn when_the_store_is_silent() -> Result<(), Error> {
-    let store = Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone())?;
+    let store = Store::with_virtual_clock();
+    let client = Client::from_store(store.clone())?;
     let guard = client
         .lock("report")
         .ttl(Duration::from_secs(30))
@@ -65,6 +65,7 @@ async fn when_the_store_is_silent() -> Result<(), Error> {
     assert!(guard.is_held(), "still inside the lease");
     store.advance(Duration::from_secs(1));
     assert!(!guard.is_held(), "without an answer nothing is renewed");
-    println!("{}", guard.lost().await);
+    let reason = guard.lost().await.expect("it is lost");
+    println!("{reason}");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The address of a store: what of its URL says which locks a client shares with others.
 
 /// Options that choose the locks; all others say how a client reaches them.
-const CHOOSE_LOCKS: &[&str] = &["dialect", "keys", "mode", "names", "prefix", "table"];
+const CHOOSE_LOCKS: &[&str] = &["db", "dialect", "keys", "mode", "names", "prefix", "table"];
 
 /// The same text for all URLs of one store, as far as a URL can say that: without user, password and options that do not
 /// choose the locks, the hosts sorted. `None`: each client of this URL has a store of its own.
@@ -11,12 +11,12 @@ const CHOOSE_LOCKS: &[&str] = &["dialect", "keys", "mode", "names", "prefix", "t
 pub(crate) fn store_address(url: &str) -> Option<String> {
     let (scheme, rest) = url.split_once(':')?;
     let scheme = match scheme {
-        "memory" => return None,
+        "memory" if rest.is_empty() => return None,
         "rediss" => "redis",
         "etcds" => "etcd",
         other => other,
     };
-    if scheme == "file" {
+    if matches!(scheme, "file" | "memory") {
         return Some(url.to_owned());
     }
     // A password may contain any character unescaped, so everything before the last @ is left out.
@@ -59,6 +59,10 @@ mod tests {
                 "postgres://u:p@h/d?mode=table&connections=2&table=t",
             ),
             ("redis://h/", "redis://h"),
+            (
+                "redis+unix://me:secret@/s?db=1",
+                "redis+unix:///s?db=1&timeout=1s",
+            ),
             ("sqlite:/a@b.db?timeout=1s", "sqlite:/a@b.db"),
         ] {
             assert_eq!(store_address(one), store_address(other), "{one}");
@@ -70,6 +74,7 @@ mod tests {
     fn urls_of_different_stores_have_different_addresses() {
         for (one, other) in [
             ("redis://h/1", "redis://h/2"),
+            ("redis+unix:///s?db=1", "redis+unix:///s?db=2"),
             ("redis://h?prefix=a", "redis://h?prefix=b"),
             ("mysql://h/d", "mysql://h/d?mode=table"),
             ("redis://h", "etcd://h"),

@@ -19,19 +19,19 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_core::CallbackHandle;
 use tenure_core::GuardUntilOutcome;
-use tenure_core::LossCallback;
 use tenure_core::Owner;
 use tenure_core::State;
-use tenure_core::backend::Finding;
 use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use tenure_core::guarantees::Guarantees;
-use tenure_core::holder::Status;
+use tenure_core::holder::{Status, Waiting};
 use tenure_core::lost::{Loss, LostReason};
 use tenure_core::name::LockName;
 use tenure_core::options::{Mode, Options, Renew};
 use tenure_core::rt::Flag;
+use tenure_core::store::Finding;
 
 use self::runtime::OwnRuntime;
 
@@ -49,6 +49,15 @@ pub fn connect(url: &str) -> Result<Client, Error> {
     Client::open(|| crate::connect(url))
 }
 
+/// As [`connect`], without a connection until the first request; see [`tenure::connect_lazy`](crate::connect_lazy()).
+///
+/// # Errors
+/// The errors of [`tenure::connect_lazy`](crate::connect_lazy()), and [`Closed`](ErrorKind::Closed) when called
+/// from async code.
+pub fn connect_lazy(url: &str) -> Result<Client, Error> {
+    Client::open(|| async { crate::connect_lazy(url) })
+}
+
 /// A client of a store, for threads. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -57,19 +66,19 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of a backend that you made; see [`Client::from_backend`](crate::Client::from_backend).
+    /// A client of a store that you made; see [`Client::from_store`](crate::Client::from_store).
     ///
     /// # Errors
     /// As [`connect`].
-    pub fn from_backend(backend: impl tenure_core::backend::Backend) -> Result<Self, Error> {
-        Self::open(|| async { crate::Client::from_backend(backend) })
+    pub fn from_store(store: impl tenure_core::store::Store) -> Result<Self, Error> {
+        Self::open(|| async { crate::Client::from_store(store) })
     }
 
     fn open<F: Future<Output = Result<crate::Client, Error>>>(
         connect: impl FnOnce() -> F,
     ) -> Result<Self, Error> {
         let runtime = OwnRuntime::new().map_err(|err| {
-            Error::new(ErrorKind::Backend, "cannot start the client's thread")
+            Error::new(ErrorKind::Store, "cannot start the client's thread")
                 .with_step(Step::Connect)
                 .with_source(err)
         })?;
@@ -110,6 +119,11 @@ impl Client {
         self.wrap(self.inner.lock_any(names))
     }
 
+    /// See [`Client::is_held_here`](crate::Client::is_held_here).
+    pub fn is_held_here(&self, name: impl AsRef<str>) -> bool {
+        self.inner.is_held_here(name)
+    }
+
     /// See [`Client::inspect`](crate::Client::inspect).
     ///
     /// # Errors
@@ -147,13 +161,26 @@ impl Client {
 
     /// See [`Client::on_lost`](crate::Client::on_lost). `callback` is called in a thread that is neither the thread of the
     /// client, so `callback` may block, nor one that holds a lock.
-    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LossCallback {
+    pub fn on_lost(&self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> CallbackHandle {
         self.inner.on_lost(callback)
+    }
+
+    /// See [`Client::on_wait`](crate::Client::on_wait). `callback` is called as one of [`on_lost`](Client::on_lost).
+    pub fn on_wait(&self, callback: impl Fn(&Waiting) + Send + Sync + 'static) -> CallbackHandle {
+        self.inner.on_wait(callback)
     }
 
     /// See [`Client::guarantees`](crate::Client::guarantees).
     pub fn guarantees(&self) -> &Guarantees {
         self.inner.guarantees()
+    }
+
+    /// See [`Client::ping`](crate::Client::ping).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ping(&self) -> Result<(), Error> {
+        block_on(&self.runtime, self.inner.ping())?
     }
 
     /// See [`Client::check`](crate::Client::check).
@@ -330,6 +357,11 @@ impl Lock {
 
 /// What [`Lock::run`] does once the lock is acquired.
 fn run_under<T>(guard: Guard, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
+    // The process may have been stopped since the grant: nothing begins after the deadline.
+    if let State::Lost(reason) = guard.state() {
+        let message = format!("the lock was lost before the work began: {reason}");
+        return Err(Error::new(ErrorKind::Lost, message).with_name(guard.name()));
+    }
     let value = body(&guard);
     let held_to_the_end = guard.is_held();
     match guard.release() {
@@ -404,7 +436,12 @@ impl Guard {
     /// `listener` must return quickly, because renewals wait for it.
     pub fn on_lost(&self, listener: impl FnOnce(LostReason) + Send + 'static) {
         let lost = self.inner.lost();
-        self.runtime.spawn(async move { listener(lost.await) });
+        // The task ends with the hold, and keeps nothing of the client.
+        self.runtime.spawn(async move {
+            if let Some(reason) = lost.await {
+                listener(reason);
+            }
+        });
     }
 
     /// See [`Guard::put`](crate::Guard::put).

@@ -14,6 +14,8 @@ pub const SCHEMES: &[&str] = &[
     "redis:",
     #[cfg(feature = "redis")]
     "rediss:",
+    #[cfg(all(feature = "redis", unix))]
+    "redis+unix:",
     #[cfg(feature = "redis")]
     "redis+sentinel:",
     #[cfg(feature = "redis")]
@@ -34,7 +36,7 @@ pub const SCHEMES: &[&str] = &[
     "sqlite:",
 ];
 
-/// Schemes of backends that are not in this build, with what to do about it.
+/// Schemes of stores that are not in this build, with what to do about it.
 pub(crate) const NOT_HERE: &[(&str, &str)] = &[
     #[cfg(not(unix))]
     (
@@ -47,6 +49,8 @@ pub(crate) const NOT_HERE: &[(&str, &str)] = &[
     ("redis", REDIS),
     #[cfg(not(feature = "redis"))]
     ("rediss", REDIS),
+    #[cfg(not(feature = "redis"))]
+    ("redis+unix", REDIS),
     #[cfg(not(feature = "redis"))]
     ("redis+sentinel", REDIS),
     #[cfg(not(feature = "redis"))]

@@ -2,9 +2,11 @@
 
 #[cfg(all(feature = "file", unix))]
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::name::Escaped;
+use tenure_core::store::{BoxFuture, Store};
 use tenure_core::{Client, memory};
 
 use crate::address::store_address;
@@ -15,6 +17,7 @@ use crate::database::{Mode, Server};
 use crate::etcd;
 #[cfg(all(feature = "file", unix))]
 use crate::file;
+use crate::lazy;
 #[cfg(feature = "redlock")]
 use crate::majority;
 #[cfg(feature = "redis")]
@@ -26,14 +29,16 @@ use crate::tables;
 #[cfg(feature = "zookeeper")]
 use crate::zookeeper;
 
-/// Connects to the store that `url` names; the scheme selects the backend.
+/// Connects to the store that `url` names; the scheme selects the store.
 ///
 /// | URL | store |
 /// | --- | --- |
 /// | `memory:` | this client and its clones only |
+/// | `memory:NAME` | all clients of this process with that name, for as long as one of them lives |
 /// | `file:DIR` | all processes on this host that use the same directory; everything up to a `?` is the path |
 /// | `file:` | the same, in `$XDG_STATE_HOME/tenure/locks` or `~/.local/state/tenure/locks` |
 /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]` | a Redis or Valkey server; `rediss://` with TLS |
+/// | `redis+unix://[USER:PASSWORD@]/PATH[?db=DATABASE]` | the same server by a socket of this machine |
 /// | `redis+sentinel://HOST,HOST,../SERVICE[/DATABASE]` | the primary that these sentinels name |
 /// | `redis+cluster://HOST,HOST,..` | a Redis Cluster |
 /// | `redlock://HOST,HOST,HOST` | a majority of independent Redis servers; a minority may fail at any time |
@@ -57,6 +62,7 @@ use crate::zookeeper;
 /// | `wait_replicas=N` | a grant counts only after N replicas have it |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust instead of the system's; a certificate of our own |
 /// | `sentinel_user=NAME`, `sentinel_password=TEXT` | for the sentinels themselves |
+/// | `db=DATABASE`, `user=NAME`, `pass=TEXT` | with `redis+unix:` only; user and password may stand before `@` too |
 ///
 /// Options of `etcd`:
 ///
@@ -118,20 +124,85 @@ use crate::zookeeper;
 ///
 /// # Errors
 /// [`Invalid`](ErrorKind::Invalid): the URL is wrong, the message says where.
-/// [`Unsupported`](ErrorKind::Unsupported): no backend of this build has that scheme.
+/// [`Unsupported`](ErrorKind::Unsupported): no store of this build has that scheme.
 /// `Denied`: the store refused the user or password. `Unreachable`: the store did not answer.
 pub async fn connect(url: &str) -> Result<Client, Error> {
-    let client = open(url)
+    let connected = async {
+        let url = canonical(url)?;
+        let client = Client::from_dyn_store(open(&url).await?)?;
+        Ok(addressed(client, &url))
+    };
+    connected
         .await
-        .map_err(|err| err.with_step(Step::Connect))?;
-    Ok(match store_address(url) {
-        Some(address) => client.with_address(address),
-        None => client,
-    })
+        .map_err(|err: Error| err.with_step(Step::Connect))
 }
 
-async fn open(url: &str) -> Result<Client, Error> {
+/// As [`connect`], without a connection: for a service that starts while its store is down. The URL is checked at once, and
+/// so are the files of certificates that it names. The client connects at its first request, and each later request tries
+/// again until one has succeeded; from then on the client is as one of `connect`.
+///
+/// What `connect` checks in the server, its version and its settings for example, is checked with that first connection, so
+/// the errors of `connect` come from the requests: a lock that waits does not wait for a server that cannot be reached, but
+/// gets the error `Unreachable`, for which [`is_retryable`](Error::is_retryable) is true. [`Client::ping`] says whether the
+/// store answers. `memory:` and `file:` need no connection and are opened at once.
+///
+/// ```
+/// # async fn example() -> Result<(), tenure::Error> {
+/// let client = tenure::connect_lazy("memory:")?; // or "redis://..", with or without a server
+/// client.ping().await?; // in a readiness probe
+/// # Ok(()) }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+/// ```
+///
+/// Must be called inside a tokio runtime, as `connect`.
+///
+/// # Errors
+/// `Invalid`: the URL is wrong. `Unsupported`: no store of this build has that scheme.
+pub fn connect_lazy(url: &str) -> Result<Client, Error> {
+    let unconnected = || {
+        let url = canonical(url)?;
+        let client = match open_here(&url) {
+            Some(opened) => Client::from_dyn_store(opened?)?,
+            None => {
+                let (store, later) = (check_url(&url)?, url.clone());
+                let connect = move || {
+                    let url = later.clone();
+                    Box::pin(async move { open(&url).await }) as BoxFuture<_>
+                };
+                Client::from_store(lazy::Store::new(store, Box::new(connect))?)?
+            }
+        };
+        Ok(addressed(client, &url))
+    };
+    unconnected().map_err(|err: Error| err.with_step(Step::Connect))
+}
+
+fn addressed(client: Client, url: &str) -> Client {
+    match store_address(url) {
+        Some(address) => client.with_address(address),
+        None => client,
+    }
+}
+
+/// Other names of the schemes: those of the programs that speak the same protocol.
+const ALIASES: &[(&str, &str)] = &[
+    ("postgresql", "postgres"),
+    ("mariadb", "mysql"),
+    ("valkey", "redis"),
+    ("valkeys", "rediss"),
+    ("valkey+unix", "redis+unix"),
+    ("valkey+sentinel", "redis+sentinel"),
+    ("valkey+cluster", "redis+cluster"),
+];
+
+/// The URL with the name of its scheme that the stores know, in lower case.
+fn canonical(url: &str) -> Result<String, Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
+    if url.is_empty() {
+        return invalid(
+            "the URL is empty; is the variable set that it comes from? For locks of this machine write file:".into(),
+        );
+    }
     let Some((scheme, rest)) = url.split_once(':') else {
         // Not echoed beyond its length: it may be a password that was put in the wrong place.
         return invalid(format!(
@@ -139,57 +210,148 @@ async fn open(url: &str) -> Result<Client, Error> {
             SCHEMES.join(", ")
         ));
     };
+    let scheme = scheme.to_ascii_lowercase();
+    if let Some((usual, port)) = usual_scheme(&scheme, rest) {
+        return invalid(format!(
+            "the URL has no scheme; write {usual}://{scheme}:{port}"
+        ));
+    }
+    let known = ALIASES.iter().find(|(alias, _)| *alias == scheme);
+    let scheme = known.map_or(&*scheme, |(_, scheme)| scheme);
+    Ok(format!("{scheme}:{rest}"))
+}
+
+/// The ports on which servers listen as a rule, with their schemes.
+const USUAL_PORTS: &[(&str, &str)] = &[
+    ("6379", "redis"),
+    ("26379", "redis+sentinel"),
+    ("5432", "postgres"),
+    ("3306", "mysql"),
+    ("2379", "etcd"),
+    ("2181", "zookeeper"),
+];
+
+/// For `HOST:PORT` without a scheme: the scheme that fits the port, and the port. Other texts are not repeated.
+fn usual_scheme(host: &str, rest: &str) -> Option<(&'static str, &'static str)> {
+    let is_host = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    let port = rest.split(['/', '?']).next()?;
+    let (port, scheme) = USUAL_PORTS.iter().find(|(usual, _)| *usual == port)?;
+    host.bytes().all(is_host).then_some((*scheme, *port))
+}
+
+/// The store of a URL that needs no connection. `None`: the URL names another store.
+fn open_here(url: &str) -> Option<Result<Arc<dyn Store>, Error>> {
+    let (scheme, rest) = url.split_once(':')?;
     match scheme {
-        "memory" if rest.is_empty() => Client::from_backend(memory::Backend::new()),
-        "memory" => invalid(
-            "`memory:` takes nothing after the colon; every connect makes a store of its own"
-                .into(),
-        ),
+        "memory" => Some(open_memory(rest)),
         #[cfg(all(feature = "file", unix))]
-        "file" => Client::from_backend(file::Store::open(&directory(rest)?)?),
+        "file" => {
+            let store = directory(rest).and_then(|directory| file::Store::open(&directory));
+            Some(store.map(|store| Arc::new(store) as Arc<dyn Store>))
+        }
+        _ => None,
+    }
+}
+
+fn open_memory(name: &str) -> Result<Arc<dyn Store>, Error> {
+    if name.starts_with('/') || name.contains('?') {
+        let message = "`memory:` takes a name and nothing else, as in memory:test";
+        return Err(Error::new(ErrorKind::Invalid, message));
+    }
+    Ok(Arc::new(match name {
+        "" => memory::Store::new(),
+        name => memory::Store::named(name),
+    }))
+}
+
+/// Refuses what is wrong with the URL itself, without a request. Returns the name of the store.
+fn check_url(url: &str) -> Result<&'static str, Error> {
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let _ = rest;
+    match scheme {
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
-            Client::from_backend(redis::Store::connect(url).await?)
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" => {
+            redis::Store::check_url(url).map(|()| "redis")
+        }
+        #[cfg(feature = "redlock")]
+        "redlock" => redis::Store::check_independent_url(url).map(|()| "redlock"),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => etcd::Store::check_url(url).map(|()| "etcd"),
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => zookeeper::Store::check_url(url).map(|()| "zookeeper"),
+        #[cfg(feature = "mysql")]
+        "mysql" => check_database_url(url).map(|()| "mysql"),
+        #[cfg(feature = "postgres")]
+        "postgres" => check_database_url(url).map(|()| "postgres"),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => tables::Store::check_file_url(rest).map(|()| "sqlite"),
+        scheme => Err(no_store(scheme)),
+    }
+}
+
+async fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
+    if let Some(opened) = open_here(url) {
+        return opened;
+    }
+    let (scheme, rest) = url.split_once(':').unwrap_or((url, ""));
+    let _ = rest;
+    match scheme {
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "redis+cluster" => {
+            Ok(redis::Store::connect(url).await?)
         }
         #[cfg(feature = "redlock")]
         "redlock" => {
             let nodes = redis::Store::connect_independent(url).await?;
-            Client::from_backend(majority::Store::new(nodes, majority::Settings::default())?)
+            let settings = majority::Settings::default();
+            Ok(majority::Store::new(nodes, settings)?)
         }
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => Client::from_backend(etcd::Store::connect(url).await?),
+        "etcd" | "etcds" => Ok(etcd::Store::connect(url).await?),
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => Client::from_backend(zookeeper::Store::connect(url).await?),
+        "zookeeper" => Ok(zookeeper::Store::connect(url).await?),
         #[cfg(feature = "mysql")]
         "mysql" => open_database(url).await,
         #[cfg(feature = "postgres")]
         "postgres" => open_database(url).await,
         #[cfg(feature = "sqlite")]
-        "sqlite" => Client::from_backend(tables::Store::open(rest).await?),
-        _ => {
-            let cure = NOT_HERE
-                .iter()
-                .find(|(known, _)| *known == scheme)
-                .map_or_else(
-                    || format!("this build has {}", SCHEMES.join(", ")),
-                    |(_, cure)| (*cure).into(),
-                );
+        "sqlite" => Ok(tables::Store::open(rest).await?),
+        scheme => Err(no_store(scheme)),
+    }
+}
+
+fn no_store(scheme: &str) -> Error {
+    let here = || format!("this build has {}", SCHEMES.join(", "));
+    let known = NOT_HERE.iter().find(|(known, _)| *known == scheme);
+    let cure = known.map_or_else(here, |(_, cure)| (*cure).into());
+    // A text that cannot be a scheme may be a part of a password.
+    let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+    let message = match scheme.bytes().all(is_scheme) {
+        true => {
             let scheme: String = scheme.chars().take(40).collect();
-            Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("there is no backend for \"{}:\"; {cure}", Escaped(&scheme)),
-            ))
+            format!("there is no store for \"{}:\"; {cure}", Escaped(&scheme))
         }
+        false => format!("the URL does not begin with a scheme; {cure}"),
+    };
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn check_database_url(url: &str) -> Result<(), Error> {
+    let (server, mode, url) = Server::parse(url)?;
+    match mode {
+        Mode::Session => sessions::Store::check_url(server, url),
+        Mode::Table => tables::Store::check_url(server, url),
     }
 }
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-async fn open_database(url: &str) -> Result<Client, Error> {
+async fn open_database(url: &str) -> Result<Arc<dyn Store>, Error> {
     let (server, mode, url) = Server::parse(url)?;
-    match mode {
-        Mode::Session => Client::from_backend(sessions::Store::connect(server, url).await?),
-        Mode::Table => Client::from_backend(tables::Store::connect(server, url).await?),
-    }
+    Ok(match mode {
+        Mode::Session => sessions::Store::connect(server, url).await?,
+        Mode::Table => tables::Store::connect(server, url).await?,
+    })
 }
 
 /// The directory in a `file:` URL.
@@ -232,7 +394,7 @@ fn directory(rest: &str) -> Result<PathBuf, Error> {
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::Invalid,
-                "neither HOME nor XDG_STATE_HOME is set, so `file:` has no default directory; write file:/DIR",
+                "neither HOME nor XDG_STATE_HOME is set, so `file:` has no default directory; give a URL (`-u` or TENURE_URL on the command line), for example file:/DIR",
             )
         })
 }

@@ -13,9 +13,9 @@
 //! }
 //! ```
 //!
-//! # Which backend
+//! # Which store
 //!
-//! The scheme of the URL selects the backend; nothing else in your code changes.
+//! The scheme of the URL selects the store; nothing else in your code changes.
 //!
 //! | URL | Who excludes each other | Fit for | Feature |
 //! | --- | --- | --- | --- |
@@ -23,6 +23,7 @@
 //! | `file:/DIR`, or `file:` for a directory of the user | processes on one host | correctness, on a local disk; no server needed | `file` (default) |
 //! | `redis://HOST` | all clients of that Redis or Valkey server | services that have one; correctness with a fencing token | `redis` |
 //! | `rediss://HOST` | the same, over TLS | the same | `redis` |
+//! | `redis+unix:///PATH` | the same, by a socket of this machine | the same | `redis` |
 //! | `redis+sentinel://HOST,HOST/SERVICE` | the same, on the primary that these sentinels name | the same; after a failover only the token protects | `redis` |
 //! | `redis+cluster://HOST,HOST` | the same, on the nodes of a cluster | the same | `redis` |
 //! | `redlock://HOST,HOST,HOST` | all clients of the same independent Redis servers | the same, while a minority of the servers may fail | `redlock` |
@@ -70,9 +71,9 @@
 //!
 //! # Guarantees
 //!
-//! Each backend declares as data what it promises under which fault ([`Client::guarantees`]); [`Client::check`] checks the settings of the actual store.
+//! Each store declares as data what it promises under which fault ([`Client::guarantees`]); [`Client::check`] checks the settings of the actual store.
 //!
-//! | Backend | kill | pause | partition | restart | power | failover | clock-forward | clock-back | client-clock | suspend |
+//! | Store | kill | pause | partition | restart | power | failover | clock-forward | clock-back | client-clock | suspend |
 //! | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 //! | `memory:` | S | S L | - | - | - | - | S | S | S | S |
 //! | `file:` | E | S L | - | - | S | - | S | S | S | S L |
@@ -131,25 +132,25 @@
 //!
 //! | Feature | Adds | Brings |
 //! | --- | --- | --- |
-//! | `file` | the backend `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
-//! | `redis` | the backends `redis://`, `rediss://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls`, `futures-util`, `serde`, `serde_json` |
-//! | `etcd` | the backends `etcd://` and `etcds://` | `tonic`, `prost`, `rustls`, `futures-util`, `serde`, `serde_json` |
-//! | `mysql` | the backend `mysql://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
-//! | `postgres` | the backend `postgres://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
-//! | `zookeeper` | the backend `zookeeper://`, without TLS | `zookeeper-client`, `serde`, `serde_json` |
+//! | `file` | the store `file:`, kernel file locks for the processes of one host | `serde`, `serde_json`, `sha2` |
+//! | `redis` | the stores `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` and `redis+cluster://` | `redis`, `rustls`, `futures-util`, `serde`, `serde_json` |
+//! | `etcd` | the stores `etcd://` and `etcds://` | `tonic`, `prost`, `rustls`, `futures-util`, `serde`, `serde_json` |
+//! | `mysql` | the store `mysql://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `postgres` | the store `postgres://` | `sqlx`, `rustls`, `futures-util`, `serde`, `serde_json`, `sha1_smol`, `sha2` |
+//! | `zookeeper` | the store `zookeeper://`, without TLS | `zookeeper-client`, `serde`, `serde_json` |
 //! | `zookeeper-tls` | TLS for `zookeeper://` (`?tls=on`); with all of `tls-aws-lc`, which the client library needs | `rustls` with `aws-lc-rs` |
 //! | `tls-ring` | TLS with `ring` for `redis`, `etcd`, `mysql`, `postgres` and what is built on them | `ring` beside each of them, built from C |
 //! | `tls-aws-lc` | the same with `aws-lc-rs`; for that switch the default features off, because `ring` is used where both are on | `aws-lc-rs` beside each of them, built from C, which takes most of a minute |
-//! | `sqlite` | the backend `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
+//! | `sqlite` | the store `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
 //! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver | `sqlx` |
-//! | `redlock` | the backend `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
+//! | `redlock` | the store `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
 //! | `majority` | `tenure::majority`, which holds a name on a majority of several independent stores of any kind; part of `redlock` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `serde` | `Serialize` for [`Status`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
-//! | `conformance` | `tenure::conformance`, the behaviours that every backend must show, for authors of backends | the multi-thread part of `tokio` |
+//! | `conformance` | `tenure::conformance`, the behaviours that every store must show, for authors of stores | the multi-thread part of `tokio` |
 //!
 //! TLS is `rustls`. The features above choose its provider of cryptography and pass it to each connection.
 //! The provider that `rustls` keeps for the whole process (`CryptoProvider::install_default`) belongs to the program:
@@ -190,14 +191,14 @@
 //! # });
 //! ```
 //!
-//! # Writing a backend
+//! # Writing a store
 //!
-//! Implement [`backend::AsyncBackend`]; the [module](backend) has the contract, and `docs/writing-a-store.md` in the
+//! Implement [`store::Store`]; the [module](store) has the contract, and `docs/writing-a-store.md` in the
 //! repository shows a complete store.
 //! The driver does the hard parts: deadlines, renewal, cancellation, and queues within the process.
-//! A backend takes, renews and frees a name in its store, and declares its [`Guarantees`](guarantees::Guarantees).
+//! A store takes, renews and frees a name, and declares its [`Guarantees`](guarantees::Guarantees).
 //! [`memory`] is the smallest example.
-//! A backend of your own needs no registration: pass it to [`Client::from_backend`].
+//! A store of your own needs no registration: pass it to [`Client::from_store`].
 
 // docs.rs shows at each item which feature it needs. Only a nightly compiler can do that.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -242,6 +243,7 @@ mod address;
 pub mod blocking;
 mod connect;
 mod fenced;
+mod lazy;
 mod redacted;
 pub mod sql;
 
@@ -251,7 +253,7 @@ pub mod sql;
 pub mod fuzzing;
 
 pub use capabilities::SCHEMES;
-pub use connect::connect;
+pub use connect::{connect, connect_lazy};
 pub use fenced::Fenced;
 pub use redacted::redacted_url;
 
@@ -260,9 +262,9 @@ pub use redacted::redacted_url;
 pub use tenure_core::conformance;
 #[doc(inline)]
 pub use tenure_core::{
-    Client, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder, Lock, LockName, Loss,
-    LossCallback, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State, Status,
-    backend, error, fence, guarantees, holder, lost, memory, name, options, time,
+    CallbackHandle, Client, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder, Lock,
+    LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State, Status,
+    Waiting, error, fence, guarantees, holder, lost, memory, name, options, store, time,
 };
 
 /// Runs the function under a lock: acquires, runs the body, releases.

@@ -6,6 +6,7 @@ const HARMLESS: &[&str] = &[
     "ca",
     "cert",
     "connections",
+    "db",
     "dialect",
     // The path of a file.
     "key",
@@ -94,7 +95,7 @@ fn without_words(hosts: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The value of every option is shown, except for two options of Redis.
+    /// The value of every option is shown, except for options of Redis with a login.
     #[cfg(all(
         feature = "etcd",
         feature = "mysql",
@@ -108,6 +109,7 @@ mod tests {
         let mut shown = std::collections::BTreeSet::new();
         for url in [
             "redis://h?",
+            "redis+unix:///s?",
             "redlock://a,b,c?",
             "etcd://h?",
             "zookeeper://h?",
@@ -121,7 +123,8 @@ mod tests {
             let refused = refused.unwrap_err().to_string();
             let (_, options) = refused.split_once("; it has ").unwrap();
             for option in options.split(", ") {
-                let is_secret = ["sentinel_user", "sentinel_password"].contains(&option);
+                let secrets = ["sentinel_user", "sentinel_password", "user", "pass"];
+                let is_secret = secrets.contains(&option);
                 let value = if is_secret { "***" } else { "1" };
                 let redacted = redacted_url(&format!("redis://h?{option}=1"));
                 assert_eq!(redacted, format!("redis://h?{option}={value}"), "{url}");
@@ -153,6 +156,10 @@ mod tests {
             ("redis://user:hunter2?tls=x", "redis://***?tls=***"),
             ("redis:hunter2?tls=x", "redis:***?tls=***"),
             ("redis://me:x@h?tls=on", "redis://***@h?tls=on"),
+            (
+                "redis+unix://me:x@/run/s?db=1&user=me&pass=x",
+                "redis+unix://***@/run/s?db=1&user=***&pass=***",
+            ),
             (
                 "redis://h?Timeout=1s&timeout=",
                 "redis://h?Timeout=***&timeout=",

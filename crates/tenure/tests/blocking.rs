@@ -1,15 +1,15 @@
 //! The locks without async: threads, interrupts, loss.
 
-use std::sync::mpsc;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use tenure::blocking::{Client, Interrupt};
 use tenure::memory;
 use tenure::{ErrorKind, LostReason, Owner};
 
-fn store() -> (memory::Backend, Client) {
-    let store = memory::Backend::new();
-    let client = Client::from_backend(store.clone()).unwrap();
+fn store() -> (memory::Store, Client) {
+    let store = memory::Store::new();
+    let client = Client::from_store(store.clone()).unwrap();
     (store, client)
 }
 
@@ -32,6 +32,27 @@ fn threads_exclude_each_other_and_lose_no_count() {
     });
     assert_eq!(count.into_inner(), 800);
     assert!(store.is_idle());
+}
+
+/// A listener that would stay after a release would keep what it owns, one for each hold.
+#[test]
+fn listeners_for_a_loss_end_with_the_hold() {
+    let (_store, client) = store();
+    let alive = Arc::new(());
+    for round in 0..1_000 {
+        let guard = client.lock("a").acquire().unwrap();
+        let own = alive.clone();
+        guard.on_lost(move |_| drop(own));
+        match round % 2 {
+            0 => guard.release().unwrap(),
+            _ => drop(guard),
+        }
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    while Arc::strong_count(&alive) > 1 {
+        assert!(Instant::now() < end, "{}", Arc::strong_count(&alive));
+        std::thread::yield_now();
+    }
 }
 
 #[test]
@@ -209,8 +230,8 @@ fn a_client_tells_of_every_loss() {
 
 #[test]
 fn after_the_end_of_a_transaction_the_lock_goes_or_is_kept() {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
+    let store = memory::Store::with_virtual_clock();
+    let client = Client::from_store(store.clone()).unwrap();
     let take = || client.lock("a").owner(&Owner::new()).try_acquire().unwrap();
     let guard = take().unwrap();
     let done = guard.after(|| {

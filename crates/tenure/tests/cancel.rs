@@ -138,7 +138,7 @@ fn acquire_and_drop(lock: Lock) -> Operation {
 /// A store and the runtime of its clients. The runtime has one thread: every poll happens in the test's thread.
 struct Fixture {
     runtime: Runtime,
-    store: memory::Backend,
+    store: memory::Store,
 }
 
 impl Fixture {
@@ -147,13 +147,13 @@ impl Fixture {
             .enable_all()
             .build()
             .unwrap();
-        let store = memory::Backend::with_virtual_clock();
+        let store = memory::Store::with_virtual_clock();
         Self { runtime, store }
     }
 
     fn client(&self) -> Client {
         let _inside = self.runtime.enter();
-        Client::from_backend(self.store.clone()).unwrap()
+        Client::from_store(self.store.clone()).unwrap()
     }
 
     fn take(&self, client: &Client, name: &str) -> Guard {

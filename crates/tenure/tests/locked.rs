@@ -98,7 +98,7 @@ async fn waits(locks: &Client, who: &str) -> AppResult<()> {
 #[tokio::test]
 async fn an_error_of_the_lock_is_converted_and_options_reach_the_lock() {
     let (store, client) = store();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let guard = other.lock("a").acquire().await.unwrap();
     let waiting = tokio::spawn(async move { waits(&client, "ann").await });
     settle().await;
@@ -323,7 +323,7 @@ async fn the_owner_that_is_given_enters_what_it_holds() {
 #[tenure::locked(client = locks, name = "x", ttl = "10s", min_lease = "10s", drift = drift, renew = renew, guard = guard)]
 async fn left_after_four_seconds(
     locks: &Client,
-    store: &memory::Backend,
+    store: &memory::Store,
     drift: Duration,
     renew: Renew,
 ) -> Result<Duration, Error> {
@@ -333,7 +333,7 @@ async fn left_after_four_seconds(
 }
 
 #[tenure::locked(client = locks, name = "x", ttl = "10s", drift = "1s", renew = "never", guard = guard)]
-async fn of_a_fixed_lease(locks: &Client, store: &memory::Backend) -> Result<Duration, Error> {
+async fn of_a_fixed_lease(locks: &Client, store: &memory::Store) -> Result<Duration, Error> {
     store.advance(Duration::from_secs(4));
     settle().await;
     Ok(guard.remaining())
@@ -379,8 +379,8 @@ fn an_ordinary_function_uses_the_blocking_client() {
         }
     }
 
-    let store = memory::Backend::new();
-    let locks = blocking::Client::from_backend(store.clone()).unwrap();
+    let store = memory::Store::new();
+    let locks = blocking::Client::from_store(store.clone()).unwrap();
     let job = Job {
         locks: locks.clone(),
     };

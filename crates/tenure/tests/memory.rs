@@ -2,6 +2,10 @@
 
 #[path = "common/memory.rs"]
 mod memory_store;
+#[path = "memory/reports.rs"]
+mod reports;
+#[path = "memory/silence.rs"]
+mod silence;
 
 use std::time::Duration;
 
@@ -32,7 +36,7 @@ async fn acquire_release_and_try() {
 #[tokio::test]
 async fn waits_and_names_the_holder_when_the_wait_is_over() {
     let (store, client) = store();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let guard = client.lock("a").label("first").acquire().await.unwrap();
     let lock = other.lock("a").wait(Duration::from_secs(5));
     let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
@@ -44,6 +48,20 @@ async fn waits_and_names_the_holder_when_the_wait_is_over() {
     assert_eq!(err.holder().unwrap().pid, std::process::id());
     guard.release().await.unwrap();
     assert!(store.is_idle());
+}
+
+#[tokio::test]
+async fn an_hour_that_passes_by_run_for_renews_in_time() {
+    let (store, client) = store();
+    let guard = client.lock("a").acquire().await.unwrap();
+    let capped = client.lock("b").max_hold(TTL * 2).acquire().await.unwrap();
+    store.run_for(TTL * 120).await;
+    assert_eq!(guard.state(), State::Held);
+    assert!(!capped.is_held());
+    let before = store.requests();
+    store.run_for(Duration::ZERO).await;
+    assert_eq!(store.requests(), before);
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -97,7 +115,7 @@ async fn lost_fires_at_the_deadline_when_renewal_hangs() {
     assert!(!lost.is_finished());
     store.advance(TTL / 3 - TTL / 60 - TTL / 100);
     assert!(!guard.is_held());
-    assert_eq!(lost.await.unwrap(), LostReason::Expired);
+    assert_eq!(lost.await.unwrap(), Some(LostReason::Expired));
     store.resume();
     settle().await;
     assert!(!guard.is_held(), "a late answer resurrects nothing");
@@ -118,7 +136,7 @@ async fn an_answer_after_the_deadline_does_not_hide_the_loss() {
     store.advance(TTL);
     settle().await;
     assert!(lost.is_finished(), "nobody told of the loss");
-    assert_eq!(lost.await.unwrap(), LostReason::Expired);
+    assert_eq!(lost.await.unwrap(), Some(LostReason::Expired));
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
 }
 
@@ -194,13 +212,13 @@ async fn one_slow_answer_is_an_accident_and_two_refuse_the_lease() {
 #[tokio::test]
 async fn a_refused_renewal_is_a_loss_at_once_and_touches_nobody_else() {
     let (store, client) = store();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let guard = client.lock("a").acquire().await.unwrap();
     store.expire("a").unwrap();
     let next = other.lock("a").try_acquire().await.unwrap().unwrap();
     let lost = tokio::spawn(guard.lost());
     store.advance(TTL / 3);
-    assert_eq!(lost.await.unwrap(), LostReason::StoreSaysNo);
+    assert_eq!(lost.await.unwrap(), Some(LostReason::StoreSaysNo));
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
     assert!(next.is_held());
     assert!(client.inspect("a").await.unwrap().is_held());
@@ -226,10 +244,10 @@ async fn a_fixed_lease_and_max_hold_end() {
         store.advance(TTL / 3);
         settle().await;
     }
-    assert_eq!(fixed.lost().await, LostReason::Expired);
+    assert_eq!(fixed.lost().await, Some(LostReason::Expired));
     assert!(capped.is_held());
     store.advance(Duration::from_secs(15));
-    assert_eq!(capped.lost().await, LostReason::MaxHold);
+    assert_eq!(capped.lost().await, Some(LostReason::MaxHold));
     drop((fixed, capped));
     settle().await;
     assert!(store.is_idle());
@@ -243,7 +261,7 @@ async fn without_a_store_lease_a_fixed_hold_is_ended_by_us() {
         .ttl(Duration::from_millis(30))
         .renew(Renew::Never);
     let guard = fixed.acquire().await.unwrap();
-    assert_eq!(guard.lost().await, LostReason::Expired);
+    assert_eq!(guard.lost().await, Some(LostReason::Expired));
     // The guard still exists, and the name is free.
     drop(client.lock("a").acquire().await.unwrap());
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -272,8 +290,8 @@ async fn run_cancels_its_body_on_loss_and_cannot_look_like_success() {
 /// On a real clock such a hold has no deadline, so nothing else would ever tell the guard.
 #[tokio::test]
 async fn a_break_before_the_grant_is_read_is_a_loss() {
-    let store = memory::Backend::new();
-    let [one, two] = [(); 2].map(|()| Client::from_backend(store.clone()).unwrap());
+    let store = memory::Store::new();
+    let [one, two] = [(); 2].map(|()| Client::from_store(store.clone()).unwrap());
     let first = one.lock("a").acquire().await.unwrap();
     let lock = two.lock("a");
     let waiting = poll_now(Box::pin(lock.acquire()));
@@ -355,7 +373,7 @@ async fn lock_all_is_all_or_none() {
 #[tokio::test]
 async fn lock_any_takes_a_free_bucket_and_leaves_no_queue_entry_behind() {
     let (store, client) = store();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let a = client.lock("a").acquire().await.unwrap();
     let free = client.lock_any(["a", "b"]).acquire().await.unwrap();
     assert_eq!(free.name().as_str(), "b");
@@ -510,7 +528,7 @@ async fn a_guard_may_be_dropped_outside_the_runtime() {
 #[tokio::test]
 async fn closing_ends_waits() {
     let (store, client) = store();
-    let guard = Client::from_backend(store.clone())
+    let guard = Client::from_store(store.clone())
         .unwrap()
         .lock("a")
         .acquire()
@@ -580,7 +598,7 @@ async fn what_cannot_be_is_refused_before_any_request() {
     for url in [
         "nonsense",
         "redis://:hunter2@h:0/",
-        "memory:x",
+        "memory:?x",
         "file://host/dir",
     ] {
         let err = tenure::connect(url).await.unwrap_err();

@@ -5,31 +5,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tenure::backend::{self, Answer, Backend as _, Hold, Release, Request, Severity};
 use tenure::error::Step;
 use tenure::guarantees::{Fault, Promise};
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
+use tenure::store::{self, Answer, Hold, Release, Request, Severity, Store as _};
 use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
 use tenure_core::rt;
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// Stores on one virtual clock.
-fn nodes(count: usize) -> Vec<memory::Backend> {
-    let first = memory::Backend::with_virtual_clock();
+fn nodes(count: usize) -> Vec<memory::Store> {
+    let first = memory::Store::with_virtual_clock();
     let others = (1..count).map(|_| first.beside());
     let others: Vec<_> = others.collect();
     [vec![first], others].concat()
 }
 
-fn over(nodes: &[memory::Backend]) -> Arc<majority::Store> {
+fn over(nodes: &[memory::Store]) -> Arc<majority::Store> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
     majority::Store::new(nodes.collect(), majority::Settings::default()).unwrap()
 }
 
-fn client(nodes: &[memory::Backend]) -> Client {
-    Client::from_backend(over(nodes)).unwrap()
+fn client(nodes: &[memory::Store]) -> Client {
+    Client::from_dyn_store(over(nodes)).unwrap()
 }
 
 /// Lets every task run until all of them wait.
@@ -40,7 +40,7 @@ async fn settle() {
 }
 
 /// Moves the clock in steps that are shorter than the time between renewals.
-async fn advance(nodes: &[memory::Backend], time: Duration) {
+async fn advance(nodes: &[memory::Store], time: Duration) {
     for _ in 0..32 {
         settle().await;
         nodes[0].advance(time / 32);
@@ -49,10 +49,13 @@ async fn advance(nodes: &[memory::Backend], time: Duration) {
 }
 
 /// The token under which each node says that the name is held.
-async fn tokens(nodes: &[memory::Backend], name: &str) -> Vec<Option<u64>> {
+async fn tokens(nodes: &[memory::Store], name: &str) -> Vec<Option<u64>> {
     let mut tokens = Vec::new();
     for node in nodes {
-        let status = node.inspect(LockName::new(name).unwrap()).await.unwrap();
+        let status = Arc::new(node.clone())
+            .inspect(LockName::new(name).unwrap())
+            .await
+            .unwrap();
         let hold = status.holds.first();
         tokens.push(hold.and_then(|hold| hold.token).map(u64::from));
     }
@@ -60,20 +63,24 @@ async fn tokens(nodes: &[memory::Backend], name: &str) -> Vec<Option<u64>> {
 }
 
 /// Another holder acquires the name on one node alone.
-async fn take_alone(node: &memory::Backend, name: &str, propose: Option<u64>) -> Hold {
+async fn take_alone(node: &memory::Store, name: &str, propose: Option<u64>) -> Hold {
     static NEXT_PID: AtomicU32 = AtomicU32::new(1);
     let mut request = Request::new(LockName::new(name).unwrap(), OwnerId::random(), TTL);
     request.propose = propose;
     request.holder = Arc::new(Holder::new("elsewhere", NEXT_PID.fetch_add(1, Relaxed)));
     let request = Arc::new(request);
-    match node.acquire(request.clone()).await.unwrap() {
+    match Arc::new(node.clone())
+        .acquire(request.clone())
+        .await
+        .unwrap()
+    {
         Answer::Granted(grant) => Hold::new(&request, grant.token),
         other => panic!("{other:?}"),
     }
 }
 
-fn are_idle(nodes: &[memory::Backend]) -> bool {
-    nodes.iter().all(memory::Backend::is_idle)
+fn are_idle(nodes: &[memory::Store]) -> bool {
+    nodes.iter().all(memory::Store::is_idle)
 }
 
 #[tokio::test]
@@ -97,7 +104,7 @@ async fn a_minority_may_fail_in_any_way() {
                 assert_eq!(guard.state(), State::Held, "{step:?} {one:?} {other:?}");
                 guard.release().await.unwrap();
                 // A request that hangs does so until the node answers again.
-                nodes.iter().for_each(memory::Backend::resume);
+                nodes.iter().for_each(memory::Store::resume);
                 advance(&nodes, TTL * 2).await;
                 assert!(are_idle(&nodes), "{step:?} {one:?} {other:?}");
             }
@@ -129,7 +136,7 @@ async fn a_majority_that_fails_is_an_error_that_leaves_nothing() {
 async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
     let nodes = nodes(5);
     let client = client(&nodes);
-    nodes[..2].iter().for_each(memory::Backend::pause);
+    nodes[..2].iter().for_each(memory::Store::pause);
     // No time passes: the other nodes are a majority.
     let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
     guard.release().await.unwrap();
@@ -141,7 +148,7 @@ async fn silent_nodes_cost_their_limit_only_when_they_are_needed() {
     nodes[0].advance(majority::MAX_NODE_TIMEOUT);
     let err = trying.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
-    nodes.iter().for_each(memory::Backend::resume);
+    nodes.iter().for_each(memory::Store::resume);
     settle().await;
     assert!(are_idle(&nodes));
 }
@@ -154,7 +161,7 @@ async fn claims_after_a_restart(guard: Duration) -> usize {
     let e = take_alone(&nodes[4], "a", None).await;
     let one = first.lock("a").ttl(TTL).try_acquire().await.unwrap();
     for (node, hold) in nodes[3..].iter().zip([d, e]) {
-        node.release(hold).await.unwrap();
+        Arc::new(node.clone()).release(hold).await.unwrap();
     }
     nodes[2].restart(guard);
     let other = second.lock("a").ttl(TTL).try_acquire().await.unwrap();
@@ -199,7 +206,7 @@ async fn renewal_heals_and_never_steals() {
     assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
     assert_eq!(guard.state(), State::Held);
     guard.release().await.unwrap();
-    nodes[4].release(other).await.unwrap();
+    Arc::new(nodes[4].clone()).release(other).await.unwrap();
     settle().await;
     assert!(are_idle(&nodes));
 }
@@ -211,7 +218,7 @@ async fn a_hold_is_lost_with_the_majority() {
     let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
     nodes[..2].iter().for_each(|node| node.restart(TTL));
     advance(&nodes, TTL / 2).await;
-    assert_eq!(guard.lost().await, LostReason::StoreSaysNo);
+    assert_eq!(guard.lost().await, Some(LostReason::StoreSaysNo));
     assert!(guard.release().await.unwrap_err().is_lost());
     settle().await;
     assert!(are_idle(&nodes));
@@ -225,7 +232,7 @@ async fn all_nodes_know_the_greatest_token() {
         let ahead = ahead + 1_000 * node;
         let node = &nodes[node as usize];
         let hold = take_alone(node, "a", Some(ahead)).await;
-        node.release(hold).await.unwrap();
+        Arc::new(node.clone()).release(hold).await.unwrap();
     }
     let client = client(&nodes);
     let mut last = 0;
@@ -256,7 +263,7 @@ async fn a_node_that_is_to_raise_its_token_is_given_back_or_kept() {
             let hold = take_alone(&nodes[node], "a", Some(ahead)).await;
             match keeps {
                 true => others.push((node, hold)),
-                false => drop(nodes[node].release(hold).await.unwrap()),
+                false => drop(Arc::new(nodes[node].clone()).release(hold).await.unwrap()),
             }
         }
         // The grant at once, and the greater token after a long time.
@@ -286,7 +293,7 @@ async fn a_node_that_is_to_raise_its_token_is_given_back_or_kept() {
             }
         }
         for (node, hold) in others {
-            nodes[node].release(hold).await.unwrap();
+            Arc::new(nodes[node].clone()).release(hold).await.unwrap();
         }
         settle().await;
         assert!(are_idle(&nodes), "won: {is_won}");
@@ -343,11 +350,11 @@ async fn who_has_too_few_nodes_makes_room() {
     advance(&nodes, Duration::from_millis(100)).await;
     assert_eq!(tokens(&nodes, "a").await[0], None);
     assert_eq!(client.inspect("a").await.unwrap().holds, []);
-    nodes[1].release(b).await.unwrap();
+    Arc::new(nodes[1].clone()).release(b).await.unwrap();
     settle().await;
     // The first node is asked again at once, because it makes a majority now.
     let guard = waiting.await.unwrap().unwrap();
-    nodes[2].release(c).await.unwrap();
+    Arc::new(nodes[2].clone()).release(c).await.unwrap();
     guard.release().await.unwrap();
     settle().await;
     assert!(are_idle(&nodes));
@@ -381,7 +388,7 @@ async fn a_split_vote_is_resolved() {
         assert!(task.is_finished(), "no waiter gave its nodes back");
         task.await.unwrap().unwrap();
     }
-    nodes[2].release(c).await.unwrap();
+    Arc::new(nodes[2].clone()).release(c).await.unwrap();
     settle().await;
     assert!(are_idle(&nodes));
 }
@@ -390,24 +397,24 @@ async fn a_split_vote_is_resolved() {
 async fn a_release_has_three_outcomes() {
     let nodes = nodes(5);
     let store = over(&nodes);
-    let _client = Client::from_backend(store.clone()).unwrap(); // attaches the store to the runtime
+    let _client = Client::from_dyn_store(store.clone()).unwrap(); // attaches the store to the runtime
     for (failing, expected) in [
         (2, Ok(Release::Released)),
         (3, Err(ErrorKind::Indeterminate)),
     ] {
         let request = Request::new(LockName::new("a").unwrap(), OwnerId::random(), TTL);
         let request = Arc::new(request);
-        let answer = store.acquire(request.clone()).await.unwrap();
+        let answer = store.clone().acquire(request.clone()).await.unwrap();
         let Answer::Granted(grant) = answer else {
             panic!("{answer:?}")
         };
         let failing = nodes[..failing].iter();
         failing.for_each(|node| node.disturb(Step::Release, Disturbance::ReplyLost));
         let hold = Hold::new(&request, grant.token);
-        let outcome = store.release(hold.clone()).await;
+        let outcome = store.clone().release(hold.clone()).await;
         assert_eq!(outcome.map_err(|err| err.kind()), expected);
         // In both cases the hold is over now.
-        let again = store.release(hold).await.unwrap();
+        let again = store.clone().release(hold).await.unwrap();
         assert_eq!(again, Release::NotHeld);
         settle().await;
         assert!(are_idle(&nodes));
@@ -420,13 +427,13 @@ async fn close_waits_for_releases_in_the_background() {
     let late = Duration::from_millis(500);
     let nodes = nodes(5);
     let store = over(&nodes);
-    let client = Client::from_backend(store.clone()).unwrap();
+    let client = Client::from_dyn_store(store.clone()).unwrap();
     let guard = client.lock("a").ttl(TTL).acquire().await.unwrap();
     settle().await;
     nodes[3].disturb(Step::Release, Disturbance::ReplyLost);
     nodes[4].disturb(Step::Release, Disturbance::Late(late));
     guard.release().await.unwrap();
-    let closing = rt::poll_now(store.close());
+    let closing = rt::poll_now(store.clone().close());
     let closing = closing.expect_err("a release is under way");
     nodes[0].advance(late);
     // The tasks end before `close` is polled again, so its limit on the real clock decides nothing.
@@ -439,7 +446,7 @@ async fn close_waits_for_releases_in_the_background() {
 async fn breaking_ends_the_hold_whatever_number_it_has_on_a_node() {
     let nodes = nodes(3);
     let ahead = take_alone(&nodes[2], "a", Some(1 << 60)).await;
-    nodes[2].release(ahead).await.unwrap();
+    Arc::new(nodes[2].clone()).release(ahead).await.unwrap();
     let (holder, operator) = (client(&nodes), client(&nodes));
     let guard = holder.lock("a").ttl(TTL).acquire().await.unwrap();
     let seen = operator.inspect("a").await.unwrap();
@@ -448,7 +455,7 @@ async fn breaking_ends_the_hold_whatever_number_it_has_on_a_node() {
     assert!(!operator.break_lock("a", token.get() + 1).await.unwrap());
     assert!(operator.break_lock("a", token).await.unwrap());
     assert_eq!(tokens(&nodes, "a").await, [None; 3]);
-    assert_eq!(guard.lost().await, LostReason::TakenOver);
+    assert_eq!(guard.lost().await, Some(LostReason::TakenOver));
 }
 
 #[tokio::test]
@@ -492,11 +499,11 @@ async fn refusals_say_why() {
 /// Where the holds of the nodes have no lease, a hold on a majority has none.
 #[tokio::test]
 async fn a_lock_over_nodes_without_leases_has_none() {
-    let leaseless: Vec<Arc<dyn backend::Backend>> = (0..3)
-        .map(|_| Arc::new(memory::Backend::new()) as _)
+    let leaseless: Vec<Arc<dyn store::Store>> = (0..3)
+        .map(|_| Arc::new(memory::Store::new()) as _)
         .collect();
     let store = majority::Store::new(leaseless, majority::Settings::default()).unwrap();
-    let client = Client::from_backend(store).unwrap();
+    let client = Client::from_dyn_store(store).unwrap();
     let guard = client.lock("a").acquire().await.unwrap();
     assert!(client.lock("a").try_acquire().await.unwrap().is_none());
     assert!(

@@ -3,26 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, Hold, Request};
 use tenure::error::Step;
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
+use tenure::store::{Answer, Hold, Request, Store as _};
 use tenure::{Client, Guard, Holder, LockName, Mode, OwnerId, State};
 
 const TTL: Duration = Duration::from_secs(30);
 
 /// Stores on one virtual clock.
-fn nodes(count: usize) -> Vec<memory::Backend> {
-    let first = memory::Backend::with_virtual_clock();
+fn nodes(count: usize) -> Vec<memory::Store> {
+    let first = memory::Store::with_virtual_clock();
     let others = (1..count).map(|_| first.beside());
     let others: Vec<_> = others.collect();
     [vec![first], others].concat()
 }
 
-fn client(nodes: &[memory::Backend]) -> Client {
+fn client(nodes: &[memory::Store]) -> Client {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
     let store = majority::Store::new(nodes.collect(), majority::Settings::default()).unwrap();
-    Client::from_backend(store).unwrap()
+    Client::from_dyn_store(store).unwrap()
 }
 
 /// Lets every task run until all of them wait.
@@ -33,7 +33,7 @@ async fn settle() {
 }
 
 /// Moves the clock in steps that are shorter than the time between renewals.
-async fn advance(nodes: &[memory::Backend], time: Duration) {
+async fn advance(nodes: &[memory::Store], time: Duration) {
     for _ in 0..32 {
         settle().await;
         nodes[0].advance(time / 32);
@@ -42,9 +42,9 @@ async fn advance(nodes: &[memory::Backend], time: Duration) {
 }
 
 /// The modes of the holds that each node has, in the order of their tokens.
-fn modes(nodes: &[memory::Backend]) -> Vec<Vec<Mode>> {
+fn modes(nodes: &[memory::Store]) -> Vec<Vec<Mode>> {
     let name = LockName::new("a").unwrap();
-    let modes = |node: &memory::Backend| {
+    let modes = |node: &memory::Store| {
         let status = node.status(&name);
         status.holds.iter().map(|hold| hold.mode).collect()
     };
@@ -52,20 +52,24 @@ fn modes(nodes: &[memory::Backend]) -> Vec<Vec<Mode>> {
 }
 
 /// Another holder acquires the name on one node alone.
-async fn take_alone(node: &memory::Backend, mode: Mode, propose: Option<u64>) -> Hold {
+async fn take_alone(node: &memory::Store, mode: Mode, propose: Option<u64>) -> Hold {
     let mut request = Request::new(LockName::new("a").unwrap(), OwnerId::random(), TTL * 10);
     (request.mode, request.propose) = (mode, propose);
     request.holder = Arc::new(Holder::new("elsewhere", 1));
     let request = Arc::new(request);
-    match node.acquire(request.clone()).await.unwrap() {
+    match Arc::new(node.clone())
+        .acquire(request.clone())
+        .await
+        .unwrap()
+    {
         Answer::Granted(grant) => Hold::new(&request, grant.token),
         other => panic!("{other:?}"),
     }
 }
 
-fn assert_idle(nodes: &[memory::Backend]) {
+fn assert_idle(nodes: &[memory::Store]) {
     assert!(
-        nodes.iter().all(memory::Backend::is_idle),
+        nodes.iter().all(memory::Store::is_idle),
         "{:?}",
         modes(nodes)
     );
@@ -82,7 +86,7 @@ async fn no_two_readers_have_the_same_token() {
     let nodes = nodes(3);
     for (node, ahead) in nodes.iter().zip([0, 1 << 60, 1 << 61]) {
         let hold = take_alone(node, Mode::Exclusive, Some(ahead)).await;
-        node.release(hold).await.unwrap();
+        Arc::new(node.clone()).release(hold).await.unwrap();
     }
     // Replies are late in different orders.
     for late in 1..5 {
@@ -135,7 +139,7 @@ async fn readers_that_meet_in_one_node_agree_on_different_tokens() {
     let nodes = nodes(3);
     for node in [&nodes[0], &nodes[2]] {
         let hold = take_alone(node, Mode::Exclusive, Some(1 << 60)).await;
-        node.release(hold).await.unwrap();
+        Arc::new(node.clone()).release(hold).await.unwrap();
     }
     let millis = |millis| Disturbance::Late(Duration::from_millis(millis));
     for (node, first, second) in [
@@ -170,7 +174,10 @@ async fn a_reader_on_two_of_three_nodes_excludes_writers() {
         let alone = take_alone(&nodes[missing], Mode::Exclusive, None).await;
         let lock = reader.lock("a").ttl(TTL).shared();
         let guard = lock.try_acquire().await.unwrap().unwrap();
-        nodes[missing].release(alone).await.unwrap();
+        Arc::new(nodes[missing].clone())
+            .release(alone)
+            .await
+            .unwrap();
         let refused = writer.lock("a").ttl(TTL).try_acquire().await.unwrap();
         assert!(refused.is_none());
         settle().await;
@@ -234,7 +241,7 @@ async fn upgradable_holders_of_minorities_do_not_block_each_other() {
         assert!(task.is_finished(), "no contender gave its nodes back");
         task.await.unwrap().unwrap();
     }
-    nodes[2].release(alone).await.unwrap();
+    Arc::new(nodes[2].clone()).release(alone).await.unwrap();
     settle().await;
     assert_idle(&nodes);
 }
@@ -248,7 +255,10 @@ async fn an_upgrade_waits_for_a_reader_on_two_of_three_nodes() {
         let alone = take_alone(&nodes[missing], Mode::Exclusive, None).await;
         let lock = reader.lock("a").ttl(TTL).shared();
         let first = lock.try_acquire().await.unwrap().unwrap();
-        nodes[missing].release(alone).await.unwrap();
+        Arc::new(nodes[missing].clone())
+            .release(alone)
+            .await
+            .unwrap();
         let guard = upgradable(&holder).await;
         settle().await;
         let before = guard.token().max(first.token());
@@ -309,7 +319,7 @@ async fn a_dropped_upgrade_goes_back_on_all_nodes() {
     settle().await;
     assert_eq!(modes(&nodes)[0], [Mode::Upgradable]);
     for (node, hold) in nodes[1..].iter().zip(alone) {
-        node.release(hold).await.unwrap();
+        Arc::new(node.clone()).release(hold).await.unwrap();
     }
     assert!(guard.try_upgrade().await.unwrap());
     settle().await;
@@ -499,12 +509,12 @@ mod min_hold {
         }
         settle().await;
         for (node, hold) in nodes[1..].iter().zip(alone) {
-            node.release(hold).await.unwrap();
+            Arc::new(node.clone()).release(hold).await.unwrap();
         }
         assert!(is_free(&second).await);
         settle().await;
         let alone = take_alone(&nodes[0], Mode::Exclusive, None).await;
-        nodes[0].release(alone).await.unwrap();
+        Arc::new(nodes[0].clone()).release(alone).await.unwrap();
         assert_idle(&nodes);
     }
 }

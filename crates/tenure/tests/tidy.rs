@@ -35,9 +35,9 @@ const VOCABULARY: &[&str] = &[
     "url",
     "validate",
 ];
-/// The files that know every backend of their crate: they name the backends to users, or feed all of them with bytes.
+/// The files that know every store of their crate: they name the stores to users, or feed all of them with bytes.
 const CONNECT: &[&str] = &["client", "connect", "fuzzing"];
-/// The backends, a folder each.
+/// The stores, a folder each.
 const STORES: &[&str] = &[
     "etcd",
     "file",
@@ -48,7 +48,7 @@ const STORES: &[&str] = &[
     "tables",
     "zookeeper",
 ];
-/// Modules that are no backend and that every backend may use.
+/// Modules that are no store and that every store may use.
 const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "lease_store", "tls"];
 /// Exceptions: dependencies that vocabulary and logic may name: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
@@ -95,7 +95,7 @@ fn layer(tree: &Tree, path: &[String]) -> Layer {
     let part = |i: usize| path.get(i).map_or("", String::as_str);
     match part(1) {
         "logic" => Layer::Logic,
-        "backend" => Layer::Interface,
+        "store" => Layer::Interface,
         "driver" => Layer::Driver,
         "rt" => Layer::Rt,
         "support" => Layer::Support,
@@ -139,7 +139,7 @@ fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str)
             let shared = matches!(to, Store(x) if is_shared(x));
             (
                 in_base || shared,
-                "a backend knows its store and no other, and could be its own crate",
+                "a store knows no other store, and could be its own crate",
             )
         }
         Driver => (
@@ -150,7 +150,7 @@ fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str)
         UserFacing => (
             !matches!(to, Store(_) | Conformance)
                 || path[1..].join("::") == "database::keys::bigint", // one key for locks of sessions and transactions
-            "the URL chooses the store; only connect knows the backends",
+            "the URL chooses the store; only connect knows the stores",
         ),
         Conformance => (
             !matches!(to, Logic | Driver | Store(_))
@@ -302,7 +302,7 @@ fn a_mutant_that_cannot_be_planted_is_seen() {
 
 /// The violations of a small tree that keeps the rules, with one more file.
 fn violations_with(path: &str, text: &str) -> String {
-    let modules = "tenure-core: backend backend/loss_notifier memory driver/mod lib error logic/mod logic/lease client lock \
+    let modules = "tenure-core: store store/loss_notifier memory driver/mod lib error logic/mod logic/lease client lock \
                    guard rt time tenure: file redis connect blocking lib";
     let mut folder = "";
     let mut files = BTreeMap::new();

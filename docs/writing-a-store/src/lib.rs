@@ -5,10 +5,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{AsyncCommands as _, RedisError, Script};
-use tenure_core::backend::{Answer, AsyncBackend, Finding, Grant, Hold, Release, Renewal, Request};
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
+use tenure_core::store::{
+    Answer, BoxFuture, Finding, Grant, Hold, Listed, Operate, Release, Renewal, Request,
+};
 use tenure_core::support::{HoldRegistry, HolderRecord};
 use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};
 
@@ -18,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Token, holder and start of a hold.
 type Fields = (Option<u64>, Option<String>, Option<u64>);
 
-/// What `Client::from_backend` takes, in an `Arc`.
+/// What `Client::from_store` takes.
 pub struct Store {
     connection: ConnectionManager,
     acquire: Script,
@@ -34,20 +36,20 @@ impl Store {
     ///
     /// # Errors
     /// `Unreachable`: the server is not there.
-    pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
+    pub async fn connect(url: &str) -> Result<Self, Error> {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(TIMEOUT))
             .set_connection_timeout(Some(TIMEOUT));
         let client = redis::Client::open(url).map_err(not_sent)?;
         let connection = client.get_connection_manager_with_config(config).await;
-        Ok(Arc::new(Self {
+        Ok(Self {
             connection: connection.map_err(not_sent)?,
             acquire: Script::new(include_str!("acquire.lua")),
             change: Script::new(include_str!("change.lua")),
             guarantees: guarantees(),
             holds: HoldRegistry::default(),
             clock: Clock::system(),
-        }))
+        })
     }
 
     /// Changes the lock of `name` if `field` has this value. A ttl of zero deletes the lock.
@@ -65,135 +67,154 @@ impl Store {
     }
 }
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        let holder = HolderRecord::from(&*request.holder).to_json();
-        let ttl = Duration::from_millis(request.ttl.as_millis() as u64);
-        for attempt in 0.. {
-            let mut acquire = self.acquire.key(key(&request.name));
-            acquire.key(token_key(&request.name));
-            acquire
-                .arg(request.owner.to_hex())
-                .arg(ttl.as_millis() as u64)
-                .arg(&holder);
-            // The lease counts from before the request: the reply may have been on its way for long.
-            let sent = self.clock.now();
-            let answer: Result<(u64, i64), _> =
-                acquire.invoke_async(&mut self.connection.clone()).await;
-            let (token, left) = answer.map_err(unanswered)?;
-            if token > 0 {
-                self.holds.insert(request.owner, request.name.clone());
-                let round_trip = self.clock.now().since(sent);
-                return Ok(Answer::Granted(Grant::new(
-                    token,
-                    sent,
-                    round_trip,
-                    Some(ttl),
-                )));
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move {
+            let holder = HolderRecord::from(&*request.holder).to_json();
+            let ttl = Duration::from_millis(request.ttl.as_millis() as u64);
+            for attempt in 0.. {
+                let mut acquire = self.acquire.key(key(&request.name));
+                acquire.key(token_key(&request.name));
+                acquire
+                    .arg(request.owner.to_hex())
+                    .arg(ttl.as_millis() as u64)
+                    .arg(&holder);
+                // The lease counts from before the request: the reply may have been on its way for long.
+                let sent = self.clock.now();
+                let answer: Result<(u64, i64), _> =
+                    acquire.invoke_async(&mut self.connection.clone()).await;
+                let (token, left) = answer.map_err(unanswered)?;
+                if token > 0 {
+                    self.holds.insert(request.owner, request.name.clone());
+                    let round_trip = self.clock.now().since(sent);
+                    return Ok(Answer::Granted(Grant::new(
+                        token,
+                        sent,
+                        round_trip,
+                        Some(ttl),
+                    )));
+                }
+                if !request.wait {
+                    break;
+                }
+                // A wait in which the store said nothing ends as `Unreachable`.
+                request.report_taken();
+                // The server sends no message about a release, so waiters ask again: at the end of the lease, and before.
+                let left = u64::try_from(left).ok().map(Duration::from_millis);
+                let pause =
+                    pace::next(attempt, self.clock.random(), left, None).unwrap_or(pace::CAP);
+                let pause = self.clock.sleep_until(self.clock.now().after(pause));
+                if request.unless_stopped(pause).await.is_none() {
+                    break;
+                }
             }
-            if !request.wait {
-                break;
-            }
-            // The server sends no message about a release, so waiters ask again: at the end of the lease, and before.
-            let left = u64::try_from(left).ok().map(Duration::from_millis);
-            let pause = pace::next(attempt, self.clock.random(), left, None).unwrap_or(pace::CAP);
-            let pause = self.clock.sleep_until(self.clock.now().after(pause));
-            if request.unless_stopped(pause).await.is_none() {
-                break;
-            }
-        }
-        Ok(Answer::Busy)
-    }
-
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        let mut renewals = Vec::new();
-        for hold in holds {
-            let sent = self.clock.now();
-            let renewed = self
-                .change(&hold.name, "owner", &hold.owner.to_hex(), hold.ttl)
-                .await;
-            renewals.push(match renewed {
-                Ok(true) => Renewal::Renewed {
-                    sent,
-                    ttl: Some(hold.ttl),
-                },
-                Ok(false) => Renewal::Lost(LostReason::StoreSaysNo),
-                Err(err) => Renewal::Unknown(err),
-            });
-        }
-        renewals
-    }
-
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        let released = self
-            .change(&hold.name, "owner", &hold.owner.to_hex(), Duration::ZERO)
-            .await?;
-        self.holds.remove(hold.owner);
-        Ok(if released {
-            Release::Released
-        } else {
-            Release::NotHeld
+            Ok(Answer::Busy)
         })
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        let mut read = redis::pipe();
-        let fields = ["token", "holder", "since"];
-        read.atomic().hmget(key(&name), &fields).pttl(key(&name));
-        let read: Result<(Fields, i64), _> = read.query_async(&mut self.connection.clone()).await;
-        let ((token, holder, since), left) = read.map_err(unanswered)?;
-        let mut status = Status::free(name);
-        if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {
-            let record: HolderRecord = serde_json::from_str(&holder).unwrap_or_default();
-            let mut holder = Holder::from(record);
-            holder.since = since.map(|micros| UNIX_EPOCH + Duration::from_micros(micros));
-            let left = Some(Duration::from_millis(left));
-            let info = HoldInfo::new(holder, Mode::Exclusive, token, left);
-            status.holds.push(info);
-        }
-        Ok(status)
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move {
+            let mut renewals = Vec::new();
+            for hold in holds {
+                let sent = self.clock.now();
+                let renewed = self
+                    .change(&hold.name, "owner", &hold.owner.to_hex(), hold.ttl)
+                    .await;
+                renewals.push(match renewed {
+                    Ok(true) => Renewal::Renewed {
+                        sent,
+                        ttl: Some(hold.ttl),
+                    },
+                    Ok(false) => Renewal::Lost(LostReason::StoreSaysNo),
+                    Err(err) => Renewal::Unknown(err),
+                });
+            }
+            renewals
+        })
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        let mut connection = self.connection.clone();
-        let mut names = Vec::new();
-        let mut keys = connection.scan_match("lock:*").await.map_err(unanswered)?;
-        while let Some(key) = keys.next_item().await {
-            let key: String = key.map_err(unanswered)?;
-            let name = key
-                .strip_prefix("lock:")
-                .filter(|name| name.starts_with(&prefix));
-            names.extend(name.and_then(|name| LockName::new(name).ok()));
-        }
-        drop(keys);
-        names.sort();
-        names.dedup();
-        let mut held = Vec::new();
-        for name in names {
-            held.extend(Some(self.clone().inspect(name).await?).filter(Status::is_held));
-        }
-        Ok(held)
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move {
+            let released = self
+                .change(&hold.name, "owner", &hold.owner.to_hex(), Duration::ZERO)
+                .await?;
+            self.holds.remove(hold.owner);
+            Ok(if released {
+                Release::Released
+            } else {
+                Release::NotHeld
+            })
+        })
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        self.change(&name, "token", &token.to_string(), Duration::ZERO)
-            .await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move {
+            let mut read = redis::pipe();
+            let fields = ["token", "holder", "since"];
+            read.atomic().hmget(key(&name), &fields).pttl(key(&name));
+            let read: Result<(Fields, i64), _> =
+                read.query_async(&mut self.connection.clone()).await;
+            let ((token, holder, since), left) = read.map_err(unanswered)?;
+            let mut status = Status::free(name);
+            if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {
+                let record: HolderRecord = serde_json::from_str(&holder).unwrap_or_default();
+                let mut holder = Holder::from(record);
+                holder.since = since.map(|micros| UNIX_EPOCH + Duration::from_micros(micros));
+                let left = Some(Duration::from_millis(left));
+                let info = HoldInfo::new(holder, Mode::Exclusive, token, left);
+                status.holds.push(info);
+            }
+            Ok(status)
+        })
     }
 
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        let pong: Result<String, _> = self.connection.clone().ping().await;
-        pong.map(|_| Vec::new()).map_err(unanswered)
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move {
+            let mut connection = self.connection.clone();
+            let mut names = Vec::new();
+            let mut keys = connection.scan_match("lock:*").await.map_err(unanswered)?;
+            while let Some(key) = keys.next_item().await {
+                let key: String = key.map_err(unanswered)?;
+                let name = key
+                    .strip_prefix("lock:")
+                    .filter(|name| name.starts_with(&prefix));
+                names.extend(name.and_then(|name| LockName::new(name).ok()));
+            }
+            Ok(Listed::Names(names))
+        })
     }
 
-    async fn close(self: Arc<Self>) {
-        for (owner, name) in self.holds.take_all() {
-            // A hold that cannot be released ends with its lease.
-            let _ = self.clone().release(Hold::of(name, owner)).await;
-        }
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            for (owner, name) in self.holds.take_all() {
+                // A hold that cannot be released ends with its lease.
+                let _ = self.clone().release(Hold::of(name, owner)).await;
+            }
+        })
+    }
+
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
+    }
+}
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move {
+            self.change(&name, "token", &token.to_string(), Duration::ZERO)
+                .await
+        })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move {
+            let pong: Result<String, _> = self.connection.clone().ping().await;
+            pong.map(|_| Vec::new()).map_err(unanswered)
+        })
     }
 }
 

@@ -4,9 +4,9 @@ use std::future::ready;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tenure_core::backend::BoxFuture;
 use tenure_core::conformance::{ContenderCounts, Failure, Harness, Setup, run};
 use tenure_core::guarantees::Guarantees;
+use tenure_core::store::BoxFuture;
 use tenure_core::{Client, Error};
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
@@ -21,7 +21,7 @@ struct Server;
 impl Harness for Server {
     fn client(&self) -> BoxFuture<Result<Client, Error>> {
         let url = SERVER.url();
-        Box::pin(async move { Client::from_backend(Store::connect(&url).await?) })
+        Box::pin(async move { Client::from_store(Store::connect(&url).await?) })
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -51,5 +51,5 @@ pub(super) type AnyError = Box<dyn std::error::Error>;
 pub(super) fn measurement_error(
     error: impl Into<Box<dyn std::error::Error + Send + Sync>>,
 ) -> Error {
-    Error::new(ErrorKind::Backend, "the measurement failed").with_source(error)
+    Error::new(ErrorKind::Store, "the measurement failed").with_source(error)
 }

@@ -35,24 +35,24 @@ pub(crate) use contender::{ARGUMENT, contender};
 pub(crate) async fn bench(common: &Common, args: &args::Bench, console: &Console) -> Exit {
     print_results(console, async {
         let work = async |client: &Client| {
-            let backend = client.guarantees().backend;
+            let scheme = client.guarantees().scheme;
             // No other program uses this name.
             let name = format!("tenure-bench-{}", &OwnerId::random().to_hex()[..12]);
             let url = store::url(common);
-            let raw = Raw::connect(backend, url, &name).await?;
+            let raw = Raw::connect(scheme, url, &name).await?;
             let rows = measure(url, client, &name, raw.as_ref(), args.rounds).await;
             if let Some(raw) = raw {
                 raw.clean_up().await;
             }
-            Ok((backend, rows?))
+            Ok((scheme, rows?))
         };
-        let (backend, rows) = store::with_client(common, work).await?;
+        let (scheme, rows) = store::with_client(common, work).await?;
         let lines = match console.json {
             true => rows
                 .iter()
-                .map(|row| row.to_json(backend).to_string())
+                .map(|row| row.to_json(scheme).to_string())
                 .collect(),
-            false => vec![as_table(backend, &rows)],
+            false => vec![as_table(scheme, &rows)],
         };
         Ok((lines, Exit::Done))
     })

@@ -20,9 +20,9 @@ impl Row {
         self.ours.ratio(self.raw.as_ref()?)
     }
 
-    pub(super) fn to_json(&self, backend: &str) -> serde_json::Value {
+    pub(super) fn to_json(&self, scheme: &str) -> serde_json::Value {
         json!({
-            "backend": backend,
+            "scheme": scheme,
             "what": self.what,
             "ours": self.ours.to_json(),
             "raw": self.raw.as_ref().map(Statistics::to_json),
@@ -32,7 +32,7 @@ impl Row {
     }
 }
 
-pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
+pub(super) fn as_table(scheme: &str, rows: &[Row]) -> String {
     let or_dash = |cell: Option<String>| cell.unwrap_or_else(|| "-".into());
     let rate = |statistics: &Statistics| statistics.per_second.map(|rate| format!("{rate:.0}"));
     let cells: Vec<Vec<String>> = rows
@@ -56,7 +56,7 @@ pub(super) fn as_table(backend: &str, rows: &[Row]) -> String {
         })
         .collect();
     let head = [
-        backend,
+        scheme,
         "ROUNDS",
         "MEDIAN",
         "P99",

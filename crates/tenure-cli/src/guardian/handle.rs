@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, sendmsg};
@@ -14,6 +15,13 @@ use tokio::net::UnixDatagram;
 
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::{platform, process_tree};
+
+/// How long a guardian may take to end that has nothing to do.
+const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Between two looks whether the guardian has ended: most end within a fraction of a millisecond.
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// A guardian that was started. It starts its command only when it is instructed to.
 /// When this is dropped, the guardian ends all processes that it has started.
@@ -100,7 +108,8 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits for the end of a guardian that has sent its last report or got no instruction.
+    /// Waits for the end of a guardian that has sent its last report or got no instruction. It has nothing to do any
+    /// more, so a guardian that is stopped or does not end is killed.
     pub(crate) fn shut_down(self) {
         // A guardian that is gone needs no instruction.
         let _ = self.send(&Instruction::Close, &[]);
@@ -109,7 +118,16 @@ impl GuardianHandle {
             mut guardian,
         } = self;
         drop(socket);
-        let _ = guardian.wait();
+        let (limit, mut pause) = (Instant::now() + SHUT_DOWN_TIMEOUT, FIRST_PAUSE);
+        while let Ok(None) = guardian.try_wait() {
+            if Instant::now() >= limit {
+                let _ = guardian.kill();
+                let _ = guardian.wait();
+                return;
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
     /// Ends the guardian and all its descendants, `command` included. For a guardian that does not work.

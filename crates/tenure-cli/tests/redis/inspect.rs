@@ -47,7 +47,7 @@ fn check_knows_what_a_restart_does_and_that_there_is_no_replica() {
         assert!(page.contains(word), "{word}: {page}");
     }
     let answer = &json(&open.output(&["check", "--json"]).stdout)[0];
-    assert_eq!(answer["backend"], "redis");
+    assert_eq!(answer["scheme"], "redis");
     let findings = answer["findings"].as_array().unwrap();
     assert!(
         findings

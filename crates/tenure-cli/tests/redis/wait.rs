@@ -126,3 +126,24 @@ fn a_server_that_was_started_lately_is_explained_once_on_a_terminal() {
     let rest = terminal.rest();
     assert!(!rest.contains("into the URL"), "{rest:?}");
 }
+
+/// `-w` covers a server that is not there yet; without it, such a server is an error at once.
+#[test]
+fn a_server_that_comes_within_the_wait_is_waited_for() {
+    let Some(store) = RedisStore::start() else {
+        return;
+    };
+    store.server.kill();
+    let refused = store.output(&["run", "x", "--", "echo", "ran"]);
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    assert_eq!(text(&refused.stderr).lines().count(), 1, "{refused:?}");
+    let mut waiter = store.start_run(&["-w", "4m"], "x", "echo ran");
+    let line = waiter.err_line();
+    assert!(line.contains("trying again for up to 4m"), "{line}");
+    store.server.launch();
+    assert_eq!((waiter.code(), waiter.rest()), (0, "ran\n".into()));
+    store.server.kill();
+    let given_up = store.output(&["run", "-w", "200ms", "x", "--", "echo", "ran"]);
+    assert_eq!(given_up.status.code(), Some(69), "{given_up:?}");
+    assert!(given_up.stdout.is_empty());
+}

@@ -30,7 +30,7 @@ fn check_knows_that_one_server_has_no_replica(store: &AnyStore) {
         assert_eq!(output.status.code(), Some(code), "{fault}: {message}");
     }
     let answer = &json(&store.output(&["check", "--json"]).stdout)[0];
-    assert_eq!(answer["backend"], store.server.scheme());
+    assert_eq!(answer["scheme"], store.server.scheme());
     let findings = answer["findings"].as_array().unwrap();
     let warns = |finding: &Value| finding["severity"] == "warning";
     // Not every user of a database may see its replicas.

@@ -152,7 +152,7 @@ fn contended(inspected: &InspectedStore) {
     };
     assert_eq!(try_run(&["-n"]), 75);
     left_to_holder("run -n of a busy name");
-    assert_eq!(try_run(&["-w", "300ms"]), 75);
+    assert_eq!(try_run(&["-w", "2s"]), 75);
     left_to_holder("run -w that has elapsed");
     let waiting = |command: &[&str]| {
         let mut waiter = store.start(command);

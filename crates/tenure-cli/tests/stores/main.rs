@@ -84,7 +84,7 @@ impl AnyStore {
             .then(|| Self::in_database(Server::Postgres(Postgres::start(&[]), mode)))
     }
 
-    /// A database with the tables of the backend.
+    /// A database with the tables of the store.
     fn in_database(server: Server) -> Self {
         let store = Self::new(server);
         assert_eq!(store.code(&["check", "--init"]), 0);

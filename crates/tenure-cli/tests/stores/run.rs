@@ -15,6 +15,7 @@ on_each![
     the_status_of_the_command_passes_through_and_the_name_is_free_afterwards,
     the_command_gets_the_token_that_is_in_the_store,
     all_names_are_held_or_none,
+    a_label_is_shown,
     a_signal_while_the_command_runs_releases_at_once,
     a_hold_that_is_broken_ends_the_command,
     a_server_that_does_not_answer_is_unreachable,
@@ -37,6 +38,41 @@ fn the_command_gets_the_token_that_is_in_the_store(store: &AnyStore) {
         assert!(token > last, "one counter for all names");
         last = token;
     }
+}
+
+fn a_label_is_shown(store: &AnyStore) {
+    let output = store.output(&["run", "--label", "why", "x", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stderr), "");
+}
+
+/// Without its table, a session cannot show the label of a lock to others. The command line says so.
+#[test]
+fn a_label_that_is_not_shown_is_reported() {
+    let Some(store) = AnyStore::postgres("mode=session&restart_guard=off") else {
+        return;
+    };
+    if let crate::Server::Postgres(server, _) = &store.server {
+        server.database_admin().rows("DROP TABLE tenure_holders");
+    }
+    let output = store.output(&["run", "--label", "why", "x", "--", "true"]);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert!(message.contains("is not shown to others"), "{message}");
+    let output = store.output(&["run", "x", "--", "true"]);
+    assert_eq!(text(&output.stderr), "");
+    // The number that `status` shows stands for the token, which the server does not know.
+    let mut process = store.start_run(&[], "x", "echo up; read line; exit 0");
+    assert_eq!(process.line(), "up");
+    let status = store.output(&["status", "x"]);
+    let shown = text(&status.stdout);
+    let pid = format!("pid {}", process.child.id());
+    assert!(shown.contains(&pid), "{shown}");
+    let (_, rest) = shown.split_once("pg_terminate_backend(").unwrap();
+    let (connection, _) = rest.split_once(')').unwrap();
+    let output = store.output(&["break", "x", "--token", connection]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(process.code(), 76);
 }
 
 fn what_the_store_cannot_do_is_refused_and_nothing_is_run(store: &AnyStore) {

@@ -46,10 +46,11 @@ impl StubbornTree<'_> {
         self.0.path(name).display().to_string()
     }
 
-    /// The command of the next holder: it prints the time, and then whether a process of the tree is left.
+    /// The command of the next holder: it prints the time, and then whether a process of the tree is left. A process that
+    /// was killed does nothing more, but on a busy machine it takes a while until it has closed its files.
     pub(crate) fn overlap_check(&self) -> String {
         format!(
-            "date +%s%N; flock -n '{}' echo alone || echo overlap",
+            "date +%s%N; flock -w 3 '{}' echo alone || echo overlap",
             self.file("alive")
         )
     }

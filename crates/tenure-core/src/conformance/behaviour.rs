@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::case::Case;
 use super::failure::Verdict;
 use super::harness::Harness;
-use crate::backend::BoxFuture;
 use crate::guarantees::Guarantees;
+use crate::store::BoxFuture;
 
-/// One behaviour that every backend must show, or must have a reason not to show.
+/// One behaviour that every store must show, or must have a reason not to show.
 #[derive(Clone, Copy)]
 pub struct Behaviour {
     /// `theme::name`.

@@ -162,6 +162,7 @@ behaviours! {
     faults::a_holder_in_another_process_is_visible, "18", processes;
     faults::lost_fires_by_the_deadline_of_a_silent_store, "5", leases & pausing;
     faults::a_silent_store_never_grants, "12", pausing;
+    faults::a_silent_store_is_not_called_busy, "12", pausing;
     faults::a_broken_connection_does_not_end_a_lease, "5", connections & leases & outlives_connections;
     faults::a_broken_connection_is_noticed, "5", connections;
     faults::a_wiped_store_is_noticed_and_tokens_grow, "7", wiping;

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::backend::BoxFuture;
 use crate::error::Step;
 use crate::guarantees::Guarantees;
 use crate::rt::lock;
+use crate::store::BoxFuture;
 use crate::time::Time;
 use crate::{Client, Error, ErrorKind, Guard, Lock, OwnerId};
 

@@ -120,8 +120,11 @@ pub(super) async fn break_lock_ends_exactly_that_hold(case: Arc<Case>) -> Verdic
         .in_time(case.ttl(), "the holder is told", guard.lost())
         .await?;
     check!(
-        matches!(reason, LostReason::TakenOver | LostReason::StoreSaysNo),
-        "lost because {reason}"
+        matches!(
+            reason,
+            Some(LostReason::TakenOver | LostReason::StoreSaysNo)
+        ),
+        "lost because {reason:?}"
     );
     check!(
         !second.break_lock(&name, token).await?,
@@ -446,36 +449,53 @@ pub(super) async fn lock_delay_reserves_after_an_unclean_end(case: Arc<Case>) ->
     Ok(next.release().await?)
 }
 
-/// Rule 16a: a guard that is dropped, or released, after its hold has ended does not end the reservation.
+/// What happens to a guard after its hold has ended.
+#[derive(Clone, Copy)]
+enum LateEnd {
+    Dropped,
+    Released,
+    /// Its client is closed, and the guard is there still.
+    ClientClosed,
+}
+
+/// Rule 16a: a guard that is dropped, or released, after its hold has ended does not end the reservation, and neither does
+/// the end of its client.
 pub(super) async fn a_late_release_keeps_the_lock_delay(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("late-delay").await?;
+    let (closed, _, closing) = case.two_clients("closed-delay").await?;
     let other = case.name("later-delay");
     tokio::try_join!(
-        ends_late(&case, &first, &second, &name, true),
-        ends_late(&case, &first, &second, &other, false),
+        ends_late(&case, &first, &second, &name, LateEnd::Dropped),
+        ends_late(&case, &first, &second, &other, LateEnd::Released),
+        ends_late(&case, &closed, &second, &closing, LateEnd::ClientClosed),
     )?;
     Ok(())
 }
 
-/// The first client loses the lock, which stays reserved for a ttl. Then its guard is dropped, or released later.
+/// The first client loses the lock, which stays reserved for a ttl. Then its guard ends in that way.
 async fn ends_late(
     case: &Case,
     first: &Client,
     second: &Client,
     name: &str,
-    is_dropped: bool,
+    end: LateEnd,
 ) -> Verdict {
     let delay = case.ttl();
     let lock = first.lock(name).ttl(case.ttl()).lock_delay(delay);
     let start = case.now();
     let old = lock.renew(Renew::Never).acquire().await?;
     case.in_time(case.ttl(), "the end", old.lost()).await?;
-    if is_dropped {
+    match end {
         // At once: the store may still have the hold.
-        drop(old);
-    } else {
-        case.pass(delay / 2).await;
-        expect_error(old.release().await, ErrorKind::Lost)?;
+        LateEnd::Dropped => drop(old),
+        LateEnd::Released => {
+            case.pass(delay / 2).await;
+            expect_error(old.release().await, ErrorKind::Lost)?;
+        }
+        LateEnd::ClientClosed => {
+            case.soon("the client closes", first.close()).await?;
+            expect_error(old.release().await, ErrorKind::Lost)?;
+        }
     }
     let lock = second.lock(name).ttl(case.ttl());
     let limit = delay + case.margin() + Duration::from_secs(1);
@@ -512,7 +532,7 @@ pub(super) async fn closing_a_client_ends_its_holds(case: Arc<Case>) -> Verdict 
     check!(!guard.is_held(), "the holder still believes");
     let reason = case.soon("the loss is told", lost).await?;
     check!(
-        reason == crate::LostReason::SessionGone,
+        reason == Some(crate::LostReason::SessionGone),
         "the reason is {reason:?}"
     );
     expect_error(guard.release().await, ErrorKind::Lost)?;

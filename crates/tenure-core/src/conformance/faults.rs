@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ErrorKind;
 use crate::LostReason;
 use crate::guarantees::Fault;
 use crate::options::Mode;
@@ -385,7 +386,10 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
         .in_time(case.ttl(), "the end of the claim", lost)
         .await??;
     let took = case.now().since(start);
-    check!(reason == LostReason::Expired, "lost because {reason}");
+    check!(
+        reason == Some(LostReason::Expired),
+        "lost because {reason:?}"
+    );
     check!(
         !guard.is_held() && guard.remaining().is_zero(),
         "{:?} remain",
@@ -423,6 +427,47 @@ pub(super) async fn a_silent_store_never_grants(case: Arc<Case>) -> Verdict {
     let lock = client.lock(&name).ttl(case.ttl());
     let next = case.acquire_within(case.ttl(), &lock).await??;
     Ok(next.release().await?)
+}
+
+/// Rule 12: a wait in which the store did not answer says so. No error says that a free name is held.
+pub(super) async fn a_silent_store_is_not_called_busy(case: Arc<Case>) -> Verdict {
+    let (client, name) = (case.client().await?, case.name("silence"));
+    let other = case.name("silence-too");
+    case.pause_store().await?;
+    // Shorter than the limit of a request: the wait ends first.
+    let wait = Duration::from_millis(200);
+    let locks = [
+        client.lock(&name),
+        // This one waits behind the request of the first one.
+        client.lock(&name),
+        client.lock_all([&name, &other]),
+        client.lock_any([&name, &other]),
+    ];
+    let mut waits = Vec::new();
+    for lock in locks {
+        let lock = lock.ttl(case.ttl()).wait(wait);
+        waits.push(case.start_acquire(lock).await);
+    }
+    let mut answers = Vec::new();
+    for waiting in waits {
+        let ended = case.in_time(wait + GRACE, "the end of the wait", waiting);
+        answers.push(ended.await);
+    }
+    case.resume_store().await?;
+    for answer in answers {
+        let Err(err) = answer?? else {
+            return Err(Failure::new("granted by a store that does not answer"));
+        };
+        // A database that another process writes to still answers those who read: then nothing is held, and the error of
+        // the wait behind the first request says that.
+        let is_known_free =
+            err.kind() == ErrorKind::WaitElapsed && !err.to_string().contains("held");
+        check!(
+            err.kind() == ErrorKind::Unreachable || is_known_free,
+            "{err:?} of a silent store"
+        );
+    }
+    Ok(())
 }
 
 /// Rule 5: a broken connection does not end the lease: the hold goes on over another connection.

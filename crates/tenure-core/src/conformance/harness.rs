@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::backend::BoxFuture;
 use crate::error::Step;
 use crate::guarantees::Guarantees;
 use crate::rt::Clock;
+use crate::store::BoxFuture;
 use crate::{Client, Error};
 
 use super::failure::Failure;
 
 /// One store under test.
 ///
-/// Every backend has to supply the methods without a default. The others are capabilities: `None` means that
+/// Every store has to supply the methods without a default. The others are capabilities: `None` means that
 /// this harness does not have the capability, and the report shows the behaviours that are skipped for that reason.
 /// A capability returns a future that does nothing until it is polled, so `is_some()` has no effect on the store.
 ///
@@ -58,7 +58,7 @@ pub trait Harness: Send + Sync + 'static {
         None
     }
 
-    /// Connects to the store that `url` names. `None`: the backend has no URL.
+    /// Connects to the store that `url` names. `None`: the store has no URL.
     fn connect(&self, url: String) -> Option<BoxFuture<Result<Client, Error>>> {
         let _ = url;
         None
@@ -87,8 +87,8 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
-    /// Whether the backend itself finds out what a request without a reply has done. Then an acquisition or a release
-    /// succeeds where other backends return an error.
+    /// Whether the store itself finds out what a request without a reply has done. Then an acquisition or a release
+    /// succeeds where other stores return an error.
     fn recovers(&self) -> bool {
         false
     }

@@ -128,10 +128,10 @@ pub(super) async fn list_shows_what_is_held(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 19: an error names the lock, the backend and the step, in one line.
+/// Rule 19: an error names the lock, the store and the step, in one line.
 pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("error").await?;
-    let backend = case.guarantees().backend;
+    let store = case.guarantees().scheme;
     let guard = case.lease(&first, &name).await?;
     let busy = second
         .lock(&name)
@@ -143,7 +143,7 @@ pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
         busy.map(drop),
         ErrorKind::WaitElapsed,
         &name,
-        backend,
+        store,
         Step::Acquire,
     )?;
     check!(
@@ -156,7 +156,7 @@ pub(super) async fn errors_say_what_and_where(case: Arc<Case>) -> Verdict {
         guard.release().await,
         ErrorKind::Lost,
         &name,
-        backend,
+        store,
         Step::Release,
     )
 }
@@ -165,7 +165,7 @@ fn describes(
     outcome: Result<(), Error>,
     kind: ErrorKind,
     name: &str,
-    backend: &str,
+    store: &str,
     step: Step,
 ) -> Verdict {
     let Err(err) = outcome else {
@@ -178,10 +178,7 @@ fn describes(
         err.name().is_some_and(|it| it.as_str() == name),
         "{err:?} names another lock"
     );
-    check!(
-        err.backend() == Some(backend),
-        "{err:?} names another backend"
-    );
+    check!(err.scheme() == Some(store), "{err:?} names another store");
     check!(err.step() == Some(step), "{err:?} names another step");
     let text = err.to_string();
     check!(text.contains(name), "\"{text}\" does not name the lock");
@@ -313,14 +310,14 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
         refused(&lock, ErrorKind::Unsupported).await?;
         let text = lock.acquire().await.err().map(|err| err.to_string());
         let names_one = text.as_ref().is_some_and(|text| text.contains("memory"));
-        check!(names_one, "{text:?} names no backend that can");
+        check!(names_one, "{text:?} names no store that can");
     }
     let after = case.harness().requests();
     check!(before == after, "{before:?} requests became {after:?}");
     Ok(())
 }
 
-/// Rule 19: after `close`, an acquisition fails because the client is closed, and its former holds are free.
+/// Rule 19: after `close`, each request fails because the client is closed, and its former holds are free.
 pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("closed").await?;
     let guard = case.lease(&first, &name).await?;
@@ -333,6 +330,16 @@ pub(super) async fn a_closed_client_says_so(case: Arc<Case>) -> Verdict {
         for outcome in [waits, tries, run] {
             expect_error(outcome, ErrorKind::Closed)?;
         }
+    }
+    for outcome in [
+        first.ping().await,
+        first.inspect(&name).await.map(drop),
+        first.list("").await.map(drop),
+        first.break_lock(&name, guard.token()).await.map(drop),
+        first.check().await.map(drop),
+        first.init().await.map(drop),
+    ] {
+        expect_error(outcome, ErrorKind::Closed)?;
     }
     drop(guard);
     let lock = second.lock(&name).ttl(case.ttl());

@@ -194,7 +194,7 @@ impl Drop for LockHolder {
 }
 
 /// The program. `connect` makes a client of the URL: `tenure::connect`, or that of
-/// your own backend.
+/// your own store.
 pub fn main<F: Future<Output = Result<Client, Error>>>(connect: impl Fn(String) -> F) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -321,7 +321,7 @@ impl Arguments {
 
     async fn count(&self, lock: &Lock, file: &PathBuf, n: u64) -> Result<(), Error> {
         let trouble = |err: std::io::Error| {
-            Error::new(ErrorKind::Backend, "the counter's file").with_source(err)
+            Error::new(ErrorKind::Store, "the counter's file").with_source(err)
         };
         let file = std::fs::File::options()
             .read(true)
@@ -400,7 +400,7 @@ async fn obey(lock: &Lock) -> Result<(), Error> {
     loop {
         tokio::select! {
             biased;
-            reason = &mut lost => {
+            Some(reason) = &mut lost => {
                 say(format_args!("lost {reason}"));
                 lost = Box::pin(std::future::pending());
             }

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::backend::BoxFuture;
 use crate::rt::lock;
+use crate::store::BoxFuture;
 
 use super::behaviour::Behaviour;
 use super::behaviours::BEHAVIOURS;

@@ -1,7 +1,7 @@
-//! The behaviours that every backend must show, and the means to test a backend of your own for them.
+//! The behaviours that every store must show, and the means to test a store of your own for them.
 //!
 //! Each rule of the specification is a named behaviour: one async function in the file of its theme, listed
-//! in [`BEHAVIOURS`]. A backend supplies a [`Harness`] and a [`Setup`]; [`run`] runs every behaviour and returns
+//! in [`BEHAVIOURS`]. A store supplies a [`Harness`] and a [`Setup`]; [`run`] runs every behaviour and returns
 //! a [`Report`]. A behaviour that does not apply is skipped, and the report shows the reason; a skip that
 //! was not expected is a failure. After each behaviour the suite inspects the store: no hold, no waiter and no
 //! task may be left.
@@ -21,7 +21,7 @@
 //! # }
 //! ```
 //!
-//! The suite grows: a new minor version may bring new behaviours that your backend does not show yet.
+//! The suite grows: a new minor version may bring new behaviours that your store does not show yet.
 //!
 //! # Bounds
 //! No behaviour asserts that an operation is fast. An event that must happen at once may take [`SOON`]. An event that

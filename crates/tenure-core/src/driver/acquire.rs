@@ -2,35 +2,35 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use crate::backend::{Answer, Grant, Hold, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::holder::Holder;
 use crate::logic::lease::{Lease, State, Terms};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
-use crate::rt::{Clock, Flag};
+use crate::rt::Flag;
+use crate::store::{Answer, Grant, Hold, Request};
 use crate::time::Time;
 
+use super::diagnosis::{Asker, LastStatus};
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
 use super::observe::Observation;
-use super::shared::Driver;
+use super::shared::{Driver, closed};
 use super::under_way::UnderWay;
-
-/// How long the driver asks the store for the holder after a wait has ended without a grant. Long enough for a login to
-/// a database.
-const INSPECT_LIMIT: Duration = Duration::from_millis(300);
+use super::until::Until;
+use super::wait_report::WaitReports;
 
 /// A ttl must be at least this many round trips: a shorter one leaves no room for a renewal at ttl/3 with its retries.
 const TTL_PER_ROUND_TRIP: u32 = 10;
 
 impl Driver {
-    /// Acquires `name`, waiting until `until`. `Ok(None)`: the name was busy until then.
+    /// Acquires `name`, waiting until `until`. A store that said nothing until then is an error: nothing is known about the
+    /// name.
     ///
     /// Cancel safe at every await: when the future is dropped, the driver stops the request, polls it to its end in the
     /// background, and releases the lock if it was granted.
@@ -39,7 +39,7 @@ impl Driver {
         name: &LockName,
         options: &Options,
         until: Until,
-    ) -> Result<Option<Arc<Held>>, Error> {
+    ) -> Result<Acquired<Arc<Held>>, Error> {
         self.acquire_inner(name, options, until)
             .await
             .map_err(|err| self.explain(err, name, Step::Acquire))
@@ -50,69 +50,86 @@ impl Driver {
         name: &LockName,
         options: &Options,
         until: Until,
-    ) -> Result<Option<Arc<Held>>, Error> {
+    ) -> Result<Acquired<Arc<Held>>, Error> {
         if self.closed.is_raised() {
             return Err(closed());
         }
+        let mut reports = None;
         let turn = match self.queue.try_take(name) {
             Some(turn) => turn,
-            None if until == Until::Once => return Ok(None),
-            None => tokio::select! {
-                biased;
-                turn = self.queue.take(name) => turn,
-                () = self.over(until) => return Ok(None),
-                () = self.closed.raised() => return Err(closed()),
-            },
-        };
-        let request = Arc::new(self.request(name, options, until != Until::Once));
-        let mut attempt = Attempt::new(self, request, turn);
-        // Most stores on this machine answer at the first poll, and need no timer.
-        let answer = match attempt.under_way.poll_once() {
-            Some(answer) => Some(answer),
-            None => self.until_over(until, attempt.under_way.answer()).await?,
-        };
-        let answer = match answer {
-            Some(answer) => answer,
+            None if !until.waits() => {
+                // In a box: few tries meet another task of the same client.
+                let last = Box::pin(self.busy_behind_task(name, until)).await?;
+                return Ok(Acquired::Busy(last));
+            }
             None => {
-                // The wait is over. A grant that has arrived by now still counts.
-                attempt.request.stop.raise();
-                match attempt.under_way.poll_once() {
-                    Some(answer) => answer,
-                    None => return Ok(None),
+                let reports = reports.insert(WaitReports::begin(self, name, until));
+                match self.wait_for_turn(name, until, reports).await? {
+                    Acquired::Got(turn) => turn,
+                    Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
                 }
             }
+        };
+        let said_taken = turn.said_taken.clone();
+        let request = self.request(name, options, until, said_taken);
+        let mut attempt = Attempt::new(self, Arc::new(request), turn);
+        // Most stores on this machine answer at the first poll, and need no timer.
+        let answer = match attempt.under_way.poll_once() {
+            Some(answer) => answer,
+            None => match attempt.wait(name, until, reports).await? {
+                Acquired::Got(answer) => answer,
+                Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
+            },
         };
         match attempt.settle(answer)? {
             Some(grant) => {
                 let held = self.hold(&attempt.request, options, &grant)?;
-                self.check_round_trip(held, &grant).await.map(Some)
+                let held = self.check_round_trip(held, &grant).await?;
+                Ok(Acquired::Got(held))
             }
-            None => Ok(None),
+            None => Ok(Acquired::Busy(LastStatus::NotAsked)),
         }
     }
 
-    /// Rule 2: a lease that is too short for the round trips could not be renewed in time. One slow answer may be due to
+    async fn wait_for_turn(
+        self: &Arc<Self>,
+        name: &LockName,
+        until: Until,
+        reports: &mut WaitReports<'_>,
+    ) -> Result<Acquired<Turn>, Error> {
+        let wait = until.length(&self.clock);
+        let inspected = tokio::select! {
+            biased;
+            turn = reports.during(Asker::AnotherTask, self.queue.take(name)) => return Ok(Acquired::Got(turn)),
+            inspected = self.over(name, until) => inspected,
+            () = self.closed.raised() => return Err(closed()),
+        };
+        // The answers of the store went to the task that has the turn.
+        let last = self.refuse_silence(inspected, wait, Asker::AnotherTask)?;
+        Ok(Acquired::Busy(last))
+    }
+
+    /// Rule 2: a ttl that is too short for the round trips could not be renewed in time. One slow answer may be due to
     /// a pause of this process or of the store, so a second request decides.
+    ///
+    /// The lease of the grant may be shorter than the ttl, after a hand-over; the next renewal makes it as long.
     pub(super) async fn check_round_trip(
         self: &Arc<Self>,
         held: Arc<Held>,
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
-        let Some(lease) = grant.ttl else {
-            return Ok(held);
-        };
-        let limit = lease / TTL_PER_ROUND_TRIP;
-        if grant.round_trip <= limit {
+        let ttl = held.hold.ttl;
+        let limit = ttl / TTL_PER_ROUND_TRIP;
+        if grant.ttl.is_none() || grant.round_trip <= limit {
             return Ok(held);
         }
         let name = held.name().clone();
         let mut tentative = Tentative::new(held);
         let until = Until::At(self.clock.now().after(limit));
         // Only the time counts, and not the answer.
-        let answered = self
-            .until_over(until, self.detachable(self.backend.inspect(name)))
-            .await?;
-        if answered.is_some() {
+        let inspecting = self.detachable(self.store.clone().inspect(name));
+        let answered = self.until_over(self.end(until), inspecting).await?;
+        if answered.is_ok() {
             tentative.check()?;
             return tentative.take().ok_or_else(lease_over);
         }
@@ -120,35 +137,36 @@ impl Driver {
         Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "a lease of {lease:?} is too short for this store: a round trip took {first:?}, another one more than {limit:?}, and it must be {TTL_PER_ROUND_TRIP} times as long; raise `ttl`"
+                "a ttl of {ttl:?} is too short for this store: a round trip took {first:?}, another one more than {limit:?}, and it must be {TTL_PER_ROUND_TRIP} times as long; raise `ttl`"
             ),
         ))
     }
 
-    /// The output of `request`, or `None` when the wait was over first. It looks at the flag `closed` without
+    /// The output of `request`, or that of `over` if the wait was over first. This looks at the flag `closed` without
     /// registering a waker, which would cost each request something: [`Driver::close`] wakes the callers of all requests.
-    pub(super) async fn until_over<T>(
+    pub(super) async fn until_over<T, O>(
         &self,
-        until: Until,
+        over: impl Future<Output = O>,
         request: impl Future<Output = T>,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Result<T, O>, Error> {
         let is_closed = |_: &mut Context<'_>| match self.closed.is_raised() {
             true => Poll::Ready(()),
             false => Poll::Pending,
         };
         tokio::select! {
             biased;
-            done = request => Ok(Some(done)),
-            () = self.over(until) => Ok(None),
+            done = request => Ok(Ok(done)),
+            over = over => Ok(Err(over)),
             () = poll_fn(is_closed) => Err(closed()),
         }
     }
 
-    async fn over(&self, until: Until) {
+    /// Resolves at the end of the wait. A store that answers a request that does not wait decides itself how long it may
+    /// take.
+    pub(super) async fn end(&self, until: Until) {
         match until {
-            // A store that answers a request that does not wait decides itself how long it may take.
             Until::Once | Until::Forever => std::future::pending().await,
-            Until::At(time) => self.clock.sleep_until(time).await,
+            Until::At(time) | Until::OnceBy(time) => self.clock.wait_until(time).await,
         }
     }
 
@@ -159,11 +177,14 @@ impl Driver {
         options: &Options,
     ) -> Result<Option<Arc<Held>>, Error> {
         // A task that waits for its turn was here first.
-        if !self.answers_now || self.closed.is_raised() || self.queue.is_contended(name) {
+        let Some(answer_now) = &self.answer_now else {
+            return Ok(None);
+        };
+        if self.closed.is_raised() || self.queue.is_contended(name) {
             return Ok(None);
         }
-        let request = self.request(name, options, false);
-        let Some(grant) = self.backend.acquire_now(&request) else {
+        let request = self.request(name, options, Until::Once, Arc::default());
+        let Some(grant) = answer_now.acquire_now(&request) else {
             return Ok(None);
         };
         self.hold(&request, options, &grant)
@@ -171,13 +192,19 @@ impl Driver {
             .map_err(|err| self.explain(err, name, Step::Acquire))
     }
 
-    pub(super) fn request(&self, name: &LockName, options: &Options, wait: bool) -> Request {
+    pub(super) fn request(
+        &self,
+        name: &LockName,
+        options: &Options,
+        until: Until,
+        said_taken: Arc<AtomicBool>,
+    ) -> Request {
         Request {
             name: name.clone(),
             owner: self.fresh_owner(),
             mode: options.mode,
             ttl: options.ttl,
-            wait,
+            wait: until.waits(),
             fair: options.fair,
             min_hold: options.min_hold,
             lock_delay: options.lock_delay,
@@ -190,6 +217,11 @@ impl Driver {
             propose: None,
             holder: self.describe(options),
             stop: Flag::new(),
+            until: match until {
+                Until::At(time) | Until::OnceBy(time) => time,
+                Until::Once | Until::Forever => Time::MAX,
+            },
+            taken: said_taken,
         }
     }
 
@@ -219,11 +251,14 @@ impl Driver {
         options: &Options,
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
+        // A lease that several holds share may be older than the request for this one.
+        let requested = self.clock.now().before(grant.round_trip);
+        let age = requested.since(grant.sent);
         let terms = Terms {
             ttl: options.ttl,
             drift: options.drift,
             renew: options.renew,
-            max_hold: options.max_hold,
+            max_hold: options.max_hold.map(|it| it.saturating_add(age)),
         };
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
         let hold = Hold::new(request, grant.token);
@@ -251,64 +286,23 @@ impl Driver {
             held.release_in_background();
             return Err(closed());
         }
-        tracing::debug!(target: LOG_TARGET, name = %held.name(), backend = self.backend_name(), token = held.token(), "acquired");
+        tracing::debug!(target: LOG_TARGET, name = %held.name(), store = self.scheme(), token = held.token(), "acquired");
         Ok(held)
     }
-
-    /// The error of a wait that is over. It names the holder if the store answers quickly.
-    pub(crate) async fn wait_elapsed(
-        &self,
-        name: &LockName,
-        waited: Duration,
-        ttl: Duration,
-    ) -> Error {
-        // On the real clock even where holds are on a virtual one: the limit bounds how long a caller waits.
-        let clock = Clock::system();
-        let status = tokio::select! {
-            biased;
-            status = self.detachable(self.backend.inspect(name.clone())) => status.ok(),
-            () = clock.sleep_until(clock.now().after(INSPECT_LIMIT)) => None,
-        };
-        let reserved = status.as_ref().and_then(|status| status.reserved);
-        let guard = status.as_ref().and_then(|it| it.restart_guard.clone());
-        let guard = guard.filter(|guard| !guard.left(ttl).is_zero());
-        let holder = status.and_then(|status| Some(status.holds.into_iter().next()?.holder));
-        let taken = match (&holder, reserved) {
-            (Some(holder), _) => format!("is held by {holder}"),
-            (None, Some(left)) => format!("stays reserved for another {left:.0?}"),
-            (None, None) => "is held".into(),
-        };
-        let message = if let Some(guard) = &guard {
-            format!("waited {waited:?}; {}", guard.describe(ttl))
-        } else if waited.is_zero() {
-            format!("it {taken}, and `wait` is zero; raise it or use `try_acquire`")
-        } else {
-            format!("waited {waited:?} and it still {taken}; raise `wait` or use `try_acquire`")
-        };
-        let err = Error::new(ErrorKind::WaitElapsed, message);
-        let err = err.with_holder(holder).with_restart_guard(guard);
-        self.explain(err, name, Step::Acquire)
-    }
 }
 
-/// Until when an acquisition waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// One try.
-    Once,
-    /// A point on the client's clock.
-    At(Time),
-    /// For ever.
-    Forever,
+/// How an acquisition ended.
+pub(crate) enum Acquired<T> {
+    Got(T),
+    /// The name was taken until the end of the wait.
+    Busy(LastStatus),
 }
 
-impl Until {
-    /// From the option.
-    pub(crate) fn from_wait(wait: Duration, now: Time) -> Self {
-        if wait.is_zero() {
-            Self::Once
-        } else {
-            Self::At(now.after(wait))
+impl<T> Acquired<T> {
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Acquired<U> {
+        match self {
+            Self::Got(got) => Acquired::Got(change(got)),
+            Self::Busy(last) => Acquired::Busy(last),
         }
     }
 }
@@ -323,12 +317,41 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(driver: &'a Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
-        let future = driver.detachable(driver.backend.acquire(request.clone()));
+        let future = driver.detachable(driver.store.clone().acquire(request.clone()));
         Self {
             driver,
             request,
             under_way: UnderWay::new(future),
             turn: Some(turn),
+        }
+    }
+
+    /// Waits for the answer of the store.
+    async fn wait(
+        &mut self,
+        name: &LockName,
+        until: Until,
+        reports: Option<WaitReports<'_>>,
+    ) -> Result<Acquired<Result<Answer, Error>>, Error> {
+        let driver = self.driver;
+        let wait = until.length(&driver.clock);
+        let mut reports = reports.unwrap_or_else(|| WaitReports::begin(driver, name, until));
+        let answer = reports.during(Asker::ThisTask, self.under_way.answer());
+        let inspected = match driver.until_over(driver.over(name, until), answer).await? {
+            Ok(answer) => return Ok(Acquired::Got(answer)),
+            Err(inspected) => inspected,
+        };
+        // A grant that has arrived by now still counts.
+        self.request.stop.raise();
+        match self.under_way.poll_once() {
+            Some(Ok(Answer::Busy)) | None if self.request.is_taken() => {
+                Ok(Acquired::Busy(LastStatus::of(inspected)))
+            }
+            Some(Ok(Answer::Busy)) | None => {
+                let last = driver.refuse_silence(inspected, wait, Asker::ThisTask)?;
+                Ok(Acquired::Busy(last))
+            }
+            Some(answer) => Ok(Acquired::Got(answer)),
         }
     }
 
@@ -371,7 +394,7 @@ impl Drop for Attempt<'_> {
                 .await;
         };
         // Stores on this machine answer at the first poll, inside or outside of a runtime.
-        let polled = self.driver.tasks.spawner.poll_anywhere(Box::pin(finish));
+        let polled = self.driver.tasks.poll_anywhere(Box::pin(finish));
         if let Err(Some(pending)) = polled {
             self.driver.tasks.clean_up(pending);
         }
@@ -413,8 +436,4 @@ fn lease_over() -> Error {
         ErrorKind::Indeterminate,
         "the lease was over before its grant arrived; retry, or raise `ttl`",
     )
-}
-
-pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
 }

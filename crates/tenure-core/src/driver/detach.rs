@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use crate::backend::BoxFuture;
 use crate::error::{Error, ErrorKind};
 use crate::rt::{Clock, Spawner, lock};
+use crate::store::BoxFuture;
 
 use super::labels::LOG_TARGET;
 

@@ -1,13 +1,11 @@
 //! One hold, from its grant to its end.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::backend::{Grant, Hold, Renewal};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::holder::Holder;
@@ -16,50 +14,29 @@ use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::lock;
+use crate::store::{Grant, Hold, Renewal};
 use crate::time::Time;
 
+use super::hold_state::{HoldState, ScheduledLease};
 use super::labels::{LOG_TARGET, RenewalOutcome};
 use super::observe::Observation;
 use super::renewal::Renewable;
 use super::shared::Driver;
-use super::signals::Signals;
 
-/// A hold that was granted. Shared by the guard, the tasks that watch the guard, and (weakly) the renewal task.
+/// A hold that was granted. Shared by the guard, the tasks that end the hold, and (weakly) the renewal task. What may be kept
+/// for longer than the guard has the state of the hold only.
 pub(crate) struct Held {
     pub(super) driver: Arc<Driver>,
     /// As it was granted; its token and mode may have changed since.
-    hold: Hold,
+    pub(super) hold: Hold,
     token: AtomicU64,
     /// What others see of the holder.
     pub(super) holder: Arc<Holder>,
     /// The store frees the hold by itself when it is not renewed.
     expires_in_store: bool,
-    /// Time alone can change the state: the hold has a deadline, or has to be checked.
-    is_clocked: bool,
-    pub(super) progress: Progress,
-    pub(super) lease: Mutex<ScheduledLease>,
-    pub(super) signals: Signals,
+    pub(super) state: Arc<HoldState>,
     /// One permit: one request at a time changes the mode. Made when it is first needed.
     mode_gate: OnceLock<Arc<Semaphore>>,
-}
-
-/// How far the hold has come between its grant and its end.
-#[derive(Default)]
-pub(super) struct Progress {
-    /// A caller has the guard. Before that, a release is one of an unused hold.
-    is_used: AtomicBool,
-    /// The release has begun: from now on the hold is neither renewed nor reported as lost.
-    pub(super) is_ending: AtomicBool,
-}
-
-/// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
-pub(super) struct ScheduledLease {
-    pub(super) lease: Lease,
-    mode: Mode,
-    /// The store has not confirmed yet that the hold is shared.
-    is_unconfirmed: bool,
-    due: Option<Time>,
-    observation: Option<Observation>,
 }
 
 impl std::fmt::Debug for Held {
@@ -89,15 +66,12 @@ impl Held {
             observation: Some(observation),
         };
         Arc::new(Self {
+            state: HoldState::new(driver.clock.clone(), lease, is_clocked),
             driver,
             token: AtomicU64::new(hold.token),
             hold,
             holder,
             expires_in_store,
-            is_clocked,
-            progress: Progress::default(),
-            lease: Mutex::new(lease),
-            signals: Signals::default(),
             mode_gate: OnceLock::new(),
         })
     }
@@ -115,25 +89,25 @@ impl Held {
     }
 
     pub(crate) fn mode(&self) -> Mode {
-        lock(&self.lease).mode
+        lock(&self.state.lease).mode
     }
 
     pub(super) fn set_mode(&self, mode: Mode) {
-        let mut scheduled = lock(&self.lease);
+        let mut scheduled = lock(&self.state.lease);
         scheduled.mode = mode;
         scheduled.is_unconfirmed = false;
     }
 
     /// This client claims no more than a shared hold from now on, whatever the store has done by then.
     pub(super) fn claim_shared(&self) {
-        let mut scheduled = lock(&self.lease);
+        let mut scheduled = lock(&self.state.lease);
         scheduled.mode = Mode::Shared;
         scheduled.is_unconfirmed = true;
     }
 
     /// Whether the store has not confirmed a downgrade.
     pub(super) fn is_unconfirmed(&self) -> bool {
-        lock(&self.lease).is_unconfirmed
+        lock(&self.state.lease).is_unconfirmed
     }
 
     /// The right to change the mode, which one request at a time has. Cancel safe.
@@ -169,65 +143,19 @@ impl Held {
         self.hold.ttl
     }
 
-    /// Held, at risk or lost, by the clock of this moment.
+    /// See [`HoldState::state`].
     pub(crate) fn state(&self) -> State {
-        let now = self.now();
-        lock(&self.lease).lease.state(now)
+        self.state.state()
     }
 
-    pub(super) fn now(&self) -> Time {
-        if self.is_clocked {
-            self.driver.clock.now()
-        } else {
-            Time::ZERO
-        }
-    }
-
-    /// Time until the deadline; [`Duration::MAX`] without one.
+    /// See [`HoldState::remaining`].
     pub(crate) fn remaining(&self) -> Duration {
-        let scheduled = lock(&self.lease);
-        let now = self.driver.clock.now();
-        match scheduled.lease.state(now) {
-            State::Lost(_) => Duration::ZERO,
-            _ => scheduled.lease.deadline().since(now),
-        }
+        self.state.remaining()
     }
 
-    /// Resolves when the hold is lost; never when it was released before.
-    pub(crate) async fn lost(self: Arc<Self>) -> LostReason {
-        self.signals.lost.raised().await;
-        match self.state() {
-            State::Lost(reason) => reason,
-            _ => unreachable!(
-                "BUG: the flag is raised when the lease is lost, and a lost lease stays lost"
-            ),
-        }
-    }
-
-    /// Resolves when a renewal is overdue or has failed, and when the hold is lost; never when it was released before.
-    /// Says how much is left until the deadline.
-    pub(crate) async fn at_risk(self: Arc<Self>) -> Duration {
-        let mut woken = pin!(self.signals.at_risk.notified());
-        loop {
-            // Registers before it reads the state, so that a change in between is not missed.
-            woken.as_mut().enable();
-            let is_over = self.is_ending() && !self.signals.lost.is_raised();
-            if !is_over && self.state() != State::Held {
-                return self.remaining();
-            }
-            woken.as_mut().await;
-            woken.set(self.signals.at_risk.notified());
-        }
-    }
-
-    /// Cancels `token` when the hold is lost.
-    #[cfg(feature = "tokio-util")]
-    pub(crate) fn cancel_when_lost(&self, token: &tokio_util::sync::CancellationToken) {
-        self.signals.cancel_at_loss(token);
-        // The state is read after the token is in the list: a loss before that did not cancel it.
-        if matches!(self.state(), State::Lost(_)) {
-            token.cancel();
-        }
+    /// What may be kept for longer than the hold.
+    pub(crate) fn hold_state(&self) -> &Arc<HoldState> {
+        &self.state
     }
 
     /// Adds what every error about this hold should name.
@@ -236,31 +164,33 @@ impl Held {
     }
 
     pub(super) fn is_ending(&self) -> bool {
-        self.progress.is_ending.load(Ordering::SeqCst)
+        self.state.is_ending()
     }
 
     /// A caller has the guard from now on.
     pub(crate) fn set_used(&self) {
-        self.progress.is_used.store(true, Ordering::Relaxed);
+        self.state.progress.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// The hold as the backend knows it.
+    /// The hold as the store knows it.
     pub(super) fn as_hold(&self, unclean: bool) -> Hold {
         Hold {
             unclean,
-            unused: !self.progress.is_used.load(Ordering::Relaxed),
+            unused: !self.state.progress.is_used.load(Ordering::Relaxed),
             mode: self.mode(),
             token: self.token(),
             ..self.hold.clone()
         }
     }
 
-    /// Adds a new hold to the list of the renewal task, where reports of the backend find it too. A report that came
+    /// Adds a new hold to the list of the renewal task, where reports of the store find it too. A report that came
     /// before counts now.
     pub(super) fn begin(self: &Arc<Self>) {
         let lost = {
-            let mut scheduled = lock(&self.lease);
-            scheduled.due = self.next_due(&scheduled.lease).filter(|_| self.is_clocked);
+            let mut scheduled = lock(&self.state.lease);
+            scheduled.due = self
+                .next_due(&scheduled.lease)
+                .filter(|_| self.state.is_clocked);
             self.driver.renewals.begin(self, scheduled.due)
         };
         if let Some(reason) = lost {
@@ -270,13 +200,13 @@ impl Held {
 
     /// Moves the hold in the list of the renewal task to the next instant at which something is due.
     fn schedule(self: &Arc<Self>) {
-        let mut scheduled = lock(&self.lease);
+        let mut scheduled = lock(&self.state.lease);
         // Read under the lock that `end` takes: a hold that ends is not added again.
         if self.is_ending() {
             return;
         }
-        if scheduled.lease.state(self.now()) == State::AtRisk {
-            self.signals.at_risk.notify_waiters();
+        if scheduled.lease.state(self.state.now()) == State::AtRisk {
+            self.state.notify();
         }
         let due = self.next_due(&scheduled.lease);
         if due != scheduled.due {
@@ -306,18 +236,18 @@ impl Held {
 
     /// The counterpart of [`Held::begin`].
     pub(super) fn end(&self) {
-        let mut scheduled = lock(&self.lease);
+        let mut scheduled = lock(&self.state.lease);
         let due = scheduled.due.take();
         self.driver.renewals.end(self.hold.owner, due);
     }
 
     /// The observation of a hold that has ended, for the first caller.
     fn take_observation(&self) -> Option<Observation> {
-        lock(&self.lease).observation.take()
+        lock(&self.state.lease).observation.take()
     }
 
     fn observe_renewal(&self, outcome: RenewalOutcome) {
-        if let Some(observation) = &lock(&self.lease).observation {
+        if let Some(observation) = &lock(&self.state.lease).observation {
             observation.renewal(outcome);
         }
     }
@@ -342,15 +272,17 @@ impl Held {
 
     fn renewed(self: &Arc<Self>, sent: Time, ttl: Option<Duration>) {
         let now = self.driver.clock.now();
-        lock(&self.lease).lease.renewed(sent, ttl, now);
+        lock(&self.state.lease).lease.renewed(sent, ttl, now);
         self.schedule_or_lose();
     }
 
     fn unanswered(self: &Arc<Self>, err: &Error) {
-        tracing::debug!(target: LOG_TARGET, name = %self.hold.name, backend = self.driver.backend_name(), %err, "renewal unanswered");
+        tracing::debug!(target: LOG_TARGET, name = %self.hold.name, store = self.driver.scheme(), %err, "renewal unanswered");
         let clock = &self.driver.clock;
         let now = clock.now();
-        lock(&self.lease).lease.unanswered(now, clock.random());
+        lock(&self.state.lease)
+            .lease
+            .unanswered(now, clock.random());
         self.schedule_or_lose();
     }
 
@@ -366,8 +298,8 @@ impl Held {
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
         {
             // A release that begins now sees the loss, and one that has begun ends the hold in its own way.
-            let _lease = lock(&self.lease);
-            if self.is_ending() || !self.signals.lost.raise_once() {
+            let _lease = lock(&self.state.lease);
+            if self.is_ending() || !self.state.raise_lost() {
                 return;
             }
         }
@@ -390,32 +322,33 @@ impl Held {
 
     /// The release found that the hold had ended before. That is a loss like any other, unless it was reported already.
     pub(super) fn found_lost(&self, reason: LostReason) {
-        lock(&self.lease).lease.refused(reason);
-        if self.signals.lost.raise_once() {
+        lock(&self.state.lease).lease.refused(reason);
+        if self.state.raise_lost() {
             self.report_loss(reason);
         }
     }
 
     fn report_loss(&self, reason: LostReason) {
-        self.signals.notify_loss();
+        self.state.notify_loss();
         self.observe_loss(reason);
-        let backend = self.driver.backend_name();
-        tracing::warn!(target: LOG_TARGET, name = %self.hold.name, backend, token = self.token(), %reason, "lost");
+        let scheme = self.driver.scheme();
+        tracing::warn!(target: LOG_TARGET, name = %self.hold.name, store = scheme, token = self.token(), %reason, "lost");
         self.driver.report_loss(Loss {
             name: self.hold.name.clone(),
             token: FencingToken::new(self.token()),
             mode: self.mode(),
             reason,
-            backend,
+            scheme,
         });
     }
 
-    /// See [`Backend::condition`](crate::backend::Backend::condition).
+    /// See [`GuardedWrite::condition`](crate::store::GuardedWrite::condition).
     pub(crate) fn condition(&self) -> Option<Condition> {
-        self.driver.backend.condition(&self.as_hold(false))
+        let store = self.driver.store.clone().as_guarded_write()?;
+        store.condition(&self.as_hold(false))
     }
 
-    /// Writes under these holds, at least one and all of one client; see [`Backend::write`](crate::backend::Backend::write).
+    /// Writes under these holds, at least one and all of one client; see [`GuardedWrite::write`](crate::store::GuardedWrite::write).
     pub(crate) async fn write(
         all: &[&Arc<Self>],
         key: String,
@@ -435,13 +368,20 @@ impl Held {
         let holds = all.iter().map(|held| held.as_hold(false)).collect();
         let driver = &first.driver;
         match driver
-            .detachable(driver.backend.write(holds, key, value))
+            .detachable(driver.store.clone().write(holds, key, value))
             .await
         {
             Ok(true) => Ok(()),
             Ok(false) => refused(LostReason::StoreSaysNo),
             Err(err) => Err(explain(err)),
         }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Also when a runtime that shuts down drops the task that would have ended the hold.
+        self.state.set_over();
     }
 }
 
@@ -454,9 +394,19 @@ impl Renewable for Held {
         self.as_hold(false)
     }
 
+    fn release_if_lost(self: Arc<Self>) {
+        if let State::Lost(_) = self.state() {
+            self.release_in_background();
+        }
+    }
+
+    fn is_hold_of(&self, name: &LockName) -> bool {
+        self.name() == name && !self.is_ending() && !matches!(self.state(), State::Lost(_))
+    }
+
     fn tick(self: Arc<Self>, now: Time) -> Tick {
         let tick = {
-            let mut scheduled = lock(&self.lease);
+            let mut scheduled = lock(&self.state.lease);
             scheduled.due = None;
             // A renewal may be early, a loss may not: the time that is looked ahead ends at the deadline.
             let ahead = now.after(self.grain());
@@ -492,7 +442,7 @@ impl Renewable for Held {
         if self.is_ending() {
             return;
         }
-        lock(&self.lease).lease.refused(reason);
+        lock(&self.state.lease).lease.refused(reason);
         if let State::Lost(reason) = self.state() {
             self.on_lost(reason);
         }

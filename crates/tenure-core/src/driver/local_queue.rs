@@ -2,6 +2,7 @@
 //! sends a request to the store.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
@@ -12,7 +13,33 @@ use crate::rt::lock;
 /// The names that tasks of this client acquire at the moment, each with the tasks that come next.
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
-    contended: Mutex<HashMap<LockName, VecDeque<oneshot::Sender<Turn>>>>,
+    contended: Mutex<HashMap<LockName, Waiting>>,
+}
+
+/// The tasks that wait for their turn.
+#[derive(Debug, Default)]
+struct Waiting {
+    senders: VecDeque<oneshot::Sender<Turn>>,
+    /// At this length those that wait no more are removed.
+    sweep_at: usize,
+    /// See [`Turn::said_taken`].
+    said_taken: Arc<AtomicBool>,
+}
+
+/// The fewest waiting tasks for which it is worth to look who still waits.
+const MIN_SWEEP: usize = 32;
+
+impl Waiting {
+    /// Adds a task. Without the removal of those that wait no more, the queue would grow for as long as one task has the
+    /// turn and others try again and again. A removal doubles the length at which the next one comes, so it costs each
+    /// task little.
+    fn push(&mut self, sender: oneshot::Sender<Turn>) {
+        self.senders.push_back(sender);
+        if self.senders.len() >= self.sweep_at.max(MIN_SWEEP) {
+            self.senders.retain(|sender| !sender.is_closed());
+            self.sweep_at = self.senders.len() * 2;
+        }
+    }
 }
 
 /// The right to request a name from the store. Dropping the turn passes it on to the next task.
@@ -20,6 +47,8 @@ pub(super) struct LocalQueue {
 pub(super) struct Turn {
     queue: Arc<LocalQueue>,
     name: LockName,
+    /// Whether the store has said to the task with the turn that the name is taken. The request of the task has it too.
+    pub(super) said_taken: Arc<AtomicBool>,
 }
 
 impl LocalQueue {
@@ -29,11 +58,23 @@ impl LocalQueue {
         if contended.contains_key(name) {
             return None;
         }
-        contended.insert(name.clone(), VecDeque::new());
+        let said_taken = contended
+            .entry(name.clone())
+            .or_default()
+            .said_taken
+            .clone();
         Some(Turn {
             queue: self.clone(),
             name: name.clone(),
+            said_taken,
         })
+    }
+
+    /// Whether the store has said to the task with the turn that the name is taken.
+    pub(super) fn is_said_to_be_taken(&self, name: &LockName) -> bool {
+        let contended = lock(&self.contended);
+        let waiting = contended.get(name);
+        waiting.is_some_and(|waiting| waiting.said_taken.load(Ordering::Relaxed))
     }
 
     /// Whether a task of this client has the turn for the name or waits for it.
@@ -44,21 +85,18 @@ impl LocalQueue {
 
     /// Waits for the turn. Cancel safe: a dropped waiter is skipped.
     pub(super) async fn take(self: &Arc<Self>, name: &LockName) -> Turn {
-        let receiver = {
-            let mut contended = lock(&self.contended);
-            if let Some(queue) = contended.get_mut(name) {
+        let receiver = loop {
+            if let Some(turn) = self.try_take(name) {
+                return turn;
+            }
+            // The last turn may have ended since.
+            if let Some(queue) = lock(&self.contended).get_mut(name) {
                 let (sender, receiver) = oneshot::channel();
-                queue.push_back(sender);
-                receiver
-            } else {
-                contended.insert(name.clone(), VecDeque::new());
-                return Turn {
-                    queue: self.clone(),
-                    name: name.clone(),
-                };
+                queue.push(sender);
+                break receiver;
             }
         };
-        // The sender stays in the queue until it is used: an entry is removed only when it is empty.
+        // The sender stays in the queue until it is used or its receiver is dropped.
         receiver
             .await
             .expect("a queue of waiting tasks is emptied by passing the turn on")
@@ -69,19 +107,22 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut contended = lock(&self.queue.contended);
         while let Some(queue) = contended.get_mut(&self.name) {
-            let Some(next) = queue.pop_front() else {
+            let Some(next) = queue.senders.pop_front() else {
                 contended.remove(&self.name);
                 return;
             };
             if next.is_closed() {
                 continue;
             }
+            let said_taken = Arc::default();
+            queue.said_taken = Arc::clone(&said_taken);
             drop(contended);
             // If the receiver is dropped at this very moment, the turn comes back as the error (or is dropped with the
             // channel), and its drop passes it on.
             drop(next.send(Turn {
                 queue: self.queue.clone(),
                 name: self.name.clone(),
+                said_taken,
             }));
             return;
         }
@@ -114,6 +155,22 @@ mod tests {
         let c = pending(poll_now(c));
         drop(poll_now(b).ok().unwrap());
         drop(poll_now(c).ok().unwrap());
+        assert!(lock(&queue.contended).is_empty());
+    }
+
+    /// Tasks that give up again and again behind one that has the turn for long.
+    #[test]
+    fn cancelled_waiters_do_not_stay_in_the_queue() {
+        let queue = Arc::new(LocalQueue::default());
+        let name = LockName::new("n").unwrap();
+        let first = queue.try_take(&name).unwrap();
+        let patient = pending(poll_now(Box::pin(queue.take(&name))));
+        for _ in 0..100_000 {
+            drop(pending(poll_now(Box::pin(queue.take(&name)))));
+            assert!(lock(&queue.contended)[&name].senders.len() <= MIN_SWEEP);
+        }
+        drop(first);
+        drop(poll_now(patient).ok().unwrap());
         assert!(lock(&queue.contended).is_empty());
     }
 

@@ -1,14 +1,18 @@
 //! Performs what the logic decides: acquires, renews, reports a loss, releases.
 //!
-//! The driver knows no backend by name. Every background task of the driver ends with the client, or with the hold or the
+//! The driver knows no store by name. Every background task of the driver ends with the client, or with the hold or the
 //! request that the task is for.
 
 mod acquire;
+mod callbacks;
 mod detach;
+mod diagnosis;
 mod held;
+mod hold_state;
+#[cfg(feature = "tokio-util")]
+mod joint_token;
 mod labels;
 mod local_queue;
-mod losses;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
 mod metrics;
 mod observe;
@@ -16,14 +20,22 @@ mod release;
 mod renewal;
 mod repetition;
 mod shared;
-mod signals;
 mod tasks;
 mod together;
+#[cfg(feature = "tokio-util")]
+mod tokens;
 mod under_way;
+mod until;
 mod upgrade;
+mod wait_report;
 
-pub(crate) use self::acquire::Until;
+pub(crate) use self::acquire::Acquired;
+pub(crate) use self::diagnosis::{Asker, LastStatus};
 pub(crate) use self::held::Held;
+pub(crate) use self::hold_state::EntryEnd;
+#[cfg(feature = "tokio-util")]
+pub(crate) use self::joint_token::JointToken;
 pub(crate) use self::observe::Acquisition;
 pub(crate) use self::shared::Driver;
 pub(crate) use self::together::Together;
+pub(crate) use self::until::Until;

@@ -39,7 +39,7 @@ impl Acquisition {
         let span = info_span!(
             target: "tenure",
             "tenure.acquire",
-            store = driver.backend_name(),
+            store = driver.scheme(),
             name = %Names(names),
             mode = %options.mode,
             wait = %Wait(wait),
@@ -119,7 +119,7 @@ impl Observation {
             target: "tenure",
             parent: None,
             "tenure.hold",
-            store = driver.backend_name(),
+            store = driver.scheme(),
             name = %Names(std::slice::from_ref(name)),
             mode = %options.mode,
             token,

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::backend::Release;
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::{State, margin};
 use crate::lost::LostReason;
 use crate::rt::lock;
+use crate::store::Release;
 
 use super::held::Held;
 use super::labels::LOG_TARGET;
@@ -42,7 +42,10 @@ impl Held {
         match self.release_now(before) {
             None => drop(Releasing::new(self, before)),
             Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
-            Some(Release::Released) => self.observe_release(),
+            Some(Release::Released) => {
+                self.observe_release();
+                self.state.set_over();
+            }
         }
     }
 
@@ -54,7 +57,7 @@ impl Held {
             left => left,
         };
         if self.begin_release().is_some() {
-            tracing::warn!(target: LOG_TARGET, name = %self.name(), backend = self.driver.backend_name(), token = self.token(), ?left, "left to its lease");
+            tracing::warn!(target: LOG_TARGET, name = %self.name(), store = self.driver.scheme(), token = self.token(), ?left, "left to its lease");
             self.observe_unconfirmed();
             let held = self.clone();
             let end = self.driver.clock.now().after(left);
@@ -63,9 +66,9 @@ impl Held {
                 let margin = margin(held.ttl(), Duration::ZERO);
                 clock.sleep_until(end).await;
                 // Other entries of the same owner may still exist: their guards are told now.
-                lock(&held.lease).lease.refused(LostReason::Expired);
-                held.signals.lost.raise();
-                held.signals.notify_loss();
+                lock(&held.state.lease).lease.refused(LostReason::Expired);
+                held.state.raise_lost();
+                held.state.notify_loss();
                 clock.sleep_until(end.after(margin)).await;
                 // A session may keep the hold alive, or only its owner can end the hold: so a release follows.
                 let driver = held.driver.clone();
@@ -76,22 +79,18 @@ impl Held {
     }
 
     fn release_now(&self, before: State) -> Option<Release> {
-        if !self.driver.answers_now {
-            return None;
-        }
-        self.driver
-            .backend
-            .release_now(&self.as_hold(matches!(before, State::Lost(_))))
+        let store = self.driver.answer_now.as_ref()?;
+        store.release_now(&self.as_hold(matches!(before, State::Lost(_))))
     }
 
     /// The state of the hold when its release begins; `None` when a release has begun already.
     fn begin_release(self: &Arc<Self>) -> Option<State> {
         let state = {
-            let scheduled = lock(&self.lease);
-            if self.progress.is_ending.swap(true, Ordering::SeqCst) {
+            let scheduled = lock(&self.state.lease);
+            if self.state.progress.is_ending.swap(true, Ordering::SeqCst) {
                 return None;
             }
-            scheduled.lease.state(self.now())
+            scheduled.lease.state(self.state.now())
         };
         if let State::Lost(reason) = state {
             self.found_lost(reason);
@@ -143,7 +142,8 @@ impl Held {
             }
         };
         self.observe_release();
-        tracing::debug!(target: LOG_TARGET, name = %self.name(), backend = self.driver.backend_name(), token = self.token(), ok = result.is_ok(), "released");
+        self.state.set_over();
+        tracing::debug!(target: LOG_TARGET, name = %self.name(), store = self.driver.scheme(), token = self.token(), ok = result.is_ok(), "released");
         result.map_err(|err| self.driver.explain(err, self.name(), Step::Release))
     }
 }
@@ -159,7 +159,7 @@ impl<'a> Releasing<'a> {
     fn new(held: &'a Arc<Held>, before: State) -> Self {
         let unclean = matches!(before, State::Lost(_));
         let driver = &held.driver;
-        let future = driver.detachable(driver.backend.release(held.as_hold(unclean)));
+        let future = driver.detachable(driver.store.clone().release(held.as_hold(unclean)));
         Self {
             held,
             unclean,
@@ -176,7 +176,7 @@ impl Drop for Releasing<'_> {
         self.held.observe_release();
         // Stores on this machine answer at the first poll, inside or outside of a runtime.
         let driver = &self.held.driver;
-        let pending = match driver.tasks.spawner.poll_anywhere(future) {
+        let pending = match driver.tasks.poll_anywhere(future) {
             Ok(Ok(Release::NotHeld)) => return self.held.found_lost(LostReason::StoreSaysNo),
             Ok(Ok(Release::Released)) => return,
             Ok(Err(_)) => None,

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::ready;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::backend::{Backend, Hold, LossListener, Renewal};
 use crate::fence::{OwnerId, RandomAlready};
 use crate::logic::lease::Tick;
 use crate::lost::LostReason;
+use crate::name::LockName;
 use crate::rt::{Clock, Spawner, lock};
+use crate::store::{Hold, LossListener, Renewal, Store};
 use crate::support::Maintenance;
 use crate::time::Time;
 
@@ -16,14 +17,20 @@ use crate::time::Time;
 pub(super) trait Renewable: Send + Sync {
     fn owner(&self) -> OwnerId;
 
-    /// The hold as the backend knows it.
+    /// The hold as the store knows it.
     fn hold(&self) -> Hold;
+
+    /// Whether the hold is one of `name`, and is held at this moment.
+    fn is_hold_of(&self, name: &LockName) -> bool;
 
     /// The task took the hold out of its list because something is due for it. Returns what.
     fn tick(self: Arc<Self>, now: Time) -> Tick;
 
-    /// The backend answered a renewal.
+    /// The store answered a renewal.
     fn answered(self: Arc<Self>, answer: Renewal);
+
+    /// The client is closed: a hold that was lost is released now, although its guard is still there.
+    fn release_if_lost(self: Arc<Self>);
 
     /// The store, or its session, says that the hold is over.
     fn refused(self: Arc<Self>, reason: LostReason);
@@ -31,7 +38,7 @@ pub(super) trait Renewable: Send + Sync {
 
 /// All holds of a client, and the task that renews them.
 pub(super) struct Renewals {
-    backend: Arc<dyn Backend>,
+    store: Arc<dyn Store>,
     clock: Clock,
     spawner: Spawner,
     list: Mutex<List>,
@@ -49,7 +56,7 @@ struct List {
     by_owner: HashMap<OwnerId, Weak<dyn Renewable>, RandomAlready>,
     /// The holds for which something is due, by the time when it is due.
     due: BTreeMap<(Time, OwnerId), Weak<dyn Renewable>>,
-    /// Losses of owners that have no hold here: the backend may end a hold before its grant has reached the caller.
+    /// Losses of owners that have no hold here: the store may end a hold before its grant has reached the caller.
     early: VecDeque<(OwnerId, LostReason)>,
 }
 
@@ -61,9 +68,9 @@ impl List {
 }
 
 impl Renewals {
-    pub(super) fn new(backend: Arc<dyn Backend>, clock: Clock, spawner: Spawner) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, clock: Clock, spawner: Spawner) -> Self {
         Self {
-            backend,
+            store,
             clock,
             spawner,
             list: Mutex::default(),
@@ -122,6 +129,23 @@ impl Renewals {
         }
     }
 
+    /// Whether one of the holds is one of `name`.
+    pub(super) fn is_held(&self, name: &LockName) -> bool {
+        self.all().iter().any(|held| held.is_hold_of(name))
+    }
+
+    /// Releases what was lost and has a guard still. So the store learns that it did not end cleanly.
+    pub(super) fn release_lost(&self) {
+        for held in self.all() {
+            held.release_if_lost();
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<dyn Renewable>> {
+        let list = lock(&self.list);
+        list.by_owner.values().filter_map(Weak::upgrade).collect()
+    }
+
     /// Ends the task, for good.
     pub(super) fn stop(&self) {
         self.maintenance.stop();
@@ -137,7 +161,7 @@ impl Renewals {
             .collect();
         if !batch.is_empty() {
             // A task of its own: while a request hangs, other holds are told that their deadline has passed.
-            self.spawner.spawn(renew(self.backend.clone(), batch));
+            self.spawner.spawn(renew(self.store.clone(), batch));
         }
         let list = lock(&self.list);
         let next = list.due.first_key_value();
@@ -157,7 +181,7 @@ impl Renewals {
     }
 }
 
-/// The reports of the backend.
+/// The reports of the store.
 impl LossListener for Renewals {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
         let held = {
@@ -177,18 +201,13 @@ impl LossListener for Renewals {
     }
 
     fn all_lost(&self, reason: LostReason) {
-        let all: Vec<_> = lock(&self.list)
-            .by_owner
-            .values()
-            .filter_map(Weak::upgrade)
-            .collect();
-        all.into_iter().for_each(|held| held.refused(reason));
+        self.all().into_iter().for_each(|held| held.refused(reason));
     }
 }
 
-async fn renew(backend: Arc<dyn Backend>, batch: Vec<Arc<dyn Renewable>>) {
+async fn renew(store: Arc<dyn Store>, batch: Vec<Arc<dyn Renewable>>) {
     let holds = batch.iter().map(|held| held.hold()).collect();
-    let answers = backend.renew(holds).await;
+    let answers = store.renew(holds).await;
     debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
     for (held, answer) in batch.into_iter().zip(answers) {
         held.answered(answer);
@@ -233,6 +252,10 @@ mod tests {
             Hold::of(name, self.owner)
         }
 
+        fn is_hold_of(&self, _: &LockName) -> bool {
+            true
+        }
+
         fn tick(self: Arc<Self>, _: Time) -> Tick {
             self.add("tick".into());
             Tick::Renew
@@ -242,24 +265,29 @@ mod tests {
             self.add(format!("{answer:?}"));
         }
 
+        fn release_if_lost(self: Arc<Self>) {
+            self.add("released if lost".into());
+        }
+
         fn refused(self: Arc<Self>, reason: LostReason) {
             self.add(format!("{reason:?}"));
         }
     }
 
     struct Case {
-        store: memory::Backend,
+        store: memory::Store,
         renewals: Arc<Renewals>,
         start: Time,
     }
 
     impl Case {
         fn new() -> Self {
-            let store = memory::Backend::with_virtual_clock();
-            let (backend, clock) = (Arc::new(store.clone()), store.clock());
+            let store = memory::Store::with_virtual_clock();
+            let clock = store.clock();
             let start = clock.now();
             let spawner = Spawner::current().unwrap();
-            let renewals = Arc::new(Renewals::new(backend, clock, spawner));
+            let renewals = Renewals::new(Arc::new(store.clone()), clock, spawner);
+            let renewals = Arc::new(renewals);
             Self {
                 store,
                 renewals,
@@ -309,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reports_of_the_backend_reach_the_holds_until_their_end() {
+    async fn reports_of_the_store_reach_the_holds_until_their_end() {
         let case = Case::new();
         let (first, second) = (Held::new(), Held::new());
         case.renewals.begin(&first, None);
@@ -323,7 +351,7 @@ mod tests {
         assert_eq!(second.log(), ["SessionGone"]);
     }
 
-    /// The backend may end a hold before the caller has read the grant.
+    /// The store may end a hold before the caller has read the grant.
     #[tokio::test]
     async fn a_report_that_comes_before_its_hold_is_kept() {
         let case = Case::new();

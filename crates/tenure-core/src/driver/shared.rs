@@ -3,20 +3,20 @@
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use crate::backend::{Backend, BoxFuture, Hold, LossListener as _, LossNotifier};
 use crate::error::{Error, ErrorKind, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::{Capability, Fault, Promise};
-use crate::holder::Holder;
+use crate::holder::{Holder, Waiting};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
 use crate::rt::{Clock, Flag, Spawner};
+use crate::store::{AnswerNow, BoxFuture, Hold, LossListener as _, LossNotifier, Store};
 
+use super::callbacks::Callbacks;
 use super::detach::DetachableRequest;
 use super::labels::LOG_TARGET;
 use super::local_queue::LocalQueue;
-use super::losses::Losses;
 use super::metrics::ClientMetrics;
 use super::renewal::Renewals;
 use super::repetition::Repetition;
@@ -27,14 +27,15 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One client's link to its store. The last lock or guard to be dropped ends the link.
 pub(crate) struct Driver {
-    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
-    /// See [`Backend::answers_now`].
-    pub(super) answers_now: bool,
+    /// Of a store that may answer without waiting.
+    pub(super) answer_now: Option<Arc<dyn AnswerNow>>,
     pub(super) identity: Arc<Holder>,
     pub(super) queue: Arc<LocalQueue>,
     pub(super) renewals: Arc<Renewals>,
-    losses: Arc<Losses>,
+    loss_callbacks: Arc<Callbacks<Loss>>,
+    pub(super) wait_callbacks: Arc<Callbacks<Waiting>>,
     pub(super) tasks: Tasks,
     pub(super) closed: Flag,
     pub(super) metrics: ClientMetrics,
@@ -45,7 +46,7 @@ pub(crate) struct Driver {
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver")
-            .field("backend", &self.backend_name())
+            .field("store", &self.scheme())
             .finish_non_exhaustive()
     }
 }
@@ -56,41 +57,38 @@ impl Driver {
         Arc::as_ptr(self).addr()
     }
 
-    /// A driver for `backend`, whose background work runs in the current runtime.
-    pub(crate) fn new(backend: Arc<dyn Backend>) -> Result<Arc<Self>, Error> {
-        let backend_name = backend.guarantees().backend;
+    /// A driver for `store`, whose background work runs in the current runtime.
+    pub(crate) fn new(store: Arc<dyn Store>) -> Result<Arc<Self>, Error> {
+        let scheme = store.guarantees().scheme;
         let spawner = Spawner::current().ok_or_else(|| {
             Error::new(
                 ErrorKind::Closed,
                 "connect was called outside a tokio runtime; use `tenure::blocking` there",
             )
-            .with_backend(backend_name)
+            .with_scheme(scheme)
             .with_step(Step::Connect)
         })?;
-        let clock = backend.clock();
-        let renewals = Arc::new(Renewals::new(
-            backend.clone(),
-            clock.clone(),
-            spawner.clone(),
-        ));
-        backend.attach(LossNotifier::new(Arc::<Renewals>::downgrade(&renewals)));
+        let clock = store.clock();
+        let renewals = Arc::new(Renewals::new(store.clone(), clock.clone(), spawner.clone()));
+        store.attach(LossNotifier::new(Arc::<Renewals>::downgrade(&renewals)));
         Ok(Arc::new(Self {
-            answers_now: backend.answers_now(),
-            tasks: Tasks::new(spawner, &clock),
+            answer_now: store.clone().as_answer_now(),
+            tasks: Tasks::new(spawner, &clock, store.needs_runtime()),
             clock,
-            backend,
+            store,
             identity: Arc::new(identity()),
             queue: Arc::default(),
             renewals,
-            losses: Arc::default(),
+            loss_callbacks: Callbacks::new("on_lost"),
+            wait_callbacks: Callbacks::new("on_wait"),
             closed: Flag::new(),
-            metrics: ClientMetrics::new(backend_name),
+            metrics: ClientMetrics::new(scheme),
             address: OnceLock::new(),
         }))
     }
 
-    pub(crate) fn backend_name(&self) -> &'static str {
-        self.backend.guarantees().backend
+    pub(crate) fn scheme(&self) -> &'static str {
+        self.store.guarantees().scheme
     }
 
     /// Says where the store is, unless that was said before.
@@ -104,14 +102,14 @@ impl Driver {
 
     /// Whether the store is a part of this process: then no loss of power leaves it behind.
     pub(crate) fn ends_with_process(&self) -> bool {
-        let cell = self.backend.guarantees().cell(Fault::PowerLoss);
+        let cell = self.store.guarantees().cell(Fault::PowerLoss);
         cell.is_some_and(|cell| cell.promise == Promise::NotApplicable)
     }
 
     /// Where the store is; its name, if that was not said.
     pub(crate) fn address(&self) -> &str {
         let address = self.address.get().map(String::as_str);
-        address.unwrap_or_else(|| self.backend_name())
+        address.unwrap_or_else(|| self.scheme())
     }
 
     /// Polls `future` inside the runtime of this client, whatever runtime the caller is in.
@@ -119,7 +117,7 @@ impl Driver {
         self.tasks.spawner.within(future).await
     }
 
-    /// A request to the backend whose caller may stop polling it half-way.
+    /// A request to the store whose caller may stop polling it half-way.
     pub(crate) fn detachable<T: Send + 'static>(
         &self,
         future: BoxFuture<Result<T, Error>>,
@@ -127,10 +125,27 @@ impl Driver {
         self.tasks.detachable(future)
     }
 
-    /// Refuses, before any I/O, what the backend does not claim.
+    /// Sends a request that is about no hold of this client, unless the client is closed.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Arc<dyn Store>) -> BoxFuture<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.refuse_closed()?;
+        self.detachable(request(self.store.clone())).await
+    }
+
+    /// Refuses each request after [`Client::close`](crate::Client::close), whatever is left of its connection.
+    pub(super) fn refuse_closed(&self) -> Result<(), Error> {
+        match self.closed.is_raised() {
+            true => Err(closed()),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses, before any I/O, what the store does not claim.
     pub(crate) fn check_support(&self, options: &Options) -> Result<(), Error> {
         options.validate()?;
-        let can = self.backend.guarantees();
+        let can = self.store.guarantees();
         let Some(missing) = Capability::missing(options, can) else {
             return Ok(());
         };
@@ -138,11 +153,11 @@ impl Driver {
             "" => String::new(),
             reason => format!(" ({reason})"),
         };
-        let (backend, what) = (self.backend_name(), missing.as_str());
-        let others = self.backend.stores_with(missing);
+        let (store, what) = (self.scheme(), missing.as_str());
+        let others = self.store.stores_with(missing);
         Err(Error::new(
             ErrorKind::Unsupported,
-            format!("{backend} has no {what}{why}; stores that have it: {others}"),
+            format!("{store} has no {what}{why}; stores that have it: {others}"),
         ))
     }
 
@@ -150,9 +165,9 @@ impl Driver {
     /// hold by itself because its ttl has passed. For holds whose owner does not wait for the outcome.
     pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
         let mut repetition = Repetition::new(&self.clock, hold.ttl);
-        while let Err(err) = self.backend.release(hold.clone()).await {
-            tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "release in the background");
-            if !self.backend.ends_by_itself(&hold) {
+        while let Err(err) = self.store.clone().release(hold.clone()).await {
+            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), %err, "release in the background");
+            if !self.store.ends_by_itself(&hold) {
                 repetition.begin_again();
             }
             if !repetition.pause_after(err.kind()).await {
@@ -161,40 +176,59 @@ impl Driver {
         }
     }
 
+    /// Whether this client holds `name`, as far as it knows.
+    pub(crate) fn is_held(&self, name: &LockName) -> bool {
+        self.renewals.is_held(name)
+    }
+
     /// Adds what every error should name.
     pub(crate) fn explain(&self, err: Error, name: &LockName, step: Step) -> Error {
         err.with_name(name)
-            .with_backend(self.backend_name())
+            .with_scheme(self.scheme())
             .with_step(step)
     }
 
-    /// Calls `callback` for each loss from now on. Returns its number, for [`unregister_loss_callback`](Self::unregister_loss_callback).
+    /// Calls `callback` for each loss from now on. Returns its number, for [`unregister_callback`](Self::unregister_callback).
     pub(crate) fn register_loss_callback(
         &self,
         callback: impl Fn(&Loss) + Send + Sync + 'static,
     ) -> u64 {
-        self.losses.register(Arc::new(callback))
+        self.loss_callbacks.register(Arc::new(callback))
     }
 
-    pub(crate) fn unregister_loss_callback(&self, id: u64) {
-        self.losses.unregister(id);
+    /// The same for each report of a wait.
+    pub(crate) fn register_wait_callback(
+        &self,
+        callback: impl Fn(&Waiting) + Send + Sync + 'static,
+    ) -> u64 {
+        self.wait_callbacks.register(Arc::new(callback))
+    }
+
+    pub(crate) fn unregister_callback(&self, id: u64) {
+        self.loss_callbacks.unregister(id);
+        self.wait_callbacks.unregister(id);
     }
 
     /// Reports a loss to the callbacks of the client.
     pub(super) fn report_loss(&self, loss: Loss) {
-        let Tasks {
-            spawner,
-            background,
-            ..
-        } = &self.tasks;
-        self.losses.report(loss, spawner, background);
+        let tasks = &self.tasks;
+        self.loss_callbacks
+            .report(loss, &tasks.spawner, &tasks.background);
     }
 
-    /// Ends all waits and all holds, waits for releases in the background, then ends the sessions of the backend.
+    /// Reports to the callbacks of the client that an acquisition still waits.
+    pub(super) fn report_wait(&self, waiting: Waiting) {
+        let tasks = &self.tasks;
+        self.wait_callbacks
+            .report(waiting, &tasks.spawner, &tasks.background);
+    }
+
+    /// Ends all waits and all holds, waits for releases in the background, then ends the sessions of the store.
     pub(crate) async fn close(&self) {
         self.closed.raise();
         self.tasks.monitor.wake_callers();
-        // Before the backend gives anything back: no guard may claim its lock longer than that. An acquisition checks
+        self.renewals.release_lost();
+        // Before the store gives anything back: no guard may claim its lock longer than that. An acquisition checks
         // the flag after its hold is in the list, so this reaches every hold.
         self.renewals.all_lost(LostReason::SessionGone);
         self.renewals.stop();
@@ -206,8 +240,9 @@ impl Driver {
             () = self.tasks.background.all_done() => {}
             () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
         }
-        self.losses.clear();
-        self.backend.close().await;
+        self.loss_callbacks.clear();
+        self.wait_callbacks.clear();
+        self.store.clone().close().await;
     }
 }
 
@@ -215,11 +250,15 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.renewals.stop();
         if !self.closed.is_raised()
-            && let Err(Some(pending)) = self.tasks.spawner.poll_anywhere(self.backend.close())
+            && let Err(Some(pending)) = self.tasks.poll_anywhere(self.store.clone().close())
         {
             self.tasks.spawner.spawn(pending);
         }
     }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
 }
 
 /// What other clients see of this client.

@@ -1,10 +1,12 @@
 //! Where the work of one client runs: in the callers of its requests, and in background tasks.
 
+use std::future::ready;
 use std::sync::Arc;
 
-use crate::backend::BoxFuture;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::rt::{BackgroundTasks, Clock, Spawner};
+use crate::store::BoxFuture;
+use crate::support::RuntimeWatch;
 
 use super::detach::{DetachableRequest, RequestMonitor};
 
@@ -14,23 +16,51 @@ pub(super) struct Tasks {
     /// Clean-up that [`Driver::close`](super::Driver::close) waits for.
     pub(super) background: Arc<BackgroundTasks>,
     pub(super) monitor: Arc<RequestMonitor>,
+    /// `None`: the store needs no runtime.
+    runtime: Option<RuntimeWatch>,
 }
 
 impl Tasks {
-    pub(super) fn new(spawner: Spawner, clock: &Clock) -> Self {
+    pub(super) fn new(spawner: Spawner, clock: &Clock, needs_runtime: bool) -> Self {
         Self {
+            runtime: needs_runtime.then(|| RuntimeWatch::new(&spawner)),
             monitor: Arc::new(RequestMonitor::new(spawner.clone(), clock)),
             background: Arc::default(),
             spawner,
         }
     }
 
-    /// A request to the backend whose caller may stop polling it half-way.
+    /// Whether the store needs the runtime of this client, and that one has shut down: then nothing of the store may be
+    /// polled, because timers and sockets panic, and a panic may end the process.
+    fn is_runtime_gone(&self) -> bool {
+        let runtime = self.runtime.as_ref();
+        runtime.is_some_and(RuntimeWatch::is_gone)
+    }
+
+    /// Polls `future` once, for a drop that may happen anywhere: in this runtime, in another, in none.
+    /// `Err(None)`: `future` cannot be polled, because the runtime that it needs is gone.
+    pub(super) fn poll_anywhere<F: Future + Unpin>(
+        &self,
+        future: F,
+    ) -> Result<F::Output, Option<F>> {
+        match self.is_runtime_gone() {
+            true => Err(None),
+            false => self.spawner.poll_anywhere(future),
+        }
+    }
+
+    /// A request to the store whose caller may stop polling it half-way.
     pub(super) fn detachable<T: Send + 'static>(
         &self,
         future: BoxFuture<Result<T, Error>>,
     ) -> DetachableRequest<T> {
-        self.monitor.detachable(future)
+        match self.is_runtime_gone() {
+            true => self.monitor.detachable(Box::pin(ready(Err(Error::new(
+                ErrorKind::Closed,
+                "the runtime of this client is gone; the lease runs out by itself",
+            ))))),
+            false => self.monitor.detachable(future),
+        }
     }
 
     /// Cleans up in the background; closing the client waits for it.

@@ -2,24 +2,26 @@
 
 use std::sync::Arc;
 
-use crate::backend::{AllAnswer, Grant, Hold, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::name::LockName;
 use crate::options::Options;
 use crate::rt::poll_now;
+use crate::store::{AllAnswer, Grant, Hold, Request};
 
-use super::acquire::{Tentative, Until, closed};
+use super::acquire::Tentative;
 use super::detach::DetachableRequest;
+use super::diagnosis::{Asker, LastStatus};
 use super::held::Held;
 use super::local_queue::Turn;
-use super::shared::Driver;
+use super::shared::{Driver, closed};
+use super::until::Until;
 
 /// What became of a request for several names.
 pub(crate) enum Together {
     /// One hold for each name, in the same order.
     Held(Vec<Arc<Held>>),
     /// The name at this position is not free.
-    Busy(usize),
+    Busy(usize, LastStatus),
     /// The names have to be acquired one by one: the store cannot do otherwise, or a task of this client acquires one of
     /// them.
     OneByOne,
@@ -52,26 +54,34 @@ impl Driver {
         }
         // A task that has the turn for one of the names was here first.
         let turns = names.iter().map(|name| self.queue.try_take(name));
-        let Some(turns) = turns.collect() else {
+        let Some(turns): Option<Vec<Turn>> = turns.collect() else {
             return Ok(Together::OneByOne);
         };
-        let request = |name: &&LockName| Arc::new(self.request(name, options, false));
-        let requests = names.iter().map(request).collect();
+        let requests = names.iter().zip(&turns).map(|(name, turn)| {
+            Arc::new(self.request(name, options, until.once(), turn.said_taken.clone()))
+        });
+        let requests = requests.collect();
         let mut attempt = Attempt::new(self, requests, turns);
         let answer = match attempt.poll_once() {
-            Some(answer) => Some(answer),
-            None => self.until_over(until, attempt.finish()).await?,
-        };
-        // The wait is over. A grant that has arrived by now still counts.
-        let Some(answer) = answer.or_else(|| attempt.poll_once()) else {
-            return Ok(Together::Busy(0));
+            Some(answer) => answer,
+            None => {
+                let wait = until.length(&self.clock);
+                let over = self.over(names[0], until);
+                match self.until_over(over, attempt.finish()).await? {
+                    Ok(answer) => answer,
+                    Err(inspected) => {
+                        let last = self.refuse_silence(inspected, wait, Asker::ThisTask)?;
+                        return Ok(Together::Busy(0, last));
+                    }
+                }
+            }
         };
         match attempt.settle(answer)? {
             AllAnswer::Granted(grants) => {
                 let held = self.hold_all(&attempt.requests, options, &grants).await?;
                 Ok(Together::Held(held))
             }
-            AllAnswer::Busy(at) => Ok(Together::Busy(at)),
+            AllAnswer::Busy(at) => Ok(Together::Busy(at, LastStatus::NotAsked)),
             AllAnswer::OneByOne => Ok(Together::OneByOne),
         }
     }
@@ -117,7 +127,7 @@ struct Attempt<'a> {
 
 impl<'a> Attempt<'a> {
     fn new(driver: &'a Arc<Driver>, requests: Vec<Arc<Request>>, turns: Vec<Turn>) -> Self {
-        let future = driver.detachable(driver.backend.acquire_all(requests.clone()));
+        let future = driver.detachable(driver.store.clone().acquire_all(requests.clone()));
         Self {
             driver,
             requests,
@@ -178,7 +188,7 @@ impl Drop for Attempt<'_> {
             drop(turns);
             release_all(&driver, &requests, &grants);
         };
-        let polled = self.driver.tasks.spawner.poll_anywhere(Box::pin(finish));
+        let polled = self.driver.tasks.poll_anywhere(Box::pin(finish));
         if let Err(Some(pending)) = polled {
             self.driver.tasks.clean_up(pending);
         }

@@ -1,4 +1,4 @@
-//! A request to the backend that is under way, and its answer.
+//! A request to the store that is under way, and its answer.
 
 use crate::error::Error;
 use crate::rt::poll_now;

@@ -7,18 +7,17 @@ use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::backend::{Answer, Hold, Request};
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::rt::Flag;
+use crate::store::{Answer, Hold, Request};
 
-use super::acquire::closed;
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::repetition::Repetition;
-use super::shared::Driver;
+use super::shared::{Driver, closed};
 use super::under_way::UnderWay;
 
 impl Held {
@@ -52,7 +51,7 @@ impl Held {
             None => tokio::select! {
                 biased;
                 answer = upgrading.under_way.answer() => answer,
-                () = self.signals.lost.raised() => return Err(self.lost_error()),
+                () = self.state.ended() => return Err(self.lost_error()),
                 () = self.driver.closed.raised() => return Err(closed()),
             },
         };
@@ -130,7 +129,7 @@ impl Held {
         let permit = tokio::select! {
             biased;
             permit = self.mode_gate() => permit,
-            () = self.signals.lost.raised() => return Err(self.lost_error()),
+            () = self.state.ended() => return Err(self.lost_error()),
             () = self.driver.closed.raised() => return Err(closed()),
         };
         self.refuse_lost()?;
@@ -158,8 +157,8 @@ impl Driver {
     /// Changes the mode of the hold until the store has given a definite answer, or the hold or the client has ended.
     async fn downgrade_until_definite(self: Arc<Self>, hold: Hold, mode: Mode) {
         let mut repetition = Repetition::new(&self.clock, hold.ttl);
-        while let Err(err) = self.backend.downgrade(hold.clone(), mode).await {
-            tracing::debug!(target: LOG_TARGET, name = %hold.name, backend = self.backend_name(), %err, "downgrade in the background");
+        while let Err(err) = self.store.clone().downgrade(hold.clone(), mode).await {
+            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), %err, "downgrade in the background");
             if !repetition.pause_after(err.kind()).await {
                 return;
             }
@@ -188,7 +187,7 @@ impl Upgrading {
             stop: Flag::new(),
             ..Request::new(hold.name.clone(), hold.owner, hold.ttl)
         });
-        let future = driver.detachable(driver.backend.upgrade(hold, request.clone()));
+        let future = driver.detachable(driver.store.clone().upgrade(hold, request.clone()));
         Self {
             held: held.clone(),
             request,
@@ -203,7 +202,7 @@ impl Upgrading {
                 self.held.upgraded(&grant);
                 self.held.refuse_lost()?;
                 let held = &self.held;
-                tracing::debug!(target: LOG_TARGET, name = %held.name(), backend = held.driver.backend_name(), token = held.token(), "upgraded");
+                tracing::debug!(target: LOG_TARGET, name = %held.name(), store = held.driver.scheme(), token = held.token(), "upgraded");
                 Ok(true)
             }
             Ok(Answer::Busy) => Ok(false),
@@ -243,8 +242,8 @@ impl Drop for Upgrading {
                 .await;
             drop(permit);
         };
-        let spawner = &self.held.driver.tasks.spawner;
-        if let Err(Some(pending)) = spawner.poll_anywhere(Box::pin(finish)) {
+        let tasks = &self.held.driver.tasks;
+        if let Err(Some(pending)) = tasks.poll_anywhere(Box::pin(finish)) {
             self.held.driver.tasks.clean_up(pending);
         }
     }
@@ -261,7 +260,7 @@ struct Downgrading {
 impl Downgrading {
     fn new(held: &Arc<Held>, permit: OwnedSemaphorePermit, hold: Hold) -> Self {
         let driver = &held.driver;
-        let future = driver.detachable(driver.backend.downgrade(hold.clone(), Mode::Shared));
+        let future = driver.detachable(driver.store.clone().downgrade(hold.clone(), Mode::Shared));
         Self {
             held: held.clone(),
             hold,
@@ -289,8 +288,8 @@ impl Drop for Downgrading {
         let Some(future) = self.under_way.take() else {
             return;
         };
-        let spawner = &self.held.driver.tasks.spawner;
-        let pending = match spawner.poll_anywhere(future) {
+        let tasks = &self.held.driver.tasks;
+        let pending = match tasks.poll_anywhere(future) {
             Ok(Ok(_)) => return,
             Ok(Err(_)) | Err(None) => None,
             Err(pending) => pending,
@@ -324,8 +323,8 @@ mod tests {
     /// A store that has no such hold any more does not make the guard exclusive.
     #[tokio::test]
     async fn an_upgrade_of_a_hold_that_the_store_has_not_is_an_error() {
-        let store = memory::Backend::with_virtual_clock();
-        let client = Client::from_backend(store.clone()).unwrap();
+        let store = memory::Store::with_virtual_clock();
+        let client = Client::from_store(store.clone()).unwrap();
         let lock = client.lock("n").ttl(Duration::from_secs(30));
         let guard = lock.upgradable().acquire().await.unwrap();
         assert_eq!(store.expire("n").unwrap(), 1);
@@ -338,8 +337,8 @@ mod tests {
     #[tokio::test]
     async fn an_upgrade_that_waited_claims_no_more_than_the_store_has() {
         const TTL: Duration = Duration::from_secs(30);
-        let store = memory::Backend::with_virtual_clock();
-        let [one, two] = [(); 2].map(|()| Client::from_backend(store.clone()).unwrap());
+        let store = memory::Store::with_virtual_clock();
+        let [one, two] = [(); 2].map(|()| Client::from_store(store.clone()).unwrap());
         let lock = one.lock("n").ttl(TTL).renew(Renew::Never);
         let guard = lock.upgradable().acquire().await.unwrap();
         let reader = two.lock("n").shared().acquire().await.unwrap();
@@ -361,8 +360,8 @@ mod tests {
     /// mode until then.
     #[tokio::test]
     async fn an_upgrade_that_waits_for_another_one_ends_with_the_hold() {
-        let store = memory::Backend::with_virtual_clock();
-        let client = Client::from_backend(store.clone()).unwrap();
+        let store = memory::Store::with_virtual_clock();
+        let client = Client::from_store(store.clone()).unwrap();
         let lock = client.lock("n").ttl(Duration::from_secs(30));
         let guard = lock.upgradable().acquire().await.unwrap();
         store.pause();

@@ -11,6 +11,19 @@ pub const FIRST: Duration = Duration::from_millis(1);
 /// costs its store five requests a second.
 pub const CAP: Duration = Duration::from_millis(256);
 
+/// How far apart on average the requests of waiters are that are woken together: about as many a second as a store
+/// serves beside its other work.
+pub const SPREAD_PER_WAITER: Duration = Duration::from_micros(150);
+
+/// Upper end of the time over which the requests of waiters that are woken together are spread.
+pub const MAX_SPREAD: Duration = Duration::from_secs(1);
+
+/// Over which time to spread the requests of `waiters` that are woken together. Zero for one waiter.
+pub fn spread(waiters: usize) -> Duration {
+    let others = u32::try_from(waiters.saturating_sub(1)).unwrap_or(u32::MAX);
+    SPREAD_PER_WAITER.saturating_mul(others).min(MAX_SPREAD)
+}
+
 /// How long to pause after try number `attempt` (the first is 0) has found the name taken;
 /// `None`: the wait is over, give up.
 ///
@@ -74,6 +87,13 @@ pub fn fraction(whole: Duration, random: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_spread_grows_with_the_waiters_up_to_a_limit() {
+        assert_eq!((spread(0), spread(1)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(spread(3), SPREAD_PER_WAITER * 2);
+        assert_eq!(spread(usize::MAX), MAX_SPREAD);
+    }
 
     #[test]
     fn a_look_that_is_planned_is_not_put_off() {

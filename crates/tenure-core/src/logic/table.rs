@@ -1,6 +1,6 @@
 //! The reference lock table: what a store has to do, without a store.
 //!
-//! It is the specification that other backends are compared with, and the heart of `memory:`.
+//! The table is the specification that other stores are compared with, and the heart of `memory:`.
 //!
 //! # Rules
 //! - Exclusive conflicts with everything, shared with exclusive. Upgradable conflicts with exclusive and with

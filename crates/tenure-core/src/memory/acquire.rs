@@ -6,11 +6,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::disturbance::restarted_lately;
-use super::store::{State, Store};
+use super::store::{Shared, State};
 use super::wait::Queued;
-use crate::backend::{AllAnswer, Answer, Grant, Request};
 use crate::error::Error;
 use crate::logic::table::{LockRequest, Verdict};
+use crate::store::{AllAnswer, Answer, Grant, Request};
 use crate::time::Time;
 
 /// What the table says to a request.
@@ -20,7 +20,7 @@ pub(super) enum Acquired {
 }
 
 /// Acquires the name of `request`, which was sent at `sent`, or queues it.
-pub(super) fn acquire(store: &Arc<Store>, request: &Request, sent: Time) -> Acquired {
+pub(super) fn acquire(store: &Arc<Shared>, request: &Request, sent: Time) -> Acquired {
     store.with_state(|state, now| {
         if let Some(left) = state.guarded(now) {
             return Acquired::Answered(Err(restarted_lately(left)));
@@ -33,6 +33,7 @@ pub(super) fn acquire(store: &Arc<Store>, request: &Request, sent: Time) -> Acqu
                 Acquired::Answered(Ok(Answer::Granted(grant)))
             }
             Verdict::Queued => {
+                request.report_taken();
                 let (sender, receiver) = oneshot::channel();
                 state.waiting.insert(request.owner, sender);
                 Acquired::Queued(Queued(receiver))
@@ -42,7 +43,7 @@ pub(super) fn acquire(store: &Arc<Store>, request: &Request, sent: Time) -> Acqu
 }
 
 /// Acquires a name that is free, if no request is disturbed.
-pub(super) fn acquire_now(store: &Store, request: &Request) -> Option<Grant> {
+pub(super) fn acquire_now(store: &Shared, request: &Request) -> Option<Grant> {
     store.with_state(|state, now| {
         if !state.is_undisturbed() || state.guarded(now).is_some() {
             return None;
@@ -59,7 +60,7 @@ pub(super) fn acquire_now(store: &Store, request: &Request) -> Option<Grant> {
 
 /// Acquires all names, or none of them, with one request that was sent at `sent`.
 pub(super) fn acquire_all(
-    store: &Arc<Store>,
+    store: &Arc<Shared>,
     requests: &[Arc<Request>],
     sent: Time,
 ) -> Result<AllAnswer, Error> {

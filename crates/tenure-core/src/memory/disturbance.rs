@@ -13,7 +13,7 @@ pub enum Disturbance {
     /// The request is applied, and the reply does not come back: `Indeterminate`.
     ReplyLost,
     /// The request is applied, and no reply comes until the request is stopped or the store is
-    /// [resumed](super::Backend::resume): then `Indeterminate`.
+    /// [resumed](super::Store::resume): then `Indeterminate`.
     ReplyNever,
     /// The request reaches the store this much later.
     Late(Duration),

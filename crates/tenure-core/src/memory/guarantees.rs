@@ -31,7 +31,7 @@ pub fn guarantees() -> Guarantees {
         min_hold: true,
         lock_delay: true,
         liveness: "the guard: a hold lasts until its guard is dropped",
-        clock: "none; with a virtual clock, that clock",
+        clock: "none; in a store for tests, its clock",
         waiting: "a queue in the table; a release wakes one waiter",
         token: "a counter per name, until the store is dropped",
         loss: "at once (only `break_lock` can end a hold)",

@@ -2,16 +2,17 @@
 
 use std::time::SystemTime;
 
-use super::store::Store;
+use super::store::Shared;
 use crate::fence::OwnerId;
 use crate::holder::{HoldInfo, Holder, Status};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::lock;
+use crate::store::Listed;
 use crate::time::Time;
 
 /// Who holds the name and who waits.
-pub(super) fn status(store: &Store, name: &LockName) -> Status {
+pub(super) fn status(store: &Shared, name: &LockName) -> Status {
     let now = store.clock.now();
     let wall = SystemTime::now();
     let mut state = lock(&store.state);
@@ -56,16 +57,13 @@ pub(super) fn status(store: &Store, name: &LockName) -> Status {
 }
 
 /// All held names with this prefix, sorted.
-pub(super) fn list(store: &Store, prefix: &str) -> Vec<Status> {
+pub(super) fn list(store: &Shared, prefix: &str) -> Listed {
     let names = store.with_state(|state, _| state.table.names(prefix));
-    let all = names.iter().map(|name| status(store, name));
-    let mut held: Vec<_> = all.filter(Status::is_held).collect();
-    held.sort_by(|a, b| a.name.cmp(&b.name));
-    held
+    Listed::Statuses(names.iter().map(|name| status(store, name)).collect())
 }
 
 /// Ends the hold with this token and notifies its client. `false`: there is no such hold.
-pub(super) fn break_lock(store: &Store, name: &LockName, token: u64) -> bool {
+pub(super) fn break_lock(store: &Shared, name: &LockName, token: u64) -> bool {
     let (broken, owner) = store.with_state(|state, now| {
         let view = state.table.view(name);
         let hold = view.and_then(|view| view.holds.into_iter().find(|hold| hold.token == token));

@@ -1,6 +1,6 @@
 //! `memory:`: the reference lock table of `logic` as a store.
 //!
-//! It is complete, and the shortest backend. With [`Backend::with_virtual_clock`] it is also a store for your tests: time
+//! This store is complete, and the shortest one. With [`Store::with_virtual_clock`] it is also one for your tests: time
 //! stands still until the test moves it, leases expire when the test says so, and replies are lost, late or missing on
 //! request.
 //!
@@ -10,21 +10,21 @@
 //! use tenure::memory;
 //! use tenure::{Client, LostReason};
 //!
-//! let store = memory::Backend::with_virtual_clock();
-//! let client = Client::from_backend(store.clone())?;
+//! let store = memory::Store::with_virtual_clock();
+//! let client = Client::from_store(store.clone())?;
 //! let guard = client.lock("orders/42").ttl(Duration::from_secs(10)).acquire().await?;
 //! store.pause(); // the store answers no request: renewals hang
 //! store.advance(Duration::from_secs(10));
-//! assert_eq!(guard.lost().await, LostReason::Expired);
+//! assert_eq!(guard.lost().await, Some(LostReason::Expired));
 //! # Ok(()) }
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
 //! ```
 
 mod acquire;
-mod backend;
 mod disturbance;
 mod guarantees;
 mod inspect;
+mod interface;
 mod release;
 mod request;
 mod script;
@@ -34,4 +34,4 @@ mod wait;
 
 pub use self::disturbance::Disturbance;
 pub use self::guarantees::guarantees;
-pub use self::store::Backend;
+pub use self::store::Store;

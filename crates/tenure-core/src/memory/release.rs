@@ -1,17 +1,17 @@
 //! Releasing and renewing holds.
 
-use super::store::{State, Store};
-use crate::backend::{Hold, Release, Renewal};
+use super::store::{Shared, State};
 use crate::lost::LostReason;
+use crate::store::{Hold, Release, Renewal};
 use crate::time::Time;
 
 /// Releases the hold; a waiter leaves the queue.
-pub(super) fn release(store: &Store, hold: &Hold) -> Release {
+pub(super) fn release(store: &Shared, hold: &Hold) -> Release {
     store.with_state(|state, now| release_in(state, hold, now))
 }
 
 /// The same, if no request is disturbed.
-pub(super) fn release_now(store: &Store, hold: &Hold) -> Option<Release> {
+pub(super) fn release_now(store: &Shared, hold: &Hold) -> Option<Release> {
     store.with_state(|state, now| {
         state.is_undisturbed().then(|| {
             state.requests += 1;
@@ -37,7 +37,7 @@ fn release_in(state: &mut State, hold: &Hold, now: Time) -> Release {
 }
 
 /// Renews the holds with a request that was sent at `sent`.
-pub(super) fn renew(store: &Store, holds: &[Hold], sent: Time) -> Vec<Renewal> {
+pub(super) fn renew(store: &Shared, holds: &[Hold], sent: Time) -> Vec<Renewal> {
     store.with_state(|state, now| {
         let renew = |hold: &Hold| {
             let ttl = store.lease(hold.ttl);

@@ -4,18 +4,18 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 
 use super::disturbance::{Disturbance, reply_lost};
-use super::store::Store;
-use crate::backend::{BoxFuture, Request};
+use super::store::Shared;
 use crate::error::{Error, ErrorKind, Step};
 use crate::rt::{Flag, lock};
+use crate::store::{BoxFuture, Request};
 
 /// Applies a request to the store. `request` is the acquisition that can be stopped while it hangs;
 /// `stopped` is the answer then, if nothing was applied.
 pub(super) fn perform<T: Send + 'static>(
-    store: &Arc<Store>,
+    store: &Arc<Shared>,
     step: Step,
     request: Option<Arc<Request>>,
-    apply: impl FnOnce(&Arc<Store>) -> T + Send + 'static,
+    apply: impl FnOnce(&Arc<Shared>) -> T + Send + 'static,
     stopped: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> BoxFuture<Result<T, Error>> {
     let (disturbance, paused) = {
@@ -53,10 +53,10 @@ pub(super) fn perform<T: Send + 'static>(
 }
 
 async fn perform_disturbed<T>(
-    store: &Arc<Store>,
+    store: &Arc<Shared>,
     disturbance: Option<Disturbance>,
     stop: impl Future<Output = ()>,
-    apply: impl FnOnce(&Arc<Store>) -> T,
+    apply: impl FnOnce(&Arc<Shared>) -> T,
     stopped: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
     match disturbance {

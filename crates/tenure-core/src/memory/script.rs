@@ -4,32 +4,72 @@ use std::time::Duration;
 
 use super::disturbance::Disturbance;
 use super::inspect;
-use super::store::Backend;
+use super::store::Store;
 use crate::error::{Error, Step};
 use crate::holder::Status;
 use crate::logic::table::Table;
 use crate::name::LockName;
-use crate::rt::{VirtualClock, lock};
+use crate::rt::{VirtualClock, lock, yield_now};
 use crate::time::Time;
 
-impl Backend {
+/// How often each task gets its turn before time goes on: more often than the longest chain of tasks that wake each other.
+const TURNS: usize = 100;
+
+impl Store {
     /// Moves the clock forward in one step; what was due on the way is due now.
     ///
     /// The consequences happen in tasks: await something before you read the state, and make steps that are shorter than a
     /// third of the ttl where renewals shall be in time.
     ///
     /// # Panics
-    /// On a store that runs on the real clock.
+    /// On a store that was not made by [`with_virtual_clock`](Store::with_virtual_clock).
     pub fn advance(&self, by: Duration) {
         self.virtual_clock().advance(by);
         self.0.with_state(|_, _| ());
     }
 
-    /// The instant of the earliest timer on this clock, if anything sleeps: how far a test can
-    /// [`advance`](Backend::advance) in one step without missing anything.
+    /// Lets this much time pass as it passes on a real clock: moves the clock from one timer to the next, and lets the tasks
+    /// of this runtime run in between. So renewals are in time, whatever `duration` is. The tasks must share a thread with
+    /// the caller (a runtime of one thread, as in `#[tokio::test]`), or the clock runs ahead of them.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let store = tenure::memory::Store::with_virtual_clock();
+    /// let client = tenure::Client::from_store(store.clone())?;
+    /// let guard = client.lock("orders/42").ttl(Duration::from_secs(30)).acquire().await?;
+    /// store.run_for(Duration::from_secs(3600)).await;
+    /// assert!(guard.is_held());
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the time that has passed by then has passed.
     ///
     /// # Panics
-    /// On a store that runs on the real clock.
+    /// On a store that was not made by [`with_virtual_clock`](Store::with_virtual_clock).
+    pub async fn run_for(&self, duration: Duration) {
+        let end = self.0.clock.now().after(duration);
+        loop {
+            for _ in 0..TURNS {
+                yield_now().await;
+            }
+            let now = self.0.clock.now();
+            if now >= end {
+                return;
+            }
+            let next = self.next_wake().filter(|at| *at > now);
+            self.advance(next.map_or(end, |at| at.min(end)).since(now));
+        }
+    }
+
+    /// The instant of the earliest timer on this clock, if anything sleeps: how far a test can
+    /// [`advance`](Store::advance) in one step without missing anything.
+    ///
+    /// # Panics
+    /// On a store that was not made by [`with_virtual_clock`](Store::with_virtual_clock).
     pub fn next_wake(&self) -> Option<Time> {
         self.virtual_clock().next_wake()
     }
@@ -38,7 +78,7 @@ impl Backend {
     /// so that a test on one thread takes the same course each time.
     ///
     /// # Panics
-    /// On a store that runs on the real clock.
+    /// On a store that was not made by [`with_virtual_clock`](Store::with_virtual_clock).
     pub fn seed(&self, seed: u64) {
         self.virtual_clock().seed(seed);
     }

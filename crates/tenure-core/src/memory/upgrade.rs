@@ -5,15 +5,15 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::acquire::Acquired;
-use super::store::Store;
+use super::store::Shared;
 use super::wait::Queued;
-use crate::backend::{Answer, Hold, Request};
 use crate::logic::table::Verdict;
 use crate::options::Mode;
+use crate::store::{Answer, Hold, Request};
 use crate::time::Time;
 
 /// Makes the hold of the request's owner exclusive, or notes that it is to become that. The request was sent at `sent`.
-pub(super) fn upgrade(store: &Arc<Store>, request: &Request, sent: Time) -> Acquired {
+pub(super) fn upgrade(store: &Arc<Shared>, request: &Request, sent: Time) -> Acquired {
     let Request { name, owner, .. } = request;
     store.with_state(
         |state, now| match state.table.upgrade(name, *owner, request.wait, now) {
@@ -35,7 +35,7 @@ pub(super) fn upgrade(store: &Arc<Store>, request: &Request, sent: Time) -> Acqu
 }
 
 /// Makes the hold shared, or upgradable again. `false`: there is no such hold.
-pub(super) fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> bool {
+pub(super) fn downgrade(store: &Shared, hold: &Hold, mode: Mode) -> bool {
     store.with_state(|state, now| {
         state.waiting.remove(&hold.owner);
         state.table.downgrade(&hold.name, hold.owner, mode, now)

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::store::{State, Store};
-use crate::backend::{Answer, Request};
+use super::store::{Shared, State};
 use crate::error::{Error, ErrorKind};
 use crate::options::Mode;
 use crate::rt::lock;
+use crate::store::{Answer, Request};
 use crate::time::Time;
 
 /// A place in the queue: receives the token and the time of the grant.
@@ -28,7 +28,7 @@ pub(super) enum Wanted {
 /// Waits until the table grants what is wanted, or the request is stopped. Then nothing of the request is left in the
 /// table.
 pub(super) async fn wait(
-    store: Arc<Store>,
+    store: Arc<Shared>,
     request: Arc<Request>,
     queued: Queued,
     wanted: Wanted,
@@ -61,7 +61,7 @@ pub(super) async fn wait(
 
 impl Wanted {
     /// The answer to a request that the table granted at `at`.
-    fn granted(self, store: &Store, request: &Request, token: u64, at: Time) -> Answer {
+    fn granted(self, store: &Shared, request: &Request, token: u64, at: Time) -> Answer {
         let ttl = request.ttl;
         let began = match self {
             // A place in this queue has no end: the lease begins with the hand-over.

@@ -19,7 +19,8 @@ impl Spawner {
     /// `Err(None)`: `future` cannot be polled, because the runtime that it needs is gone.
     pub fn poll_anywhere<F: Future + Unpin>(&self, future: F) -> Result<F::Output, Option<F>> {
         let _inside = self.0.enter();
-        // Timers and sockets panic when their runtime was shut down; a drop must not.
+        // Timers and sockets panic when their runtime was shut down; a drop must not. Callers ask before whether that has
+        // happened; this is for a runtime that shuts down at this moment.
         catch_unwind(AssertUnwindSafe(|| poll_now(future)))
             .map_or(Err(None), |polled| polled.map_err(Some))
     }

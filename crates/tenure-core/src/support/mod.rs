@@ -5,6 +5,7 @@
 mod hold_registry;
 #[cfg(feature = "holder-record")]
 mod holder_record;
+mod leaving;
 mod maintenance;
 mod retry;
 mod runtime;
@@ -15,9 +16,10 @@ mod waiters;
 pub use self::hold_registry::HoldRegistry;
 #[cfg(feature = "holder-record")]
 pub use self::holder_record::HolderRecord;
+pub use self::leaving::not_left;
 pub use self::maintenance::Maintenance;
 pub use self::retry::RetryBudget;
 pub use self::runtime::{RuntimeWatch, spawner};
-pub use self::server_start::{ServerStart, not_trusted_yet};
+pub use self::server_start::{ServerStart, not_trusted_yet, warn_of_restart};
 pub use self::single_flight::SingleFlight;
-pub use self::waiters::{Subscription, WaiterRegistry};
+pub use self::waiters::{Merge, Subscription, WaiterRegistry};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::holder::RestartGuard;
+use crate::options::Options;
 use crate::time::Time;
 
 /// What one connection knows of the start of its server.
@@ -45,6 +46,15 @@ impl ServerStart {
 pub fn not_trusted_yet(guard: RestartGuard, ttl: Duration) -> Error {
     let err = Error::new(ErrorKind::Unreachable, guard.describe(ttl));
     err.with_restart_guard(Some(guard))
+}
+
+/// Says in the log, when a client connects, that the server grants nothing yet. Without that a first program waits for the
+/// whole restart guard and seems to hang.
+pub fn warn_of_restart(store: &str, guard: &RestartGuard) {
+    let ttl = Options::DEFAULT_TTL;
+    if !guard.left(ttl).is_zero() {
+        tracing::warn!(store, "{}", guard.describe(ttl));
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::Notify;
 
 use crate::fence::{OwnerId, RandomAlready};
 use crate::rt::lock;
@@ -12,7 +12,15 @@ use crate::rt::lock;
 /// a queue at a time; a waiter that misses its message asks the store again.
 const EARLY: usize = 256;
 
-/// Passes messages `M` on to waiters, by owner or by topic (a channel of the store, for example).
+/// A message that can be merged with one that its waiter has not read yet.
+pub trait Merge {
+    /// One message that says what both say, in any order, as far as the waiter has to know.
+    #[must_use]
+    fn merge(self, other: Self) -> Self;
+}
+
+/// Passes messages `M` on to waiters, by owner or by topic (a channel of the store, for example). What a waiter has not
+/// read yet is one message, however many there were.
 pub struct WaiterRegistry<M>(Mutex<State<M>>);
 
 struct State<M> {
@@ -23,14 +31,32 @@ struct State<M> {
 
 struct Waiter<M> {
     topic: String,
-    sender: UnboundedSender<M>,
+    slot: Arc<Slot<M>>,
+}
+
+/// What one waiter has not read yet.
+struct Slot<M> {
+    message: Mutex<Option<M>>,
+    arrived: Notify,
+}
+
+impl<M: Merge> Slot<M> {
+    fn put(&self, message: M) {
+        let mut pending = lock(&self.message);
+        *pending = Some(match pending.take() {
+            Some(earlier) => earlier.merge(message),
+            None => message,
+        });
+        drop(pending);
+        self.arrived.notify_one();
+    }
 }
 
 /// One waiter's subscription, which ends when it is dropped.
 pub struct Subscription<M> {
     registry: Arc<WaiterRegistry<M>>,
     owner: OwnerId,
-    messages: UnboundedReceiver<M>,
+    slot: Arc<Slot<M>>,
 }
 
 impl<M> Default for WaiterRegistry<M> {
@@ -42,54 +68,54 @@ impl<M> Default for WaiterRegistry<M> {
     }
 }
 
-impl<M> WaiterRegistry<M> {
+impl<M: Merge> WaiterRegistry<M> {
     /// Messages to `owner`, and those about `topic`, from now on. An early message to `owner` is among them.
     pub fn subscribe(
         self: &Arc<Self>,
         owner: OwnerId,
         topic: impl Into<String>,
     ) -> Subscription<M> {
-        let (sender, messages) = unbounded_channel();
         let mut state = lock(&self.0);
-        if let Some(at) = state.early.iter().position(|(early, _)| *early == owner)
-            && let Some((_, message)) = state.early.remove(at)
-        {
-            // The receiver is in this function.
-            let _ = sender.send(message);
-        }
-        let topic = topic.into();
-        state.waiting.insert(owner, Waiter { topic, sender });
+        let early = state.early.iter().position(|(early, _)| *early == owner);
+        let early = early.and_then(|at| state.early.remove(at));
+        let slot = Arc::new(Slot {
+            message: Mutex::new(early.map(|(_, message)| message)),
+            arrived: Notify::new(),
+        });
+        let waiter = Waiter {
+            topic: topic.into(),
+            slot: slot.clone(),
+        };
+        state.waiting.insert(owner, waiter);
         Subscription {
             registry: self.clone(),
             owner,
-            messages,
+            slot,
         }
-    }
-
-    /// Whether no owner waits.
-    pub fn is_empty(&self) -> bool {
-        lock(&self.0).waiting.is_empty()
     }
 
     /// Tells `owner`, also if it begins to wait only later.
     pub fn notify_even_later(&self, owner: OwnerId, message: M) {
         let mut state = lock(&self.0);
-        match state.waiting.get(&owner) {
+        if let Some(waiter) = state.waiting.get(&owner) {
             // A waiter that is about to leave cleans up by itself.
-            Some(waiter) => drop(waiter.sender.send(message)),
-            None => {
-                if state.early.len() == EARLY {
-                    state.early.pop_front();
-                }
-                state.early.push_back((owner, message));
-            }
+            return waiter.slot.put(message);
         }
+        let known = state.early.iter().position(|(early, _)| *early == owner);
+        let message = match known.and_then(|at| state.early.remove(at)) {
+            Some((_, earlier)) => earlier.merge(message),
+            None => message,
+        };
+        if state.early.len() == EARLY {
+            state.early.pop_front();
+        }
+        state.early.push_back((owner, message));
     }
 
     /// Tells `owner`, if it waits.
     pub fn notify(&self, owner: OwnerId, message: M) {
         if let Some(waiter) = lock(&self.0).waiting.get(&owner) {
-            let _ = waiter.sender.send(message);
+            waiter.slot.put(message);
         }
     }
 
@@ -97,29 +123,43 @@ impl<M> WaiterRegistry<M> {
     pub fn notify_matching(&self, message: impl Fn(OwnerId, &str) -> Option<M>) {
         for (owner, waiter) in &lock(&self.0).waiting {
             if let Some(message) = message(*owner, &waiter.topic) {
-                let _ = waiter.sender.send(message);
+                waiter.slot.put(message);
             }
         }
     }
 }
 
+impl<M> WaiterRegistry<M> {
+    /// How many owners wait.
+    pub fn len(&self) -> usize {
+        lock(&self.0).waiting.len()
+    }
+
+    /// Whether no owner waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 impl<M> Subscription<M> {
-    /// The next message. Cancel safe.
+    /// The next message. Cancel safe. Never resolves if the registry has another subscription of this owner: the
+    /// messages go there.
     pub async fn next(&mut self) -> M {
-        match self.messages.recv().await {
-            Some(message) => message,
-            // The registry has another subscription of this owner: the messages go there.
-            None => std::future::pending().await,
+        loop {
+            if let Some(message) = lock(&self.slot.message).take() {
+                return message;
+            }
+            // Resolves at once if a message arrived since the look.
+            self.slot.arrived.notified().await;
         }
     }
 }
 
 impl<M> Drop for Subscription<M> {
     fn drop(&mut self) {
-        // A newer subscription of the same owner stays.
-        self.messages.close();
         let mut state = lock(&self.registry.0);
-        let is_ours = |waiter: &Waiter<M>| waiter.sender.is_closed();
+        // A newer subscription of the same owner stays.
+        let is_ours = |waiter: &Waiter<M>| Arc::ptr_eq(&waiter.slot, &self.slot);
         if state.waiting.get(&self.owner).is_some_and(is_ours) {
             state.waiting.remove(&self.owner);
         }
@@ -132,6 +172,13 @@ mod tests {
 
     use super::*;
     use crate::rt::poll_now;
+
+    /// The greatest number is the strongest.
+    impl Merge for u32 {
+        fn merge(self, other: Self) -> Self {
+            self.max(other)
+        }
+    }
 
     fn received<M>(subscription: &mut Subscription<M>) -> Option<M> {
         poll_now(pin!(subscription.next())).ok()
@@ -160,11 +207,32 @@ mod tests {
     }
 
     #[test]
+    fn messages_that_are_not_read_yet_are_one() {
+        let registry = Arc::<WaiterRegistry<u32>>::default();
+        let owner = OwnerId::random();
+        for early in [2, 5, 1] {
+            registry.notify_even_later(owner, early);
+        }
+        let mut waiter = registry.subscribe(owner, "");
+        assert_eq!(
+            (received(&mut waiter), received(&mut waiter)),
+            (Some(5), None)
+        );
+        registry.notify(owner, 3);
+        registry.notify_matching(|_, _| Some(1));
+        registry.notify_even_later(owner, 2);
+        assert_eq!(
+            (received(&mut waiter), received(&mut waiter)),
+            (Some(3), None)
+        );
+    }
+
+    #[test]
     fn an_early_message_is_kept_for_its_waiter() {
-        let registry = Arc::<WaiterRegistry<usize>>::default();
+        let registry = Arc::<WaiterRegistry<u32>>::default();
         let owner = OwnerId::random();
         registry.notify_even_later(owner, 7);
-        for other in 1..EARLY {
+        for other in (1..).take(EARLY - 1) {
             registry.notify_even_later(OwnerId::random(), other);
         }
         let mut waiter = registry.subscribe(owner, "");

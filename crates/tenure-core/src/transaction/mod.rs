@@ -58,7 +58,7 @@ impl Lock {
     /// - [`Indeterminate`](ErrorKind::Indeterminate): the connection broke during COMMIT, which may have been done.
     ///   The lock is not released: it is renewed no more, and free when its lease ends, which the message says.
     ///   In stores without leases that is one ttl.
-    /// - [`Backend`](ErrorKind::Backend), [`Unreachable`](ErrorKind::Unreachable): the database refused BEGIN or COMMIT;
+    /// - [`Store`](ErrorKind::Store), [`Unreachable`](ErrorKind::Unreachable): the database refused BEGIN or COMMIT;
     ///   nothing was kept, and the lock was released.
     ///
     /// # Examples
@@ -93,7 +93,7 @@ impl Lock {
         let guard = self.acquire_for_body(&owner).await?;
         let begun = tokio::select! {
             biased;
-            reason = guard.lost() => return Err(guard.explained(lost(reason, ROLLED_BACK)).into()),
+            Some(reason) = guard.lost() => return Err(guard.explained(lost(reason, ROLLED_BACK)).into()),
             begun = pool.begin() => begun,
         };
         let mut tx = match begun {
@@ -106,15 +106,15 @@ impl Lock {
         };
         let done = tokio::select! {
             biased;
-            reason = guard.lost() => Done::Lost(reason),
+            Some(reason) = guard.lost() => Done::Lost(reason),
             done = caught(owner.enter_body(body(&mut tx, &guard))) => match done {
                 Ok(Ok(value)) => Done::Value(value),
                 Ok(Err(err)) => Done::Error(err),
                 Err(panic) => Done::Panic(panic),
             },
         };
-        let value = match (done, guard.is_held()) {
-            (Done::Value(value), true) => value,
+        let value = match (done, guard.loss()) {
+            (Done::Value(value), None) => value,
             (Done::Error(err), _) => {
                 roll_back(tx).await;
                 release(guard).await;
@@ -125,11 +125,7 @@ impl Lock {
                 release(guard).await;
                 resume_unwind(panic);
             }
-            (ended, _) => {
-                let reason = match ended {
-                    Done::Lost(reason) => reason,
-                    _ => guard.lost().await,
-                };
+            (Done::Lost(reason), _) | (Done::Value(_), Some(reason)) => {
                 roll_back(tx).await;
                 // Dropping the guard cleans up in the background: the store that was lost may be slow to answer.
                 return Err(guard.explained(lost(reason, ROLLED_BACK)).into());
@@ -147,7 +143,7 @@ async fn commit<DB: SqlDatabase>(
 ) -> Result<(), Error> {
     let probed = tokio::select! {
         biased;
-        _ = guard.lost() => Ok(()),
+        Some(_) = guard.lost() => Ok(()),
         probed = DB::probe(&mut tx) => probed,
     };
     if let Err(err) = probed {
@@ -157,8 +153,7 @@ async fn commit<DB: SqlDatabase>(
         return Err(err);
     }
     // The answer may have taken longer than the lease.
-    if !guard.is_held() {
-        let reason = guard.lost().await;
+    if let Some(reason) = guard.loss() {
         roll_back(tx).await;
         return Err(guard.explained(lost(reason, ROLLED_BACK)));
     }
@@ -168,7 +163,7 @@ async fn commit<DB: SqlDatabase>(
     let committed = tokio::select! {
         biased;
         committed = tx.commit() => committed,
-        reason = committing.lost() => return Err(committing.explained(lost(reason, UNKNOWN))),
+        Some(reason) = committing.lost() => return Err(committing.explained(lost(reason, UNKNOWN))),
     };
     match committed {
         Ok(()) => committing.release("the transaction was committed").await,

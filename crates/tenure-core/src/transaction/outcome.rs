@@ -7,7 +7,7 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::name::LockName;
 
 /// For bodies of [`Lock::transaction`](crate::Lock::transaction) whose error is that of this crate: what is not
-/// about a lock has the kind [`Backend`](ErrorKind::Backend), or
+/// about a lock has the kind [`Store`](ErrorKind::Store), or
 /// [`Unreachable`](ErrorKind::Unreachable) when the connection is gone, and the source says what it was.
 impl From<sqlx::Error> for Error {
     fn from(err: sqlx::Error) -> Self {
@@ -17,7 +17,7 @@ impl From<sqlx::Error> for Error {
                     by_sort(sort)
                 }
                 // Of a statement of the user's own we know no cure.
-                _ => Some(Self::new(ErrorKind::Backend, "the database said no")),
+                _ => Some(Self::new(ErrorKind::Store, "the database said no")),
             },
             sqlx::Error::Io(_)
             | sqlx::Error::Tls(_)
@@ -27,7 +27,7 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::PoolClosed => Some(Self::new(ErrorKind::Closed, "the pool was closed")),
             _ => None,
         };
-        let unfit = || Self::new(ErrorKind::Backend, "the database cannot be used like this");
+        let unfit = || Self::new(ErrorKind::Store, "the database cannot be used like this");
         sorted.unwrap_or_else(unfit).with_source(err)
     }
 }
@@ -95,7 +95,7 @@ pub fn explain<DB: SqlDatabase>(err: sqlx::Error, operation: Operation<'_>) -> E
 
 /// Adds what every error should name.
 pub fn named<DB: SqlDatabase>(err: Error, operation: Operation<'_>) -> Error {
-    let err = err.with_backend(DB::SCHEME);
+    let err = err.with_scheme(DB::SCHEME);
     match operation {
         Operation::Lock(name) | Operation::Transaction(name) => {
             err.with_name(name).with_step(Step::Acquire)
@@ -112,19 +112,19 @@ fn by_sort(sort: Sort) -> Option<Error> {
             "another transaction kept the row until the database's own limit was over (lock_timeout, innodb_lock_wait_timeout, busy_timeout); roll back and retry, or raise the limit",
         ),
         Sort::Deadlock => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "transactions waited for each other, and the database ended this one; it is rolled back, run it again from its start; to avoid it take several names in the same order everywhere, and locks before other rows",
         ),
         Sort::Outdated => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "somebody changed the row after this transaction had begun to read; roll back and run it again; to avoid it lock before reading anything, in READ COMMITTED (SQLite: BEGIN IMMEDIATE)",
         ),
         Sort::NoTable => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "the tables of tenure::sql are missing in this database; create them with tenure::sql::init(&pool), or by hand from the files in its documentation",
         ),
         Sort::Aborted => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "an earlier statement of this transaction has failed, and the database does nothing more in it; roll back",
         ),
         Sort::Denied => (

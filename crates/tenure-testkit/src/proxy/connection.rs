@@ -354,6 +354,10 @@ async fn deliver(
             }
         }
     }
+    // A client that is told nothing is not told of the end either.
+    if direction == Direction::Down {
+        control.wait_while_held(direction).await;
+    }
     let _ = to.shutdown().await;
 }
 

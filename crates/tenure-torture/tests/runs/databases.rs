@@ -1,10 +1,9 @@
 //! MariaDB and PostgreSQL, by their sessions and by a table.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_torture::plan::FaultKind;
 
-use crate::environment::Node;
 use crate::{Run, text};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::mariadb::MariaDb;
@@ -45,17 +44,8 @@ fn postgres(name: &'static str, options: &str) -> Run {
     Run::on(name, url, Some(Box::new(server)), Some(clock)).ttl(TTL)
 }
 
-/// The time between two checks of a connection in which a server usually comes back after it was killed. Only then can
-/// another worker have the lock before its holder learns that the server has forgotten it.
-fn check_interval_beyond_a_restart(server: &dyn Node) -> Duration {
-    let start = Instant::now();
-    server.kill();
-    server.start();
-    start.elapsed() * 3
-}
-
 macro_rules! on {
-    ($database:ident, $server:ident, $type:ty) => {
+    ($database:ident, $server:ident) => {
         mod $database {
             use super::*;
 
@@ -96,38 +86,10 @@ macro_rules! on {
             }
 
             #[test]
-            fn sessions_whose_server_forgets_let_two_hold() {
-                needs!($server, "cc");
-                let clock = Clock::make();
-                let server = <$type>::start_with(&clock.command(), &[]);
-                let interval = check_interval_beyond_a_restart(&server);
-                let url = format!(
-                    "{}{TRUSTED}&validate={}ms",
-                    server.url(),
-                    interval.as_millis()
-                );
-                // A client checks its connection every `validate`, and three times in a ttl at least.
-                Run::on(
-                    "sessions, no guard",
-                    url,
-                    Some(Box::new(server)),
-                    Some(clock),
-                )
-                .ttl(TTL.max(interval * 3))
-                .lets_two_hold(FaultKind::ServerKill);
-            }
-
-            #[test]
             fn sessions_whose_connections_break() {
                 needs!($server, "cc");
                 let run = super::$database("sessions, links", TRUSTED).only(&VOID_FOR_SESSIONS);
                 run.keeps_its_promise();
-            }
-
-            #[test]
-            fn sessions_that_are_cut_let_two_hold() {
-                needs!($server, "cc");
-                super::$database("sessions, cut", TRUSTED).lets_two_hold(FaultKind::Cut);
             }
 
             #[test]
@@ -158,13 +120,5 @@ macro_rules! on {
     };
 }
 
-/// The server ends a session that was silent for a short time, because its clock has jumped over the idle limit.
-#[test]
-fn postgres_whose_clock_jumps_forward_lets_two_hold() {
-    needs!(postgres, "cc");
-    let run = postgres("sessions, clock", TRUSTED);
-    run.lets_two_hold(FaultKind::ClockForward);
-}
-
-on!(mysql, mariadb, MariaDb);
-on!(postgres, postgres, Postgres);
+on!(mysql, mariadb);
+on!(postgres, postgres);

@@ -15,14 +15,17 @@ use sqlx::{AssertSqlSafe, Connection as _, ValueRef as _};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::error::Error;
 use tenure_core::rt::Clock;
+#[cfg(feature = "postgres")]
+use tenure_core::rt::host_name;
 
+#[cfg(feature = "postgres")]
+use super::application::application_name;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::relay::EndWatch;
+use super::relay::Relay;
 use super::request_error::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::server::{Kind, Server, Tls};
-
-/// The name of our connections in the server.
-#[cfg(feature = "postgres")]
-const APPLICATION: &str = "tenure";
 
 /// A row of an answer, with its values as text.
 pub(crate) type Row = Vec<Option<String>>;
@@ -91,7 +94,7 @@ impl Server {
         let mut options = PgConnectOptions::new_without_pgpass()
             .host(&self.host.name)
             .port(self.host.port)
-            .application_name(APPLICATION)
+            .application_name(&application_name(&host_name(), std::process::id()))
             // A pooler refuses this parameter, and no floats are read.
             .extra_float_digits(None)
             .disable_statement_logging();
@@ -128,7 +131,14 @@ impl Server {
 }
 
 /// A connection to a server, or to a file of SQLite.
-pub(crate) enum Connection {
+pub(crate) struct Connection {
+    driver: Driver,
+    /// Moves the bytes of a connection whose end is watched.
+    relay: Option<Relay>,
+}
+
+/// A connection of the client library.
+enum Driver {
     #[cfg(feature = "mysql")]
     MySql(MySqlConnection),
     #[cfg(feature = "postgres")]
@@ -142,13 +152,23 @@ macro_rules! with {
     ($connection:expr, $it:ident => $work:expr) => {
         match $connection {
             #[cfg(feature = "mysql")]
-            Connection::MySql($it) => $work,
+            Driver::MySql($it) => $work,
             #[cfg(feature = "postgres")]
-            Connection::Postgres($it) => $work,
+            Driver::Postgres($it) => $work,
             #[cfg(feature = "sqlite")]
-            Connection::Sqlite($it) => $work,
+            Driver::Sqlite($it) => $work,
         }
     };
+}
+
+#[cfg(feature = "sqlite")]
+impl From<SqliteConnection> for Connection {
+    fn from(connection: SqliteConnection) -> Self {
+        Self {
+            driver: Driver::Sqlite(connection),
+            relay: None,
+        }
+    }
 }
 
 impl Connection {
@@ -156,32 +176,41 @@ impl Connection {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, RequestError> {
         // In a box, because opening is large and rare: every request would have to have room for it.
-        match server.kind {
-            #[cfg(feature = "mysql")]
-            Kind::MySql => {
-                let options = server.mysql_options().map_err(RequestError::Explained)?;
-                let connect = Box::pin(MySqlConnection::connect_with(&options));
-                let connection = within(server.timeout, clock, connect).await?;
-                Ok(Self::MySql(connection))
-            }
-            #[cfg(feature = "postgres")]
-            Kind::Postgres => {
-                let options = server.postgres_options().map_err(RequestError::Explained)?;
-                let connect = Box::pin(PgConnection::connect_with(&options));
-                let connection = within(server.timeout, clock, connect).await?;
-                Ok(Self::Postgres(connection))
-            }
-            #[allow(unreachable_patterns, reason = "with both features there is none left")]
-            _ => Err(RequestError::Broken(sqlx::Error::WorkerCrashed)),
-        }
+        let connect = Box::pin(Options::new(server)?.connect());
+        let driver = within(server.timeout, clock, connect).await?;
+        let relay = None;
+        Ok(Self { driver, relay })
+    }
+
+    /// The same, for a connection whose end is noticed at once: see [`end_watch`](Self::end_watch).
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) async fn open_watched(server: &Server, clock: &Clock) -> Result<Self, RequestError> {
+        let options = Options::new(server)?;
+        let open = Box::pin(async {
+            let relay = Relay::connect(server).await?;
+            let options = match &relay {
+                Some(relay) => options.through(relay.path()),
+                None => options,
+            };
+            let driver = drive(relay.as_ref(), options.connect()).await?;
+            Ok(Self { driver, relay })
+        });
+        within(server.timeout, clock, open).await
+    }
+
+    /// Resolves when the server or the network has ended the connection, also while there is no request. `None`: that is
+    /// noticed by the next request.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn end_watch(&self) -> Option<EndWatch> {
+        self.relay.as_ref().map(Relay::end_watch)
     }
 
     /// What PostgreSQL reports when a connection opens, as 150018 for 15.18.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn version(&self) -> Option<u32> {
-        match self {
+        match &self.driver {
             #[cfg(feature = "postgres")]
-            Self::Postgres(connection) => connection.server_version_num(),
+            Driver::Postgres(connection) => connection.server_version_num(),
             #[allow(unreachable_patterns, reason = "with one feature there is none left")]
             _ => None,
         }
@@ -191,18 +220,83 @@ impl Connection {
     /// in the session, and a proxy may give each transaction to another session.
     pub(crate) async fn rows(&mut self, sql: String) -> Result<Vec<Row>, sqlx::Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
-        with!(self, connection => sql.fetch_all(connection).await.map(texts))
+        let driver = &mut self.driver;
+        let rows =
+            async { with!(driver, connection => sql.fetch_all(connection).await.map(texts)) };
+        drive(self.relay.as_ref(), rows).await
     }
 
     /// The same, and returns how many rows were changed.
     pub(crate) async fn changed_rows(&mut self, sql: String) -> Result<u64, sqlx::Error> {
         let sql = sqlx::raw_sql(AssertSqlSafe(sql));
-        with!(self, connection => sql.execute(connection).await.map(|it| it.rows_affected()))
+        let driver = &mut self.driver;
+        let count = async {
+            with!(driver, connection => sql.execute(connection).await.map(|it| it.rows_affected()))
+        };
+        drive(self.relay.as_ref(), count).await
     }
 
     /// Ends the connection in order, which spares the server a line in its log.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
-        with!(self, connection => connection.close().await)
+        let driver = self.driver;
+        let close = async { with!(driver, connection => connection.close().await) };
+        drive(self.relay.as_ref(), close).await
+    }
+}
+
+/// Does `work` on the connection of the client library, whose bytes may go through the relay.
+async fn drive<T>(
+    relay: Option<&Relay>,
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    match relay {
+        Some(relay) => relay.drive(work).await,
+        None => work.await,
+    }
+}
+
+/// How the client library of a server opens a connection.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+enum Options {
+    #[cfg(feature = "mysql")]
+    MySql(MySqlConnectOptions),
+    #[cfg(feature = "postgres")]
+    Postgres(PgConnectOptions),
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+impl Options {
+    fn new(server: &Server) -> Result<Self, RequestError> {
+        match server.kind {
+            #[cfg(feature = "mysql")]
+            Kind::MySql => server.mysql_options().map(Self::MySql),
+            #[cfg(feature = "postgres")]
+            Kind::Postgres => server.postgres_options().map(Self::Postgres),
+            #[allow(unreachable_patterns, reason = "with both features there is none left")]
+            _ => return Err(RequestError::Broken(sqlx::Error::WorkerCrashed)),
+        }
+        .map_err(RequestError::Explained)
+    }
+
+    /// The same server through the socket at that path.
+    fn through(self, path: String) -> Self {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => Self::MySql(options.socket(path)),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => Self::Postgres(options.socket(path)),
+        }
+    }
+
+    async fn connect(self) -> Result<Driver, sqlx::Error> {
+        Ok(match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(options) => Driver::MySql(MySqlConnection::connect_with(&options).await?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(options) => {
+                Driver::Postgres(PgConnection::connect_with(&options).await?)
+            }
+        })
     }
 }
 

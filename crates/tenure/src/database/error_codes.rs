@@ -1,10 +1,43 @@
 //! What the error codes of the servers mean for any statement and for any attempt to connect: the kind of the error, the
 //! cause, and the cure.
 
-use tenure_core::error::ErrorKind::{self, Backend, Denied, Indeterminate, Unreachable};
+use tenure_core::error::ErrorKind::{self, Denied, Indeterminate, Invalid, Store, Unreachable};
 
 use super::meaning::{Meaning, find, with_names};
 use super::server::{Kind, Server};
+
+/// Codes that are not the server's own: its code, and what its message says beside it. See [`specific`].
+const FUNCTION: &str = "42501 function";
+const ROLE_LIMIT: &str = "53300 role";
+const DATABASE_LIMIT: &str = "53300 database";
+const USER_CONNECTIONS: &str = "1226 max_user_connections";
+const CONNECTIONS_PER_HOUR: &str = "1226 max_connections_per_hour";
+const QUERIES_PER_HOUR: &str = "1226 max_queries_per_hour";
+const UPDATES_PER_HOUR: &str = "1226 max_updates_per_hour";
+
+/// A code of a server that has several causes, and how the server's message names each of them. MySQL and MariaDB have
+/// different names for two of these.
+const SPECIFIC: &[(&str, &str, &str)] = &[
+    ("42501", "denied for function", FUNCTION),
+    ("53300", "connections for role", ROLE_LIMIT),
+    ("53300", "connections for database", DATABASE_LIMIT),
+    ("1226", "'max_user_connections'", USER_CONNECTIONS),
+    ("1226", "'max_connections_per_hour'", CONNECTIONS_PER_HOUR),
+    ("1226", "'max_queries_per_hour'", QUERIES_PER_HOUR),
+    ("1226", "'max_questions'", QUERIES_PER_HOUR),
+    ("1226", "'max_updates_per_hour'", UPDATES_PER_HOUR),
+    ("1226", "'max_updates'", UPDATES_PER_HOUR),
+];
+
+/// The code under which the tables of this file have an error. A server in another language than English says nothing more
+/// than its code.
+pub(super) fn specific(code: String, message: &str) -> String {
+    let is_it = |(of, words, _): &&(&str, &str, &str)| *of == code && message.contains(words);
+    match SPECIFIC.iter().find(is_it) {
+        Some((_, _, specific)) => (*specific).to_owned(),
+        None => code,
+    }
+}
 
 const POSTGRES: &[Meaning] = &[
     (
@@ -14,18 +47,33 @@ const POSTGRES: &[Meaning] = &[
     ),
     (
         &["3D000"],
-        Denied,
+        Invalid,
         "{server} has no database \"{database}\"; CREATE DATABASE \"{database}\", or name another one in the URL",
+    ),
+    (
+        &[FUNCTION],
+        Denied,
+        "\"{user}\" may not call a function of {server} that locks need; GRANT EXECUTE ON FUNCTION .. TO \"{user}\"",
     ),
     (&["42501"], Denied, "\"{user}\" may not do that in {server}"),
     (
+        &[ROLE_LIMIT],
+        Unreachable,
+        "{server} has no connection left for \"{user}\"; ALTER ROLE \"{user}\" CONNECTION LIMIT -1, or let others use fewer",
+    ),
+    (
+        &[DATABASE_LIMIT],
+        Unreachable,
+        "{server} has no connection left for this database; ALTER DATABASE .. CONNECTION LIMIT -1, or let others use fewer",
+    ),
+    (
         &["53300"],
         Unreachable,
-        "{server} has no connection left; ALTER SYSTEM SET max_connections = .. and restart it, ALTER ROLE \"{user}\" CONNECTION LIMIT -1, or let others use fewer",
+        "{server} has no connection left; ALTER SYSTEM SET max_connections = .. and restart it, or let others use fewer",
     ),
     (
         &["53100", "53200"],
-        Backend,
+        Store,
         "{server} has run out of disk or memory",
     ),
     (
@@ -56,7 +104,7 @@ const MYSQL: &[Meaning] = &[
     ),
     (
         &["1049"],
-        Denied,
+        Invalid,
         "{server} has no database \"{database}\"; CREATE DATABASE `{database}`, or name another one in the URL",
     ),
     (
@@ -65,9 +113,44 @@ const MYSQL: &[Meaning] = &[
         "\"{user}\" may not do that in {server}",
     ),
     (
-        &["1203", "1226"],
+        &["1820", "1862", "3118", "4151"],
+        Denied,
+        "{server} does not let \"{user}\" in: the account is locked, or its password has expired; ALTER USER '{user}'@'%' ACCOUNT UNLOCK, or IDENTIFIED BY '..'",
+    ),
+    (
+        &["1130"],
+        Denied,
+        "{server} lets no user in from this host; CREATE USER '{user}'@'%' .., or connect from another host",
+    ),
+    (
+        &["1129"],
+        Unreachable,
+        "{server} blocks this host after many failed attempts to connect; FLUSH HOSTS",
+    ),
+    (
+        &["1203", USER_CONNECTIONS],
         Unreachable,
         "{server} has no connection left for \"{user}\"; ALTER USER .. WITH MAX_USER_CONNECTIONS 0, SET GLOBAL max_user_connections = 0, or let others use fewer",
+    ),
+    (
+        &[CONNECTIONS_PER_HOUR],
+        Unreachable,
+        "{server} accepts no further connection of \"{user}\" for up to an hour; ALTER USER .. WITH MAX_CONNECTIONS_PER_HOUR 0, or FLUSH USER_RESOURCES",
+    ),
+    (
+        &[QUERIES_PER_HOUR],
+        Unreachable,
+        "{server} accepts no further statement of \"{user}\" for up to an hour; ALTER USER .. WITH MAX_QUERIES_PER_HOUR 0, or FLUSH USER_RESOURCES",
+    ),
+    (
+        &[UPDATES_PER_HOUR],
+        Unreachable,
+        "{server} accepts no further change by \"{user}\" for up to an hour; ALTER USER .. WITH MAX_UPDATES_PER_HOUR 0, or FLUSH USER_RESOURCES",
+    ),
+    (
+        &["1226"],
+        Unreachable,
+        "{server} has a limit for \"{user}\" that is used up; ALTER USER .. WITH ..",
     ),
     (
         &["1040"],
@@ -81,7 +164,7 @@ const MYSQL: &[Meaning] = &[
     ),
     (
         &["1021", "1041", "1114"],
-        Backend,
+        Store,
         "{server} has run out of disk or memory",
     ),
     (
@@ -127,6 +210,44 @@ mod tests {
         let (server, ..) = Server::parse("postgres://h").unwrap();
         let (_, text) = meaning("57P02", &server).unwrap();
         assert_eq!(text, "h:5432 ended the connection");
+    }
+
+    /// The names of both servers; waiting for a connection helps with the first one only.
+    #[test]
+    fn a_limit_of_a_user_is_explained_by_its_resource() {
+        let (mysql, ..) = Server::parse("mysql://lim@h/jobs").unwrap();
+        for (resource, says) in [
+            ("max_user_connections", "no connection left for \"lim\""),
+            ("max_connections_per_hour", "MAX_CONNECTIONS_PER_HOUR 0"),
+            ("max_queries_per_hour", "MAX_QUERIES_PER_HOUR 0"),
+            ("max_questions", "MAX_QUERIES_PER_HOUR 0"),
+            ("max_updates_per_hour", "MAX_UPDATES_PER_HOUR 0"),
+            ("max_updates", "MAX_UPDATES_PER_HOUR 0"),
+            ("max_of_tomorrow", "a limit for \"lim\""),
+        ] {
+            let said =
+                format!("User 'lim' has exceeded the '{resource}' resource (current value: 3)");
+            let code = specific("1226".into(), &said);
+            let (kind, text) = meaning(&code, &mysql, &[], &|_| None).unwrap();
+            assert_eq!(kind, Unreachable);
+            assert!(text.contains(says), "{resource}: {text}");
+        }
+        let (postgres, ..) = Server::parse("postgres://lim@h/jobs").unwrap();
+        for (said, says) in [
+            ("sorry, too many clients already", "max_connections"),
+            (
+                "too many connections for role \"lim\"",
+                "ALTER ROLE \"lim\"",
+            ),
+            (
+                "too many connections for database \"jobs\"",
+                "ALTER DATABASE",
+            ),
+        ] {
+            let code = specific("53300".into(), said);
+            let (_, text) = meaning(&code, &postgres, &[], &|_| None).unwrap();
+            assert!(text.contains(says), "{said}: {text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What the errors of a server mean: whether something may have been done, and the cure.
 
+use std::fmt;
+
 use tenure_core::error::{Error, ErrorKind};
 
 use crate::tls;
@@ -17,8 +19,10 @@ pub(crate) fn explain(
     rows: &[Meaning],
     name: &dyn Fn(&str) -> Option<String>,
 ) -> Error {
-    let code = error.code();
-    let known = code.and_then(|code| error_codes::meaning(&code, server, rows, name));
+    let known = error.code().and_then(|code| {
+        let code = error_codes::specific(code, error.message());
+        error_codes::meaning(&code, server, rows, name)
+    });
     let is_refusal = error.is_refusal();
     match error {
         RequestError::Explained(err) => err,
@@ -29,13 +33,13 @@ pub(crate) fn explain(
         RequestError::Refused(said) => {
             let (kind, what) = known.unwrap_or_else(|| {
                 let kind = if is_refusal {
-                    ErrorKind::Backend
+                    ErrorKind::Store
                 } else {
                     ErrorKind::Indeterminate
                 };
                 (kind, format!("{server} refused the request"))
             });
-            Error::new(kind, what).with_source(sqlx::Error::Database(said))
+            Error::new(kind, what).with_source(Said(sqlx::Error::Database(said)))
         }
         RequestError::Broken(sqlx::Error::Tls(why)) => match why.downcast::<rustls::Error>() {
             Ok(why) => tls::explain(&why, server, "tls=off"),
@@ -55,6 +59,32 @@ pub(crate) fn explain(
             let what = format!("the connection to {server} broke");
             Error::new(ErrorKind::Indeterminate, what).with_source(err)
         }
+    }
+}
+
+/// What a server said when it refused a request. For PostgreSQL the client library adds a line of the source of the server,
+/// which helps no user.
+#[derive(Debug)]
+struct Said(sqlx::Error);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[cfg(feature = "postgres")]
+        if let sqlx::Error::Database(said) = &self.0
+            && let Some(said) = said.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
+        {
+            return write!(f, "{}: {}", said.code(), said.message());
+        }
+        match &self.0 {
+            sqlx::Error::Database(said) => said.fmt(f),
+            err => err.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Said {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
     }
 }
 

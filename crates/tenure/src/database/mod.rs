@@ -1,6 +1,8 @@
 //! What the stores in databases share: the URL of a server, connections, time limits, and what errors mean. Nothing here
 //! decides about locks.
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod application;
 mod connection;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod error_codes;
@@ -10,10 +12,17 @@ mod hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod keys;
 mod meaning;
+#[cfg_attr(
+    not(all(target_os = "linux", any(feature = "mysql", feature = "postgres"))),
+    path = "no_relay.rs"
+)]
+mod relay;
 mod request_error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod server;
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::application::process_of;
 pub(crate) use self::connection::{Connection, Row, within};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::errors::{explain, no_connection};
@@ -23,6 +32,8 @@ pub(crate) use self::hex::unhex;
 #[cfg(feature = "sqlite")]
 pub(crate) use self::meaning::find;
 pub(crate) use self::meaning::{Meaning, with_names};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use self::relay::EndWatch;
 pub(crate) use self::request_error::RequestError;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::server::{KNOWN, Kind, Mode, Server};

@@ -42,6 +42,15 @@ impl RequestError {
         said.code().map(Into::into)
     }
 
+    /// What the server said; empty if no server said anything.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(super) fn message(&self) -> &str {
+        match self {
+            Self::Refused(said) => said.message(),
+            _ => "",
+        }
+    }
+
     /// Whether the connection has ended: the request may have been done, and no further answer comes.
     pub(crate) fn is_fatal(&self) -> bool {
         match self {
@@ -49,7 +58,7 @@ impl RequestError {
             Self::TimedOut(_) | Self::Broken(_) => true,
             Self::Refused(_) => matches!(
                 self.code().as_deref(),
-                // PostgreSQL: terminated by an administrator, crash of another backend, starting or stopping, idle
+                // PostgreSQL: terminated by an administrator, crash of another store, starting or stopping, idle
                 // for too long, a transaction for too long. Class 08: connection errors, from a pooler for example.
                 Some(
                     "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04"

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::Finding;
 use tenure_core::error::Error;
 use tenure_core::name::Escaped;
+use tenure_core::store::Finding;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
 use crate::tls;

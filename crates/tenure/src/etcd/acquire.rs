@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{AllAnswer, Answer, Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::wall_now;
+use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Grant, Request};
 use tenure_core::support::RetryBudget;
 
 use super::errors::{Recovery, RequestError, unexpected_reply};
@@ -22,6 +22,15 @@ use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 use super::subscribe::Subscription;
 use super::wait::{WaitOutcome, Waiter};
 use super::wire;
+
+impl AcquireAll for Store {
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> BoxFuture<Result<AllAnswer, Error>> {
+        Box::pin(async move { acquire_all(&self, &requests).await })
+    }
+}
 
 /// How an attempt ended.
 enum Attempt {
@@ -60,12 +69,20 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
                     return Ok(Answer::Busy);
                 }
                 is_token_early |= matches!(outcome, Attempt::TokenTaken);
+                // The next attempt asks for another key or token, so the first one is made at once. When other keys of
+                // a foreign program are in the way, pauses keep this loop from sending one request after the other.
+                let next = retries.next_attempt(&store.context.clock);
+                if retries.failures() > 1 {
+                    let pause = store.context.clock.sleep_until(next);
+                    // A stopped request makes a last attempt.
+                    let _ = request.unless_stopped(pause).await;
+                }
             }
             Attempt::EntryLost => {
                 if request.stop.is_raised() || store.context.closing.is_raised() {
                     return Ok(Answer::Busy);
                 }
-                tracing::warn!(name = %request.name, backend = "etcd", "our key in the queue is gone: its lease ended, or the key was deleted; queueing again at the end");
+                tracing::warn!(name = %request.name, store = "etcd", "our key in the queue is gone: its lease ended, or the key was deleted; queueing again at the end");
                 let pause = retries.pause(&store.context.clock);
                 if request.unless_stopped(pause).await.is_none() {
                     return Ok(Answer::Busy);
@@ -351,6 +368,7 @@ async fn in_queue(
         }
         QueuePosition::Held => Ok(WaitOutcome::Held),
         QueuePosition::Behind(ahead) => {
+            request.report_taken();
             let waiter = Waiter {
                 store,
                 request,

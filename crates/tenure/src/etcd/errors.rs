@@ -86,7 +86,7 @@ pub(super) fn without_effect(err: Error) -> Error {
     }
 }
 
-/// The lease of a waiter ended while the store did not answer.
+/// The lease of a waiter ended while its requests failed.
 pub(super) fn silent_for_a_ttl(err: Error) -> Error {
     let kind = match err.kind() {
         ErrorKind::Indeterminate => ErrorKind::Unreachable,
@@ -94,7 +94,7 @@ pub(super) fn silent_for_a_ttl(err: Error) -> Error {
     };
     Error::new(
         kind,
-        "the store did not answer for a whole ttl; the place in the queue is given up",
+        "no request of the waiter succeeded for a whole ttl; the place in the queue is given up",
     )
     .with_source(err)
 }
@@ -193,7 +193,7 @@ pub(super) fn explain_status(status: &Status, host: &impl std::fmt::Display) -> 
             "the server does not know a request that a lock needs; etcd 3.4 and newer do",
         ),
         (None, _) if is_server && status.code() != Code::Unavailable => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             Recovery::None,
             "the server refused the request",
         ),
@@ -256,13 +256,13 @@ const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     ),
     (
         "mvcc: database space exceeded",
-        ErrorKind::Backend,
+        ErrorKind::Store,
         Recovery::None,
         "the server's database is full (alarm NOSPACE); compact and defragment it and disarm the alarm, or raise --quota-backend-bytes",
     ),
     (
         "corrupt cluster",
-        ErrorKind::Backend,
+        ErrorKind::Store,
         Recovery::None,
         "the cluster has the alarm CORRUPT and refuses everything; see etcd's page on data corruption",
     ),
@@ -310,7 +310,7 @@ const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
     ),
     (
         "lease already exists",
-        ErrorKind::Backend,
+        ErrorKind::Store,
         Recovery::UseLease,
         "the lease is there already",
     ),
@@ -395,98 +395,93 @@ impl StdError for ServerText {}
 mod tests {
     use super::*;
 
+    /// What the server says, and what it means.
+    type Said = (ErrorKind, Recovery, &'static [(Code, &'static str)]);
+    const SAID: &[Said] = &[
+        (
+            ErrorKind::Unreachable,
+            Recovery::AnotherMember,
+            &[(Code::Unavailable, "etcdserver: no leader")],
+        ),
+        (
+            ErrorKind::Indeterminate,
+            Recovery::AnotherMember,
+            &[
+                (
+                    Code::Unavailable,
+                    "etcdserver: request timed out, possibly due to previous leader failure",
+                ),
+                (Code::Unavailable, "etcdserver: something new"),
+                (Code::Unavailable, "transport error"),
+                (Code::Unknown, "h2 protocol error"),
+            ],
+        ),
+        (
+            ErrorKind::Unreachable,
+            Recovery::Pause,
+            &[(Code::ResourceExhausted, "etcdserver: too many requests")],
+        ),
+        (
+            ErrorKind::Store,
+            Recovery::None,
+            &[
+                (
+                    Code::ResourceExhausted,
+                    "etcdserver: mvcc: database space exceeded",
+                ),
+                (
+                    Code::InvalidArgument,
+                    "etcdserver: duplicate key given in txn request",
+                ),
+            ],
+        ),
+        (
+            ErrorKind::Denied,
+            Recovery::LogIn,
+            &[
+                (Code::Unauthenticated, "etcdserver: invalid auth token"),
+                (
+                    Code::InvalidArgument,
+                    "etcdserver: revision of auth store is old",
+                ),
+            ],
+        ),
+        (
+            ErrorKind::Denied,
+            Recovery::None,
+            &[
+                (
+                    Code::InvalidArgument,
+                    "etcdserver: authentication failed, invalid user ID or password",
+                ),
+                (Code::PermissionDenied, "etcdserver: permission denied"),
+            ],
+        ),
+        (
+            ErrorKind::Lost,
+            Recovery::NewLease,
+            &[(Code::NotFound, "etcdserver: requested lease not found")],
+        ),
+        (
+            ErrorKind::Store,
+            Recovery::UseLease,
+            &[(Code::FailedPrecondition, "etcdserver: lease already exists")],
+        ),
+    ];
+
     #[test]
     fn each_message_of_the_server_has_a_kind_and_a_recovery() {
-        for (code, said, kind, recovery) in [
-            (
-                Code::Unavailable,
-                "etcdserver: no leader",
-                ErrorKind::Unreachable,
-                Recovery::AnotherMember,
-            ),
-            (
-                Code::Unavailable,
-                "etcdserver: request timed out, possibly due to previous leader failure",
-                ErrorKind::Indeterminate,
-                Recovery::AnotherMember,
-            ),
-            (
-                Code::Unavailable,
-                "etcdserver: something new",
-                ErrorKind::Indeterminate,
-                Recovery::AnotherMember,
-            ),
-            (
-                Code::Unavailable,
-                "transport error",
-                ErrorKind::Indeterminate,
-                Recovery::AnotherMember,
-            ),
-            (
-                Code::Unknown,
-                "h2 protocol error",
-                ErrorKind::Indeterminate,
-                Recovery::AnotherMember,
-            ),
-            (
-                Code::ResourceExhausted,
-                "etcdserver: too many requests",
-                ErrorKind::Unreachable,
-                Recovery::Pause,
-            ),
-            (
-                Code::ResourceExhausted,
-                "etcdserver: mvcc: database space exceeded",
-                ErrorKind::Backend,
-                Recovery::None,
-            ),
-            (
-                Code::Unauthenticated,
-                "etcdserver: invalid auth token",
-                ErrorKind::Denied,
-                Recovery::LogIn,
-            ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: revision of auth store is old",
-                ErrorKind::Denied,
-                Recovery::LogIn,
-            ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: authentication failed, invalid user ID or password",
-                ErrorKind::Denied,
-                Recovery::None,
-            ),
-            (
-                Code::PermissionDenied,
-                "etcdserver: permission denied",
-                ErrorKind::Denied,
-                Recovery::None,
-            ),
-            (
-                Code::NotFound,
-                "etcdserver: requested lease not found",
-                ErrorKind::Lost,
-                Recovery::NewLease,
-            ),
-            (
-                Code::FailedPrecondition,
-                "etcdserver: lease already exists",
-                ErrorKind::Backend,
-                Recovery::UseLease,
-            ),
-            (
-                Code::InvalidArgument,
-                "etcdserver: duplicate key given in txn request",
-                ErrorKind::Backend,
-                Recovery::None,
-            ),
-        ] {
-            let err = explain_status(&Status::new(code, said), &"host:1");
-            assert_eq!((err.error.kind(), err.recovery), (kind, recovery), "{said}");
-            let text = err.error.to_string();
-            assert!(!text.contains('\n') && text.len() < 300, "{text}");
+        for (kind, recovery, statuses) in SAID {
+            for (code, said) in *statuses {
+                let err = explain_status(&Status::new(*code, *said), &"host:1");
+                assert_eq!(
+                    (err.error.kind(), err.recovery),
+                    (*kind, *recovery),
+                    "{said}"
+                );
+                let text = err.error.to_string();
+                assert!(!text.contains('\n') && text.len() < 300, "{text}");
+            }
         }
         let new = Status::new(Code::Unknown, "etcdserver: two\nlines");
         let new = explain_status(&new, &"host:1").error.to_string();

@@ -1,11 +1,14 @@
 //! Inspecting, listing, breaking and checking locks: for operators.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Finding, Severity};
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
 use tenure_core::holder::{HoldInfo, Status};
 use tenure_core::name::{Escaped, LockName};
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 use tenure_core::url::Host;
 
 use crate::tls;
@@ -17,7 +20,17 @@ use super::record::KeyRecord;
 use super::release;
 use super::requests::{self, KeySelector};
 use super::store::Store;
-use super::wire::{KeyValue, StatusResponse};
+use super::wire::{self, KeyValue, StatusResponse};
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check(&self).await })
+    }
+}
 
 /// How many locks are inspected at the same time.
 const PARALLEL_INSPECTIONS: usize = 32;
@@ -69,7 +82,7 @@ async fn read_queue(store: &Store, name: &LockName) -> Result<Vec<(KeyValue, boo
 }
 
 /// The locks whose name begins with `prefix` and that are held.
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     let settings = &store.context.settings;
     let mut start = settings.prefix.clone();
     start += &encoded(prefix, settings.is_raw);
@@ -83,16 +96,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
     let name = |kv: &KeyValue| name_of(settings, &kv.key, kv.lease);
     let mut names: Vec<_> = keys.iter().filter_map(name).collect();
     names.extend(delayed_names(store, &keys).await?);
-    names.sort();
-    names.dedup();
-    let mut held = Vec::new();
-    for names in names.chunks(PARALLEL_INSPECTIONS) {
-        let statuses = names.iter().map(|name| inspect(store, name.clone()));
-        for status in join_all(statuses).await {
-            held.extend(Some(status?).filter(Status::is_held));
-        }
-    }
-    Ok(held)
+    Ok(Listed::Names(names))
 }
 
 /// The names of the locks with a `lock_delay`: their keys are not named after their lease. Many keys of other programs may
@@ -174,7 +178,37 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         };
         findings.push(Finding::new(Severity::Bad, text));
     }
+    findings.extend(check_rights(store).await);
     Ok(findings)
+}
+
+/// Reads and deletes the keys of a name that no client uses. That changes nothing, and the server refuses it to a user who
+/// may not lock.
+async fn check_rights(store: &Store) -> Vec<Finding> {
+    let name = format!("tenure-check-{}", OwnerId::random().to_hex());
+    let Ok(name) = LockName::new(name) else {
+        return Vec::new();
+    };
+    let key = store.directory(&name).start().to_vec();
+    let read = wire::Range {
+        key: key.clone(),
+        ..wire::Range::default()
+    };
+    let delete = wire::Delete { key };
+    let mut findings = Vec::new();
+    for (right, operation) in [("read", read.into()), ("write", delete.into())] {
+        let tried = requests::try_operation(&store.connections, operation);
+        let Err(err) = tried.await else { continue };
+        let prefix = Escaped(&store.context.settings.prefix);
+        let text = match err.kind() {
+            ErrorKind::Denied => format!(
+                "no lock can be taken: this user may not {right} the keys under \"{prefix}\"; etcdctl role grant-permission ROLE --prefix=true readwrite \"{prefix}\""
+            ),
+            _ => format!("no lock can be taken: {err}"),
+        };
+        findings.push(Finding::new(Severity::Bad, text));
+    }
+    findings
 }
 
 /// What the status of one member says.

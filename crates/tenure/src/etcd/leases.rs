@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::rt::{Flag, lock};
+use tenure_core::store::Request;
 use tenure_core::support::SingleFlight;
 use tenure_core::time::Time;
 

@@ -3,19 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use tenure_core::backend::{Hold, Release};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
+use tenure_core::store::{Hold, Release};
+use tenure_core::support::not_left;
 use tenure_core::time::Time;
 
+use super::context::Context;
 use super::key_state::KeyState;
-use super::leases::{Lease, whole_seconds};
+use super::leases::{LatePut, Lease, whole_seconds};
 use super::queue::SecondKey;
 use super::requests::{self, KeySelector};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
+
+/// How many keys the background deletes at the same time.
+pub(super) const PARALLEL_DELETIONS: usize = 16;
+
+/// How many leases closing revokes at the same time.
+const PARALLEL_REVOKES: usize = 64;
 
 /// How long closing may take: the store may be away, and leases end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -140,11 +148,7 @@ pub(super) async fn leave_queue(store: &Store, owner: OwnerId) -> Result<(), Err
             remove(store, owner);
             Ok(())
         }
-        Err(err) => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "no answer to the request to leave the queue",
-        )
-        .with_source(err)),
+        Err(err) => Err(not_left(err)),
     }
 }
 
@@ -188,17 +192,47 @@ pub(super) fn add_late_puts(
     store.maintenance.due_at(due);
 }
 
-/// Deletes the keys that may have been put late under any of these leases, where that is due.
-pub(super) async fn delete_late_puts(store: &Store, leases: &[Arc<Lease>]) {
+/// Deletes the keys that may have been put late under any of these leases, where that is due, in the background.
+pub(super) fn delete_late_puts(store: &Arc<Store>, leases: &[Arc<Lease>]) {
     let now = store.context.now();
-    for put in leases.iter().flat_map(|lease| lease.due_late_puts(now)) {
-        // The next time the key is deleted again, whether it was there or not.
-        let selector = KeySelector::WithValue(&put.value);
-        let deleted = requests::delete_key(&store.connections, &put.key, &selector).await;
-        if deleted.is_err() {
-            return;
-        }
+    let due = leases.iter().flat_map(|lease| lease.due_late_puts(now));
+    let due: Vec<_> = due.collect();
+    if due.is_empty() {
+        return;
     }
+    let deleter = store.clone();
+    spawn_until_closed(store, async move {
+        let connections = &deleter.connections;
+        let delete = async |put: LatePut| {
+            let selector = KeySelector::WithValue(&put.value);
+            requests::delete_key(connections, &put.key, &selector).await
+        };
+        // The next time each key is deleted again, whether it was there or not.
+        let puts = stream::iter(due.into_iter().map(Ok));
+        let _ = puts
+            .try_for_each_concurrent(PARALLEL_DELETIONS, async |put| delete(put).await.map(drop))
+            .await;
+    });
+}
+
+/// Runs `work` in the background until the client closes. Then the leases are revoked, which deletes their keys.
+pub(super) fn spawn_until_closed(
+    store: &Arc<Store>,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    let context = store.context.clone();
+    let Context {
+        background,
+        spawner,
+        ..
+    } = &*store.context;
+    background.spawn(spawner, async move {
+        tokio::select! {
+            biased;
+            () = context.closing.raised() => {}
+            () = work => {}
+        }
+    });
 }
 
 /// Revokes all leases, which deletes their keys, and ends the connection.
@@ -218,8 +252,10 @@ pub(super) async fn close(store: &Store) {
         ids.extend(store.holds.select(|_, entry| entry.unused_reservation()));
         ids.sort_unstable();
         ids.dedup();
-        let revoke = |id| requests::revoke_lease(&store.connections, id);
-        join_all(ids.into_iter().map(revoke)).await;
+        // What cannot be revoked expires.
+        let revoke = async |id| drop(requests::revoke_lease(&store.connections, id).await);
+        let revokes = stream::iter(ids).for_each_concurrent(PARALLEL_REVOKES, revoke);
+        revokes.await;
     };
     tokio::select! {
         biased;

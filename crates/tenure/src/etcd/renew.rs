@@ -4,16 +4,17 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future;
+use futures_util::stream::{self, StreamExt};
 
-use tenure_core::backend::{Hold, Renewal, Request};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
+use tenure_core::store::{Hold, Renewal, Request};
 use tenure_core::time::Time;
 
 use super::errors::unexpected_reply;
 use super::key_state::KeyState;
 use super::leases::{Lease, LeaseListener};
-use super::release;
+use super::release::{self, PARALLEL_DELETIONS};
 use super::requests::{self, KeySelector};
 use super::store::{AcquisitionState, HeldEntry, Store};
 
@@ -157,24 +158,20 @@ async fn maintain(store: Arc<Store>) -> Time {
         store.holds.update(owner, |entry| entry.is_ambiguous = true);
         release::remove(&store, owner);
     }
-    for owner in expired {
-        delete_expired(&store, owner).await;
-    }
+    let mut with_late_puts = store.leases.all_shared();
+    // A waiter may keep a lease alive that is shared no more.
+    with_late_puts.extend(leases.iter().cloned());
+    // In tasks of their own: keep-alives do not wait for deletions, of which each may hang.
+    delete_all_expired(&store, expired);
+    release::delete_late_puts(&store, &with_late_puts);
     let due: Vec<_> = leases
         .iter()
         .filter(|it| it.due() <= now)
         .cloned()
         .collect();
-    let mut with_late_puts = store.leases.all_shared();
-    // A waiter may keep a lease alive that is shared no more.
-    with_late_puts.extend(leases.iter().cloned());
-    let (refreshed, ()) = future::join(
-        store.leases.refresh_all(&due, Duration::ZERO),
-        release::delete_late_puts(&store, &with_late_puts),
-    )
-    .await;
+    let refreshed = store.leases.refresh_all(&due, Duration::ZERO).await;
     if let Err(err) = &refreshed {
-        tracing::debug!(backend = "etcd", %err, "no reply to a keep-alive");
+        tracing::debug!(store = "etcd", %err, "no reply to a keep-alive");
     }
     let next = next_work(&store, &leases, refreshed.is_ok());
     let now = store.context.now();
@@ -243,6 +240,27 @@ fn next_work(store: &Store, leases: &[Arc<Lease>], is_confirmed: bool) -> Time {
     next
 }
 
+/// Deletes the keys of holds that the driver does not renew any more, in the background.
+fn delete_all_expired(store: &Arc<Store>, expired: Vec<OwnerId>) {
+    if expired.is_empty() {
+        return;
+    }
+    for owner in &expired {
+        // The next round of the maintenance task does not find these holds while their keys are being deleted.
+        let retry_at = Time::MAX;
+        store.holds.update(*owner, |entry| {
+            entry.state = AcquisitionState::Expired { retry_at };
+        });
+    }
+    let deleter = store.clone();
+    release::spawn_until_closed(store, async move {
+        let store = &*deleter;
+        stream::iter(expired)
+            .for_each_concurrent(PARALLEL_DELETIONS, |owner| delete_expired(store, owner))
+            .await;
+    });
+}
+
 /// Deletes the key of a hold that the driver does not renew any more. The driver counts the hold as lost, but the lease
 /// is shared and goes on, so the store would keep the key. A reservation has a key and a lease of its own.
 async fn delete_expired(store: &Store, owner: OwnerId) {
@@ -253,17 +271,20 @@ async fn delete_expired(store: &Store, owner: OwnerId) {
     let selector = KeySelector::Created(created);
     let deleted = requests::delete_key(&store.connections, &key, &selector).await;
     let now = store.context.now();
-    store.holds.update(owner, |entry| {
-        if matches!(entry.state, AcquisitionState::Releasing { .. }) {
-            return;
+    let (state, due) = match deleted {
+        Ok(_) => {
+            let until = now.after(ttl);
+            (AcquisitionState::Releasing { until }, until)
         }
-        entry.state = match deleted {
-            Ok(_) => AcquisitionState::Releasing {
-                until: now.after(ttl),
-            },
-            Err(_) => AcquisitionState::Expired {
-                retry_at: now.after(ttl / 12),
-            },
-        };
+        Err(_) => {
+            let retry_at = now.after(ttl / 12);
+            (AcquisitionState::Expired { retry_at }, retry_at)
+        }
+    };
+    store.holds.update(owner, |entry| {
+        if !matches!(entry.state, AcquisitionState::Releasing { .. }) {
+            entry.state = state;
+        }
     });
+    store.maintenance.due_at(due);
 }

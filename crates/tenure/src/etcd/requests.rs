@@ -454,6 +454,18 @@ async fn send_txn(
     connections.call(path::TXN, txn).await
 }
 
+/// A transaction of one operation, to find out whether this user may do that.
+pub(super) async fn try_operation(
+    connections: &Connections,
+    operation: wire::RequestOp,
+) -> Result<(), Error> {
+    let txn = wire::Txn {
+        success: vec![operation],
+        ..wire::Txn::default()
+    };
+    Ok(send_txn(connections, txn).await.map(drop)?)
+}
+
 /// Makes a lease. Returns its ttl in seconds, and when the request was sent.
 pub(super) async fn grant_lease(
     connections: &Connections,

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use tenure_core::backend::{Hold, LossNotifier};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag};
+use tenure_core::store::{Hold, LossNotifier};
 use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
 use tenure_core::time::Time;
 
@@ -101,6 +101,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
+    /// What [`connect`](Store::connect) refuses without a request.
+    pub(crate) fn check_url(url: &str) -> Result<(), Error> {
+        Settings::new(url).map(drop)
+    }
+
     /// Connects to the cluster of a URL `etcd://` or `etcds://`.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tonic::Streaming;
 
 use tenure_core::error::ErrorKind;
+use tenure_core::logic::pace;
 use tenure_core::name::Escaped;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::time::Time;
@@ -96,6 +97,11 @@ impl Subscription {
 
     pub(super) fn is_closed(&self) -> bool {
         self.watch.closed.is_raised()
+    }
+
+    /// Over which time the requests of all waiters of this watch are spread when it ends.
+    pub(super) fn spread(&self) -> Duration {
+        pace::spread(self.watch.events.receiver_count())
     }
 
     /// Cancel safe.

@@ -3,9 +3,11 @@
 //! An upgrade first says that it has arrived, and then which keys held at that moment: `queue` decides by that who goes on
 //! to hold. Each request names the revision of the value that it replaces, so a request that arrives late changes nothing.
 
-use tenure_core::backend::{Answer, Grant, Hold, Request};
+use std::sync::Arc;
+
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
 use tenure_core::time::Time;
 
 use super::errors::{self, Recovery, RequestError};
@@ -17,6 +19,20 @@ use super::requests::{self, DirectorySnapshot, Replaced};
 use super::store::{HeldEntry, Store};
 use super::wait::{WaitOutcome, Waiter};
 use super::wire::{self, KeyValue};
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &hold, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
 pub(super) async fn upgrade(
@@ -226,10 +242,25 @@ impl Upgrade<'_> {
             .replace_own(&record, own.mod_revision, conditions)
             .await?
         {
-            Replaced::At(_) => Ok(Some(self.granted(plan.token))),
+            Replaced::At(at) if plan.first_waiter.is_some() || at == plan.read_at + 1 => {
+                Ok(Some(self.granted(plan.token)))
+            }
+            Replaced::At(at) => {
+                let renumbered = self.renumber(&record, at).await;
+                renumbered.map(Some).map_err(upgrade_is_unknown)
+            }
             Replaced::Refused => Ok(None),
             Replaced::Gone => Err(lost()),
         }
+    }
+
+    /// Other holders may have come and gone between the look at the queue and our change at the revision `changed`. Their tokens
+    /// are smaller than `changed`, and those of all that come later are greater.
+    async fn renumber(&self, record: &KeyRecord, changed: i64) -> Result<Answer, Error> {
+        let token = u64::try_from(changed).map_err(|_| errors::unexpected_reply())?;
+        let record = record.clone().upgraded(token);
+        at(self.replace_own(&record, changed, Vec::new()).await?)?;
+        Ok(self.granted(token))
     }
 
     /// Keeps all others out, and makes our hold exclusive when all other holders have left.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
+use tenure_core::store::Request;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -82,7 +82,7 @@ impl Waiter<'_> {
             if clock.now() >= lease.end() {
                 return Err(errors::silent_for_a_ttl(err.error));
             }
-            tracing::debug!(name = %request.name, backend = "etcd", err = %err.error, "while waiting");
+            tracing::debug!(name = %request.name, store = "etcd", err = %err.error, "while waiting");
             // If the caller gives up meanwhile, the next round says so.
             let _ = request.unless_stopped(retries.pause(clock)).await;
         }
@@ -128,7 +128,7 @@ impl Waiter<'_> {
             let event = tokio::select! {
                 biased;
                 event = subscription.next() => event,
-                () = clock.sleep_until(read_at) => WatchEvent::Lagged,
+                () = clock.wait_until(read_at) => WatchEvent::Lagged,
             };
             let change = match event {
                 WatchEvent::Key(event) => self.happened(&event).await?,
@@ -138,6 +138,8 @@ impl Waiter<'_> {
                     change
                 }
                 WatchEvent::Closed => {
+                    let pause = pace::fraction(subscription.spread(), clock.random());
+                    clock.sleep_until(clock.now().after(pause)).await;
                     return Err(RequestError::new(
                         ErrorKind::Unreachable,
                         Recovery::AnotherMember,
@@ -192,7 +194,7 @@ impl Waiter<'_> {
                         format!("{} did not answer, so this client left it", connection.host),
                     ));
                 }
-                () = clock.sleep_until(read_at) => {
+                () = clock.wait_until(read_at) => {
                     if let Some(change) = self.read_queue(0).await? {
                         return Ok(change);
                     }

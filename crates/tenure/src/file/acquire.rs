@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Answer, Grant, Request};
 use tenure_core::time::Time;
 
 use super::attempt::try_once;
+use super::blocking::blocking;
 use super::directory::LockPath;
 use super::errors::closed;
 use super::grant::{Locks, TakeOutcome, WonLock};
@@ -30,10 +31,12 @@ pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     }
     let sent = Clock::system().now();
     let lock_path = LockPath::new(&shared.path, names::encode(&request.name));
-    let taken = match try_once(shared, request, &lock_path) {
-        // Once more without the files that are open only to save time.
-        Err(_) if shared.idle_files.clear() => try_once(shared, request, &lock_path),
-        taken => taken,
+    let taken = if request.mode != Mode::Exclusive && shared.directory().is_entered() {
+        // Another process may be stopped in the section for holders that go together.
+        let (shared, request, lock_path) = (shared.clone(), request.clone(), lock_path.clone());
+        blocking(move || take(&shared, &request, &lock_path)).await
+    } else {
+        take(shared, request, &lock_path)
     };
     if let Some(held) = taken? {
         return Ok(Answer::Granted(grant(shared, request, held, sent)?));
@@ -41,12 +44,26 @@ pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     if !request.wait {
         return Ok(Answer::Busy);
     }
+    request.report_taken();
     let Some(held) = wait::wait(shared, request, &lock_path).await? else {
         return Ok(Answer::Busy);
     };
     // No request was sent in the end: the kernel handed the lock over, and the lock does not run out.
     let sent = Clock::system().now();
     Ok(Answer::Granted(grant(shared, request, held, sent)?))
+}
+
+/// Takes the name if it is free.
+fn take(
+    shared: &Shared,
+    request: &Request,
+    lock_path: &LockPath,
+) -> Result<Option<Box<Held>>, Error> {
+    match try_once(shared, request, lock_path) {
+        // Once more without the files that are open only to save time.
+        Err(_) if shared.idle_files.clear() => try_once(shared, request, lock_path),
+        taken => taken,
+    }
 }
 
 /// Takes the name if it is free and its file is open. Every other case is left to [`acquire`].

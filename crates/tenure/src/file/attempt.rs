@@ -2,9 +2,9 @@
 
 use std::fs::{File, TryLockError};
 
-use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
+use tenure_core::store::Request;
 
 use super::directory::{LockPath, Opened};
 use super::grant::{Locks, TakeOutcome, WonLock};

@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
 use tenure_core::rt::{self, Clock};
+use tenure_core::store::{Finding, Severity};
 
 use super::directory::Directory;
 use super::file_system::{FileSystem, Trust};

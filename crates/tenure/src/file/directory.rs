@@ -273,7 +273,15 @@ impl Directory {
         }
     }
 
-    /// Enters the section that changes records of several holders.
+    /// Whether another process or thread is in the section now, so that [`enter`](Self::enter) would block.
+    pub(super) fn is_entered(&self) -> bool {
+        let Ok(mutex) = self.open_at(MUTEX, OFlags::RDONLY) else {
+            return false;
+        };
+        matches!(File::from(mutex).try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Enters the section that changes records of several holders. Blocks the thread while others are in the section.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`]: another process has had the mutex for [`MUTEX_TIMEOUT`], because it was stopped in the
@@ -458,8 +466,9 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), Error> {
         return Err(refused(
             path,
             &format!(
-                "belongs to user {}, not to us (user {me}); use a lock directory of your own",
-                stat.st_uid
+                "belongs to user {}, not to us (user {me}); use a lock directory of your own, for example {}",
+                stat.st_uid,
+                path.join("locks").display()
             ),
         ));
     }

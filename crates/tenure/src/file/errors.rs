@@ -21,18 +21,18 @@ pub(super) fn system_error(what: &str, path: &Path, err: io::Error, held_locks: 
     let errno = Errno::from_io_error(&err);
     let (kind, cure) = match errno {
         Some(Errno::MFILE) => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             format!(
                 "this process has no file descriptor left; this client holds {held_locks} locks with at least one each: \
                  raise `ulimit -n`"
             ),
         ),
         Some(Errno::NFILE) => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "the system has no file left: raise `fs.file-max`".to_owned(),
         ),
         Some(Errno::NOSPC | Errno::DQUOT) => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "no space or no inodes left: make room there".to_owned(),
         ),
         Some(Errno::ROFS) => (
@@ -52,7 +52,7 @@ pub(super) fn system_error(what: &str, path: &Path, err: io::Error, held_locks: 
             ErrorKind::Unsupported,
             "locks do not work on this file system: use a directory on a local disk".to_owned(),
         ),
-        _ => (ErrorKind::Backend, "look at the file system".to_owned()),
+        _ => (ErrorKind::Store, "look at the file system".to_owned()),
     };
     Error::new(kind, format!("could not {what} {}: {cure}", path.display())).with_source(err)
 }
@@ -64,11 +64,11 @@ mod tests {
     #[test]
     fn every_error_names_the_path_and_its_cure() {
         let table = [
-            (Errno::MFILE, ErrorKind::Backend, "holds 7 locks"),
-            (Errno::MFILE, ErrorKind::Backend, "ulimit -n"),
-            (Errno::NFILE, ErrorKind::Backend, "fs.file-max"),
-            (Errno::NOSPC, ErrorKind::Backend, "make room"),
-            (Errno::DQUOT, ErrorKind::Backend, "make room"),
+            (Errno::MFILE, ErrorKind::Store, "holds 7 locks"),
+            (Errno::MFILE, ErrorKind::Store, "ulimit -n"),
+            (Errno::NFILE, ErrorKind::Store, "fs.file-max"),
+            (Errno::NOSPC, ErrorKind::Store, "make room"),
+            (Errno::DQUOT, ErrorKind::Store, "make room"),
             (Errno::ROFS, ErrorKind::Denied, "read-only"),
             (Errno::ACCESS, ErrorKind::Denied, "owner and mode"),
             (Errno::PERM, ErrorKind::Denied, "owner and mode"),
@@ -76,7 +76,7 @@ mod tests {
             (Errno::ISDIR, ErrorKind::Denied, "directory: remove it"),
             (Errno::NOLCK, ErrorKind::Unsupported, "local disk"),
             (Errno::OPNOTSUPP, ErrorKind::Unsupported, "local disk"),
-            (Errno::IO, ErrorKind::Backend, "look at the file system"),
+            (Errno::IO, ErrorKind::Store, "look at the file system"),
         ];
         for (errno, kind, cure) in table {
             let error = system_error("open the lock file", Path::new("/locks/a"), errno.into(), 7);

@@ -24,10 +24,10 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt;
+use tenure_core::store::Request;
 
 use super::directory::{Directory, FileId, LockPath};
 use super::hold::Held;

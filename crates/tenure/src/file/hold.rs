@@ -3,9 +3,9 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use tenure_core::backend::{Hold, Release};
 use tenure_core::options::Mode;
 use tenure_core::rt;
+use tenure_core::store::{Hold, Release};
 
 use super::directory::{Directory, FileId, LockPath};
 use super::idle_files::IdleFile;

@@ -7,6 +7,7 @@
 use std::fs::{File, TryLockError};
 use std::num::NonZeroU32;
 use std::time::{Duration, UNIX_EPOCH};
+use tenure_core::store::Listed;
 
 use rustix::fs::RenameFlags;
 
@@ -29,7 +30,7 @@ pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<Status, Error>
 }
 
 /// All names that start with `prefix` and are held.
-pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Vec<Status>, Error> {
+pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Listed, Error> {
     let dir = shared.current_directory()?;
     let mut entries: Vec<String> = dir.entries()?.collect();
     entries.sort_unstable();
@@ -44,8 +45,7 @@ pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Vec<Status>, Error> 
             continue;
         };
         match inspect_file(shared, &dir, file, name, Some(&entries)) {
-            Ok(status) if status.is_held() => found.push(status),
-            Ok(_) => {}
+            Ok(status) => found.push(status),
             // One file of another program must not hide all others.
             Err(err) if err.kind() == ErrorKind::Denied => {
                 tracing::warn!(error = %err, "left out of the list");
@@ -53,8 +53,7 @@ pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Vec<Status>, Error> 
             Err(err) => return Err(err),
         }
     }
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    Ok(Listed::Statuses(found))
 }
 
 fn hashed_name(shared: &Shared, dir: &Directory, file: &str) -> Result<Option<LockName>, Error> {

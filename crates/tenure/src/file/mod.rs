@@ -38,6 +38,7 @@
 
 mod acquire;
 mod attempt;
+mod blocking;
 mod check;
 mod deliver;
 mod directory;
@@ -67,17 +68,19 @@ mod waiter_threads;
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    Answer, Backend, BoxFuture, Finding, Grant, Hold, Release, Renewal, Request,
-};
 use tenure_core::error::{Error, Step};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
+use tenure_core::store::{
+    Answer, AnswerNow, BoxFuture, ChangeMode, Finding, Grant, Hold, Listed, Operate, Release,
+    Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
+use self::blocking::blocking;
 use self::guarantees::SCHEME;
 pub use self::guarantees::guarantees;
 #[cfg(feature = "_fuzzing")]
@@ -95,11 +98,11 @@ impl Store {
     /// - `Denied`: the path is a symbolic link or no directory, belongs to another user, can be written
     ///   by others, or may not be created;
     /// - `Unsupported`: kernel locks do not work on that file system;
-    /// - `Backend`: no space, no descriptors, or another error of the operating system.
+    /// - `Store`: no space, no descriptors, or another error of the operating system.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let opened = Shared::open(path.as_ref());
         let (shared, swept) =
-            opened.map_err(|err| err.with_backend(SCHEME).with_step(Step::Connect))?;
+            opened.map_err(|err| err.with_scheme(SCHEME).with_step(Step::Connect))?;
         let shared = Arc::new(shared);
         sweep::start_if_due(&shared, swept);
         Ok(Self(shared))
@@ -113,7 +116,7 @@ impl Drop for Store {
     }
 }
 
-impl Backend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
     }
@@ -122,47 +125,23 @@ impl Backend for Store {
         stores_with(capability)
     }
 
-    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         let shared = self.0.clone();
         Box::pin(async move {
             let answer = acquire::acquire(&shared, &request).await;
             answer.map_err(|err| {
-                err.with_backend(SCHEME)
+                err.with_scheme(SCHEME)
                     .with_step(Step::Acquire)
                     .with_name(&request.name)
             })
         })
     }
 
-    fn answers_now(&self) -> bool {
-        true
+    fn needs_runtime(&self) -> bool {
+        false
     }
 
-    fn acquire_now(&self, request: &Request) -> Option<Grant> {
-        acquire::acquire_now(&self.0, request)
-    }
-
-    fn release_now(&self, hold: &Hold) -> Option<Release> {
-        Some(release::release(&self.0, hold))
-    }
-
-    fn upgrade(&self, hold: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        let shared = self.0.clone();
-        Box::pin(async move {
-            let upgraded = upgrade::upgrade(&shared, &request).await;
-            upgraded.map_err(|err| changing_mode(err, Step::Upgrade, &hold))
-        })
-    }
-
-    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
-        let shared = self.0.clone();
-        Box::pin(async move {
-            let downgraded = upgrade::downgrade(&shared, &hold, mode);
-            downgraded.map_err(|err| changing_mode(err, Step::Downgrade, &hold))
-        })
-    }
-
-    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let shared = self.0.clone();
         Box::pin(async move {
             holds
@@ -172,48 +151,104 @@ impl Backend for Store {
         })
     }
 
-    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
         let shared = self.0.clone();
         Box::pin(async move { Ok(release::release(&shared, &hold)) })
     }
 
-    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
         let shared = self.0.clone();
         Box::pin(async move {
-            inspect::inspect(&shared, &name).map_err(|err| inspecting(err).with_name(&name))
+            let inspected = name.clone();
+            let status = blocking(move || inspect::inspect(&shared, &inspected)).await;
+            status.map_err(|err| inspecting(err).with_name(&name))
         })
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        let shared = self.0.clone();
-        Box::pin(async move { inspect::list(&shared, &prefix).map_err(inspecting) })
-    }
-
-    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
         let shared = self.0.clone();
         Box::pin(async move {
-            let broken = inspect::break_lock(&shared, &name, token);
+            let all = blocking(move || inspect::list(&shared, &prefix)).await;
+            all.map_err(inspecting)
+        })
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        let shared = self.0.clone();
+        Box::pin(async move { release::close(&shared) })
+    }
+
+    fn as_answer_now(self: Arc<Self>) -> Option<Arc<dyn AnswerNow>> {
+        Some(self)
+    }
+
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
+    }
+
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
+    }
+}
+
+impl AnswerNow for Store {
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        acquire::acquire_now(&self.0, request)
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        Some(release::release(&self.0, hold))
+    }
+}
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let upgraded = upgrade::upgrade(&shared, &request).await;
+            upgraded.map_err(|err| changing_mode(err, Step::Upgrade, &hold))
+        })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let downgraded = upgrade::downgrade(&shared, &hold, mode);
+            downgraded.map_err(|err| changing_mode(err, Step::Downgrade, &hold))
+        })
+    }
+}
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(async move {
+            let broken_name = name.clone();
+            let broken = blocking(move || inspect::break_lock(&shared, &broken_name, token)).await;
             broken.map_err(|err| inspecting(err).with_name(&name))
         })
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move { check::check(&shared).map_err(inspecting) })
-    }
-
-    fn close(&self) -> BoxFuture<()> {
-        let shared = self.0.clone();
-        Box::pin(async move { release::close(&shared) })
+        Box::pin(async move {
+            blocking(move || check::check(&shared))
+                .await
+                .map_err(inspecting)
+        })
     }
 }
 
 fn changing_mode(err: Error, step: Step, hold: &Hold) -> Error {
-    err.with_backend(SCHEME)
+    err.with_scheme(SCHEME)
         .with_step(step)
         .with_name(&hold.name)
 }
 
 fn inspecting(err: Error) -> Error {
-    err.with_backend(SCHEME).with_step(Step::Inspect)
+    err.with_scheme(SCHEME).with_step(Step::Inspect)
 }

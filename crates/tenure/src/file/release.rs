@@ -1,6 +1,6 @@
 //! Releasing a hold, and closing the client.
 
-use tenure_core::backend::{Hold, Release};
+use tenure_core::store::{Hold, Release};
 
 use super::hold::End;
 use super::store::Shared;

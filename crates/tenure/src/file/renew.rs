@@ -1,9 +1,9 @@
 //! A hold has no lease: renewal checks that the path still leads to the locked file.
 
-use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::lost::LostReason;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Hold, Renewal};
 
 use super::guarantees::SCHEME;
 use super::hold::End;
@@ -23,11 +23,11 @@ pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
         }
         Some(Err(err)) => Renewal::Unknown(
             Error::new(
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "could not find out which file is at the path of the lock",
             )
             .with_name(&hold.name)
-            .with_backend(SCHEME)
+            .with_scheme(SCHEME)
             .with_step(Step::Renew)
             .with_source(err),
         ),

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::lock;
+use tenure_core::store::Request;
 use tenure_core::support::HoldRegistry;
 
 use super::directory::{Directory, LockPath};
@@ -107,7 +107,7 @@ impl Shared {
         *replacements += 1;
         if *replacements > MAX_REPLACEMENTS {
             return Err(Error::new(
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 format!(
                     "{} is replaced again and again while we lock it; find out who does that",
                     self.path.join(&lock_path.file).display()

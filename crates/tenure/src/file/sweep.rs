@@ -42,7 +42,7 @@ impl Store {
     /// # Errors
     /// As for [`open`](Store::open). Files that are not ours are left alone and are no error.
     pub fn sweep(&self, limit: usize) -> Result<usize, Error> {
-        sweep(&self.0, limit, rt::wall_micros()).map_err(|err| err.with_backend(SCHEME))
+        sweep(&self.0, limit, rt::wall_micros()).map_err(|err| err.with_scheme(SCHEME))
     }
 }
 
@@ -185,9 +185,9 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tenure_core::backend::{Answer, Backend as _, Hold, Request};
     use tenure_core::fence::OwnerId;
     use tenure_core::name::LockName;
+    use tenure_core::store::{Answer, Hold, Request, Store as _};
 
     use super::*;
 
@@ -199,8 +199,8 @@ mod tests {
             Self(std::env::temp_dir().join(unique))
         }
 
-        fn open(&self) -> Store {
-            Store::open(&self.0).unwrap()
+        fn open(&self) -> Arc<Store> {
+            Arc::new(Store::open(&self.0).unwrap())
         }
     }
 
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    fn take(store: &Store, name: &str, min_hold: Duration) -> Hold {
+    fn take(store: &Arc<Store>, name: &str, min_hold: Duration) -> Hold {
         let name = LockName::new(name).unwrap();
         let mut request = Request::new(name, OwnerId::random(), Duration::from_secs(30));
         request.min_hold = min_hold;
@@ -220,17 +220,20 @@ mod tests {
             .enable_all()
             .build()
             .unwrap();
-        match runtime.block_on(store.acquire(request.clone())).unwrap() {
+        match runtime
+            .block_on(store.clone().acquire(request.clone()))
+            .unwrap()
+        {
             Answer::Granted(grant) => Hold::new(&request, grant.token),
             other => panic!("{other:?}"),
         }
     }
 
-    fn give(store: &Store, hold: Hold) {
-        let released = rt::poll_now(store.release(hold));
+    fn give(store: &Arc<Store>, hold: Hold) {
+        let released = rt::poll_now(store.clone().release(hold));
         assert!(matches!(
             released,
-            Ok(Ok(tenure_core::backend::Release::Released))
+            Ok(Ok(tenure_core::store::Release::Released))
         ));
     }
 

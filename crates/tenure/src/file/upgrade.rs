@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Hold, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Answer, Grant, Hold, Request};
 
 use super::grant::WonLock;
 use super::hold::Held;
@@ -210,7 +210,7 @@ impl Held {
                 SideOutcome::AllTaken { .. } if timer.pause() => {}
                 SideOutcome::AllTaken { .. } => {
                     return Err(Error::new(
-                        ErrorKind::Backend,
+                        ErrorKind::Store,
                         "a waiter has the file of the upgradable holder; try again",
                     ));
                 }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
+use tenure_core::store::Request;
 
 use super::kernel_lock::KernelLock;
 

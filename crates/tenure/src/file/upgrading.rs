@@ -16,11 +16,11 @@ use std::fs::{File, TryLockError};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::rt;
+use tenure_core::store::Request;
 
 use super::directory::{Directory, FileId, LockPath};
 use super::grant::{WonLock, boot_id};
@@ -151,7 +151,7 @@ impl Upgrading {
         let _section = self.directory.enter(won.held_locks)?;
         let Contents::Valid(found) = won.read(&self.file)? else {
             return Err(Error::new(
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "the lock file is damaged, so the hold cannot become exclusive; release the lock and acquire it again",
             ));
         };

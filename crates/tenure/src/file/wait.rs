@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::{self, Clock};
+use tenure_core::store::Request;
 
 use super::attempt;
 use super::deliver::{Delivery, deliver_early, wait_for_turnstile};
@@ -108,7 +108,7 @@ pub(super) fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), E
     let started = builder.stack_size(STACK_SIZE).spawn(work);
     started.map(drop).map_err(|err| {
         Error::new(
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "could not start a thread to wait for the lock: raise `ulimit -u`, or the memory limit",
         )
         .with_source(err)

@@ -11,10 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, lock};
+use tenure_core::store::Request;
 
 use super::directory::{FileId, LockPath};
 use super::errors::closed;

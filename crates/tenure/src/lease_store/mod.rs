@@ -14,4 +14,6 @@ mod waiter;
 pub(crate) use self::wait::{AcquireReply, LeaseStore, Subscription, wait};
 #[cfg(feature = "redis")]
 pub(crate) use self::waiter::WAITER_TTL;
+#[cfg(any(feature = "postgres", test))]
+pub(crate) use self::waiter::wake_all;
 pub(crate) use self::waiter::{QueuePosition, WakeUp, waiter_ttl};

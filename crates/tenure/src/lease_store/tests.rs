@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tenure_core::OwnerId;
-use tenure_core::backend::{Answer, Grant, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag, VirtualClock, lock, poll_now};
+use tenure_core::store::{Answer, Grant, Release, Request};
 use tenure_core::support::{self, WaiterRegistry};
 use tenure_core::time::Time;
 
@@ -141,9 +141,28 @@ impl Case {
         Self::with((ahead, left), replies, |_| {})
     }
 
-    fn with((ahead, left): (u64, u64), replies: &[Reply], change: impl FnOnce(&mut Store)) -> Self {
+    fn with(position: (u64, u64), replies: &[Reply], change: impl FnOnce(&mut Store)) -> Self {
+        Self::build((&Arc::default(), 7), position, replies, change)
+    }
+
+    /// One of many waiters.
+    fn among(
+        waiters: &Arc<WaiterRegistry<WakeUp>>,
+        seed: u64,
+        position: (u64, u64),
+        replies: &[Reply],
+    ) -> Self {
+        Self::build((waiters, seed), position, replies, |_| {})
+    }
+
+    fn build(
+        (waiters, seed): (&Arc<WaiterRegistry<WakeUp>>, u64),
+        (ahead, left): (u64, u64),
+        replies: &[Reply],
+        change: impl FnOnce(&mut Store),
+    ) -> Self {
         let (clock, time) = Clock::virtual_clock();
-        time.seed(7);
+        time.seed(seed);
         let start = clock.now();
         let mut store = Store {
             clock,
@@ -160,7 +179,7 @@ impl Case {
             store: Arc::new(store),
             request: Arc::new(Request::new(name, OwnerId::random(), TTL)),
             time,
-            waiters: Arc::default(),
+            waiters: waiters.clone(),
             has_push: Arc::new(AtomicBool::new(true)),
             failures: Arc::default(),
             answer: None,
@@ -443,4 +462,52 @@ fn a_place_that_may_have_been_taken_again_is_left() {
     case.wake(WakeUp::Released { sent });
     assert!(is_busy(case.until(1_000)));
     assert_eq!(case.last_request(), (1_000, "leave"));
+}
+
+#[test]
+fn wake_ups_that_are_pending_lead_to_one_request() {
+    let mut case = Case::new((1, 20_000), &[Reply::Queued(1, 20_000)]);
+    for _ in 0..10 {
+        case.wake(WakeUp::AskAgain);
+    }
+    assert!(case.until(10).is_none());
+    assert_eq!(case.requests(), ["ask"]);
+}
+
+/// The connection that brings the wake-ups was broken, and is there again.
+#[test]
+fn waiters_that_are_woken_together_ask_one_after_the_other() {
+    const WAITERS: usize = 5_000;
+    const WINDOW: u64 = 100;
+    let waiters = Arc::<WaiterRegistry<WakeUp>>::default();
+    let reply = [Reply::Queued(1, 20_000)];
+    let mut cases: Vec<_> = (0..WAITERS)
+        .map(|seed| Case::among(&waiters, seed as u64, (1, 20_000), &reply))
+        .collect();
+    for case in &mut cases {
+        assert!(case.until(0).is_none());
+    }
+    super::wake_all(&waiters);
+    let mut asked = vec![0; KEEP.as_millis() as usize];
+    for case in &mut cases {
+        assert!(case.until(KEEP.as_millis() as u64 - 1).is_none());
+        assert_eq!(case.requests(), ["ask"]);
+        asked[case.last_request().0 as usize] += 1;
+    }
+    let most = asked
+        .windows(WINDOW as usize)
+        .map(|it| it.iter().sum::<usize>())
+        .max();
+    assert!(
+        most < Some(WAITERS / 5),
+        "{most:?} asked within {WINDOW} ms"
+    );
+}
+
+#[test]
+fn a_waiter_that_is_woken_alone_asks_at_once() {
+    let mut case = Case::new((1, 20_000), &[Reply::Queued(1, 20_000)]);
+    super::wake_all(&case.waiters);
+    assert!(case.until(0).is_none());
+    assert_eq!(case.requests(), ["ask"]);
 }

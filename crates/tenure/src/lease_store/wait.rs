@@ -1,8 +1,9 @@
 //! The loop of one waiter: sleep until there is a reason to ask for the lock again, ask, and read the reply.
 
-use tenure_core::backend::{Answer, Grant, Release, Request};
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Answer, Grant, Release, Request};
+use tenure_core::support::not_left;
 
 use super::waiter::{Next, QueuePosition, Waiter, WakeUp};
 
@@ -53,6 +54,7 @@ pub(crate) async fn wait(
     request: &Request,
     position: QueuePosition,
 ) -> Result<Answer, Error> {
+    request.report_taken();
     let mut waiter = Waiter::new(request, clock, position);
     loop {
         subscription.prepare(waiter.has_failed()).await;
@@ -61,7 +63,7 @@ pub(crate) async fn wait(
             biased;
             wake_up = subscription.next() => waiter.after_wake_up(wake_up),
             () = request.stop.raised() => Next::Leave,
-            () = clock.sleep_until(at) => planned,
+            () = clock.wait_until(at) => planned,
         };
         match next {
             Next::Ask => {}
@@ -94,10 +96,6 @@ pub(crate) async fn wait(
 async fn leave_queue(store: &impl LeaseStore) -> Result<Answer, Error> {
     match store.leave_queue().await {
         Ok(_) => Ok(Answer::Busy),
-        Err(err) => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "no answer to the request to leave the queue",
-        )
-        .with_source(err)),
+        Err(err) => Err(not_left(err)),
     }
 }

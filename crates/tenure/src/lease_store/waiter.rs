@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::{Grant, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
-use tenure_core::support::RetryBudget;
+use tenure_core::store::{Grant, Request};
+use tenure_core::support::{Merge, RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
 /// How long a place in the queue is good for without a request of its waiter, at most. A waiter that died costs those
@@ -53,6 +53,8 @@ impl QueuePosition {
 pub(crate) enum WakeUp {
     /// Something changed, or an earlier wake-up may be lost: ask again.
     AskAgain,
+    /// Many waiters may have lost a wake-up: ask again within this time.
+    AskWithin(Duration),
     /// The lock is free, or will be soon.
     Freed,
     /// The waiter is the first in the queue.
@@ -64,6 +66,63 @@ pub(crate) enum WakeUp {
     /// A release of the same client, sent at that time or later, removed the waiter's place from the queue, or released
     /// the lock that was granted to the waiter meanwhile.
     Released { sent: Time },
+}
+
+/// Tells all waiters to ask again, one after the other.
+#[cfg_attr(
+    not(feature = "postgres"),
+    allow(
+        dead_code,
+        reason = "PostgreSQL notifies all waiters over one connection"
+    )
+)]
+pub(crate) fn wake_all(waiters: &WaiterRegistry<WakeUp>) {
+    let spread = pace::spread(waiters.len());
+    waiters.notify_matching(|_, _| Some(WakeUp::ask_within(spread)));
+}
+
+impl WakeUp {
+    /// Ask again within this time.
+    pub(crate) fn ask_within(spread: Duration) -> Self {
+        match spread.is_zero() {
+            true => Self::AskAgain,
+            false => Self::AskWithin(spread),
+        }
+    }
+
+    /// The one with the greater number makes the other superfluous.
+    fn strength(self) -> u8 {
+        match self {
+            // A waiter that does anything else also finds out whether wake-ups arrive.
+            Self::PushStopped => 0,
+            Self::Freed | Self::First => 1,
+            Self::AskWithin(_) => 2,
+            Self::AskAgain => 3,
+            // Leads to a request if it proves nothing.
+            Self::HandedOver { .. } => 4,
+            // A lock that was handed over is released, too.
+            Self::Released { .. } => 5,
+        }
+    }
+}
+
+impl Merge for WakeUp {
+    fn merge(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Freed, Self::First) | (Self::First, Self::Freed) => Self::AskAgain,
+            (Self::AskWithin(one), Self::AskWithin(two)) => Self::AskWithin(one.min(two)),
+            (Self::HandedOver { token: one }, Self::HandedOver { token: two }) => {
+                let token = one.max(two);
+                Self::HandedOver { token }
+            }
+            (Self::Released { sent: one }, Self::Released { sent: two }) => {
+                let sent = one.max(two);
+                Self::Released { sent }
+            }
+            _ if self.strength() < other.strength() => other,
+            _ => self,
+        }
+    }
 }
 
 /// What a waiter does next.
@@ -139,6 +198,12 @@ impl<'a> Waiter<'a> {
     pub(super) fn after_wake_up(&mut self, wake_up: WakeUp) -> Next {
         match wake_up {
             WakeUp::AskAgain => Next::Ask,
+            WakeUp::AskWithin(spread) => {
+                let pause = pace::fraction(spread, self.clock.random());
+                let ask_by = self.clock.now().after(pause);
+                self.position.ask_by = self.position.ask_by.min(ask_by);
+                Next::Sleep
+            }
             WakeUp::Freed if self.position.ahead == 0 => Next::Ask,
             WakeUp::Freed | WakeUp::PushStopped => Next::Sleep,
             WakeUp::First => {
@@ -412,6 +477,33 @@ mod tests {
             assert!(waiter.plan(true).0 <= case.at(millis(13)));
             assert_eq!(waiter.after_wake_up(WakeUp::Freed), Next::Ask);
         }
+    }
+
+    /// Whatever is pending first, a waiter is told the strongest.
+    #[test]
+    fn pending_wake_ups_are_merged_into_the_strongest() {
+        let at = Time::from_nanos;
+        let by_strength = [
+            WakeUp::PushStopped,
+            WakeUp::Freed,
+            WakeUp::AskWithin(millis(2)),
+            WakeUp::AskWithin(millis(1)),
+            WakeUp::AskAgain,
+            WakeUp::HandedOver { token: 4 },
+            WakeUp::HandedOver { token: 5 },
+            WakeUp::Released { sent: at(1) },
+            WakeUp::Released { sent: at(2) },
+        ];
+        for (index, strong) in by_strength.into_iter().enumerate() {
+            for weak in &by_strength[..=index] {
+                assert_eq!(strong.merge(*weak), strong);
+                assert_eq!(weak.merge(strong), strong);
+            }
+        }
+        // The first waiter asks when the lock is free.
+        assert_eq!(WakeUp::First.merge(WakeUp::Freed), WakeUp::AskAgain);
+        assert_eq!(WakeUp::Freed.merge(WakeUp::First), WakeUp::AskAgain);
+        assert_eq!(WakeUp::First.merge(WakeUp::PushStopped), WakeUp::First);
     }
 
     #[test]

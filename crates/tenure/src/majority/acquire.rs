@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::quorum_acquisition::{Next, QuorumAcquisition};
 use tenure_core::logic::{lease, quorum};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, Grant, Renewal, Request};
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority, still_granted};
@@ -123,7 +123,7 @@ impl Acquisition {
         state.is_busy = false;
         state.error = None;
         state.request = Some(request.clone());
-        let answer = self.store.nodes[node].acquire(request);
+        let answer = self.store.nodes[node].clone().acquire(request);
         let reply = Box::pin(async { Reply::Acquired(answer.await) });
         self.requests.send(node, reply);
     }
@@ -134,7 +134,9 @@ impl Acquisition {
             if self.requests.is_open(node) {
                 continue;
             }
-            let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+            let raising = self.store.nodes[node]
+                .clone()
+                .raise(self.hold.on_node(node, false), token);
             self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
             let reply = Box::pin(async move { Reply::Raised(raising.await) });
             self.requests.send(node, reply);
@@ -355,7 +357,9 @@ impl Acquisition {
 
     /// Tells the token to a node that granted a smaller one. If that fails, the majority that knows the token is enough.
     fn tell_token(&self, node: usize, token: u64) {
-        let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+        let raising = self.store.nodes[node]
+            .clone()
+            .raise(self.hold.on_node(node, false), token);
         self.store.background.run(Box::pin(async {
             let _ = raising.await;
         }));
@@ -421,6 +425,9 @@ impl Acquisition {
         for state in &self.nodes {
             if let Some(request) = &state.request {
                 request.stop.raise();
+                if request.is_taken() || state.is_busy {
+                    self.request.report_taken();
+                }
             }
         }
         for node in self.quorum.held() {

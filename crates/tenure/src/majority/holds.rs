@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Hold, Release, Request};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::quorum_mode::{QuorumMode, Repair};
 use tenure_core::options::Mode;
 use tenure_core::rt::{Flag, lock};
+use tenure_core::store::{Hold, Release, Request};
 use tenure_core::support::HoldRegistry;
 use tenure_core::time::Time;
 
@@ -156,6 +156,7 @@ impl QuorumHold {
         request.is_renewed = ours.is_renewed;
         request.propose = Some(propose);
         request.holder = ours.holder.clone();
+        request.until = ours.until;
         Arc::new(request)
     }
 

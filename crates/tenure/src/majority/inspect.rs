@@ -2,17 +2,28 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{BoxFuture, Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 
 use super::errors::no_majority;
 use super::merge::{merge, merge_holds};
 use super::requests::NodeRequests;
 use super::store::Store;
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check(&self).await })
+    }
+}
 
 /// The answer of each node, by node; an error when fewer than a majority answered.
 async fn ask_all<T>(
@@ -38,13 +49,20 @@ async fn ask_all<T>(
 }
 
 pub(super) async fn inspect(store: &Store, name: &LockName) -> Result<Status, Error> {
-    let statuses = ask_all(store, |node| store.nodes[node].inspect(name.clone())).await?;
+    let statuses = ask_all(store, |node| {
+        store.nodes[node].clone().inspect(name.clone())
+    })
+    .await?;
     let statuses: Vec<_> = statuses.into_iter().flatten().collect();
     Ok(merge(name, &statuses, store.nodes.len(), store.majority()))
 }
 
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
-    let lists = ask_all(store, |node| store.nodes[node].list(prefix.to_owned())).await?;
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
+    // Each node is asked for its whole list: a silent node then costs one time limit, and not one for each name.
+    let lists = ask_all(store, |node| {
+        store.nodes[node].clone().list_held(prefix.to_owned())
+    })
+    .await?;
     let answered = lists.iter().flatten().count();
     let mut by_name: BTreeMap<LockName, Vec<Status>> = BTreeMap::new();
     for status in lists.into_iter().flatten().flatten() {
@@ -55,7 +73,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
         statuses.resize_with(answered, || Status::free(name.clone()));
         merge(&name, &statuses, store.nodes.len(), store.majority())
     });
-    Ok(all.filter(Status::is_held).collect())
+    Ok(Listed::Statuses(all.collect()))
 }
 
 /// Ends the hold on every node that has it, whatever token it has on that node.
@@ -64,7 +82,10 @@ pub(super) async fn break_lock(
     name: &LockName,
     expected: u64,
 ) -> Result<bool, Error> {
-    let statuses = ask_all(store, |node| store.nodes[node].inspect(name.clone())).await?;
+    let statuses = ask_all(store, |node| {
+        store.nodes[node].clone().inspect(name.clone())
+    })
+    .await?;
     let known = statuses.iter().enumerate();
     let known = known.filter_map(|(node, status)| Some((node, status.as_ref()?)));
     let known: Vec<_> = known.collect();
@@ -77,7 +98,7 @@ pub(super) async fn break_lock(
         tokens[*node] = info.token.map(u64::from);
     }
     let broken = ask_all(store, |node| match tokens[node] {
-        Some(token) => store.nodes[node].break_lock(name.clone(), token),
+        Some(token) => store.nodes[node].clone().break_lock(name.clone(), token),
         None => Box::pin(std::future::ready(Ok(false))),
     })
     .await?;
@@ -99,7 +120,7 @@ pub(super) async fn break_lock(
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let all = store.nodes.len();
     let request = |node: usize| -> BoxFuture<Result<_, Error>> {
-        let checking = store.nodes[node].check();
+        let checking = store.nodes[node].clone().check();
         // What is wrong with one node is a finding, not the end of the check.
         Box::pin(async move { Ok(checking.await) })
     };

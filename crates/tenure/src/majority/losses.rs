@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{LossListener, LossNotifier};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
+use tenure_core::store::{LossListener, LossNotifier};
 
 use super::holds::{Holds, QuorumHold};
 

@@ -3,21 +3,21 @@
 //!
 //! The stores, called nodes, know nothing of each other. Any of them may fail: the lock works while more than half of
 //! the nodes answer. Every request goes to all nodes at once and the replies are counted; the modules `quorum_acquisition` and
-//! `quorum` of `logic` decide. A node may be a backend of any kind: it is used through the trait only.
+//! `quorum` of `logic` decide. A node may be a store of any kind that can raise a token: it is used through the trait only.
 //!
 //! ```
 //! # async fn example() -> Result<(), tenure::Error> {
 //! use std::sync::Arc;
-//! use tenure::backend::Backend;
+//! use tenure::store::Store;
 //! use tenure::memory;
 //! use tenure::majority;
 //! use tenure::Client;
 //!
-//! let first = memory::Backend::with_virtual_clock(); // in production: stores on three machines
-//! let nodes: Vec<Arc<dyn Backend>> =
+//! let first = memory::Store::with_virtual_clock(); // in production: stores on three machines
+//! let nodes: Vec<Arc<dyn Store>> =
 //!     vec![Arc::new(first.beside()), Arc::new(first.beside()), Arc::new(first)];
 //! let store = majority::Store::new(nodes, majority::Settings::default())?;
-//! let guard = Client::from_backend(store)?.lock("orders/42").acquire().await?;
+//! let guard = Client::from_dyn_store(store)?.lock("orders/42").acquire().await?;
 //! guard.release().await
 //! # }
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
@@ -48,15 +48,14 @@ mod wait;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
-};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{
+    Answer, BoxFuture, ChangeMode, Hold, Listed, LossNotifier, Operate, Release, Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
@@ -64,7 +63,7 @@ pub use self::guarantees::guarantees;
 pub use self::settings::{MAX_NODE_TIMEOUT, MIN_NODE_TIMEOUT, Settings};
 pub use self::store::Store;
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -77,51 +76,49 @@ impl AsyncBackend for Store {
         self.clock.clone()
     }
 
+    fn needs_runtime(&self) -> bool {
+        self.has_node_that_needs_runtime()
+    }
+
     fn attach(&self, loss_notifier: LossNotifier) {
         self.attach_nodes(&loss_notifier);
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        acquire::acquire(&self, &request).await
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::acquire(&self, &request).await })
     }
 
-    async fn upgrade(self: Arc<Self>, hold: Hold, request: Arc<Request>) -> Result<Answer, Error> {
-        upgrade::upgrade(&self, &hold, &request).await
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move { renew::renew(&self, &holds).await })
     }
 
-    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
-        upgrade::downgrade(&self, &hold, mode).await
-    }
-
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        renew::renew(&self, &holds).await
-    }
-
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        release::release(&self, &hold).await
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move { release::release(&self, &hold).await })
     }
 
     fn ends_by_itself(&self, hold: &Hold) -> bool {
         self.nodes.iter().all(|node| node.ends_by_itself(hold))
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        inspect::inspect(&self, &name).await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move { inspect::inspect(&self, &name).await })
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        inspect::list(&self, &prefix).await
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move { inspect::list(&self, &prefix).await })
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        inspect::break_lock(&self, &name, token).await
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            release::close(&self).await;
+        })
     }
 
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        inspect::check(&self).await
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
     }
 
-    async fn close(self: Arc<Self>) {
-        release::close(&self).await;
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
     }
 }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::Flag;
+use tenure_core::store::{Answer, Request};
 use tenure_core::support::RetryBudget;
 
 use super::holds::QuorumHold;
@@ -25,7 +25,9 @@ pub(super) async fn make_exclusive(
     if stop.is_raised() {
         return Ok(Answer::Busy);
     }
-    let mut asking = store.nodes[node].upgrade(hold.on_node(node, false), request.clone());
+    let mut asking = store.nodes[node]
+        .clone()
+        .upgrade(hold.on_node(node, false), request.clone());
     let answer = tokio::select! {
         biased;
         answer = &mut asking => answer,
@@ -41,7 +43,7 @@ pub(super) async fn make_exclusive(
             if grant.token < hold.token() {
                 // The majority that knows the token is enough.
                 let on_node = hold.on_node(node, false);
-                let _ = store.nodes[node].raise(on_node, hold.token()).await;
+                let _ = store.nodes[node].clone().raise(on_node, hold.token()).await;
             }
         }
         // A request that waits and was not stopped is refused only by a node that has no such hold.
@@ -72,7 +74,7 @@ pub(super) async fn weaken(
     while !stop.is_raised() {
         hold.with_mode(|known| known.weakens(node, mode));
         let on_node = hold.on_node(node, false);
-        match store.nodes[node].downgrade(on_node, mode).await {
+        match store.nodes[node].clone().downgrade(on_node, mode).await {
             Ok(true) => {
                 hold.set_held(node, mode);
                 return Ok(true);

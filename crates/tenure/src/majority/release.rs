@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, BoxFuture, Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::rt::Clock;
+use tenure_core::store::{Answer, BoxFuture, Hold, Release, Request};
 use tenure_core::support::RetryBudget;
 
 use super::errors::{no_answer, no_majority};
@@ -34,7 +34,7 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
         on_node
     };
     let mut requests =
-        NodeRequests::new((0..nodes).map(|node| store.nodes[node].release(on_node(node))));
+        NodeRequests::new((0..nodes).map(|node| store.nodes[node].clone().release(on_node(node))));
     let mut votes = ReleaseVotes {
         tally: Tally::new(nodes),
         errors: Vec::new(),
@@ -154,7 +154,12 @@ async fn finish_release(
 /// Releases on one node until the node has answered definitely, the lease is over, or the client closes.
 pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold: Hold) {
     let mut retries = RetryBudget::until(store.clock.now().after(hold.ttl));
-    while store.nodes[node].release(hold.clone()).await.is_err() {
+    while store.nodes[node]
+        .clone()
+        .release(hold.clone())
+        .await
+        .is_err()
+    {
         if store.closing.is_raised() || retries.is_spent(&store.clock) {
             return;
         }
@@ -197,7 +202,7 @@ pub(super) async fn finish_request(
             let token = held.token();
             if grant.token < token && !held.ended.is_raised() {
                 // If that fails, the majority that knows the token is enough.
-                let _ = store.nodes[node].raise(hold.clone(), token).await;
+                let _ = store.nodes[node].clone().raise(hold.clone(), token).await;
             }
             held.set_held(node, request.mode);
             true
@@ -222,6 +227,6 @@ pub(super) async fn close(store: &Arc<Store>) {
         () = store.background.all_done() => {}
         () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
     }
-    let mut closing = NodeRequests::new(store.nodes.iter().map(|node| node.close()));
+    let mut closing = NodeRequests::new(store.nodes.iter().map(|node| node.clone().close()));
     while closing.next().await.is_some() {}
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::Error;
 use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::logic::quorum_mode::Repair;
 use tenure_core::lost::LostReason;
 use tenure_core::options::Mode;
+use tenure_core::store::{Hold, Renewal};
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority};
@@ -83,8 +83,10 @@ pub(super) async fn renew_holds(store: &Arc<Store>, holds: &[Arc<QuorumHold>]) -
     let ttl = holds.iter().map(|hold| hold.request.ttl).min();
     let timeout = store.settings.hold_timeout_for(ttl.unwrap_or_default());
     let until = sent.after(timeout);
-    let mut requests = NodeRequests::new(store.nodes.iter().enumerate().map(|(node, backend)| {
-        backend.renew(holds.iter().map(|hold| hold.on_node(node, false)).collect())
+    let mut requests = NodeRequests::new(store.nodes.iter().enumerate().map(|(node, store)| {
+        store
+            .clone()
+            .renew(holds.iter().map(|hold| hold.on_node(node, false)).collect())
     }));
     let mut votes: Vec<_> = holds.iter().map(|_| RenewalVotes::new(nodes)).collect();
     let is_open = |votes: &RenewalVotes| votes.tally.verdict() == Verdict::Pending;
@@ -235,7 +237,7 @@ fn repair(store: &Arc<Store>, hold: &Arc<QuorumHold>, node: usize) {
             Some(Repair::Acquire(mode)) => {
                 hold.shorten_min_hold(store.clock.now());
                 let request = hold.request_to(node, mode, false, hold.token());
-                let answer = store.nodes[node].acquire(request.clone());
+                let answer = store.nodes[node].clone().acquire(request.clone());
                 finish_request(&store, &hold, node, request, answer).await;
             }
             Some(Repair::Upgrade) => {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use tenure_core::backend::BoxFuture;
 use tenure_core::rt::Clock;
+use tenure_core::store::BoxFuture;
 use tenure_core::time::Time;
 
 use super::background::Background;
@@ -99,7 +99,7 @@ impl<T> NodeRequests<T> {
 }
 
 impl<T: Send + 'static> NodeRequests<T> {
-    /// Finishes what is under way in the background: a request of a backend must not be dropped.
+    /// Finishes what is under way in the background: a request of a store must not be dropped.
     pub(super) fn finish_in(mut self, background: &Background) {
         if self.has_pending() {
             background.run(Box::pin(

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Backend, LossNotifier};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
 use tenure_core::rt::{self, Clock, Flag};
+use tenure_core::store::LossNotifier;
 use tenure_core::time::Time;
 
 use super::background::Background;
@@ -24,7 +24,7 @@ const MAX_CHOICE_JITTER: u32 = 64;
 
 /// Several stores as one. Each client needs one of its own, which remembers the holds of that client.
 pub struct Store {
-    pub(super) nodes: Vec<Arc<dyn Backend>>,
+    pub(super) nodes: Vec<Arc<dyn tenure_core::store::Store>>,
     pub(super) settings: Settings,
     pub(super) guarantees: Guarantees,
     pub(super) clock: Clock,
@@ -52,7 +52,10 @@ impl Store {
     ///
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid): there is no node.
-    pub fn new(nodes: Vec<Arc<dyn Backend>>, settings: Settings) -> Result<Arc<Self>, Error> {
+    pub fn new(
+        nodes: Vec<Arc<dyn tenure_core::store::Store>>,
+        settings: Settings,
+    ) -> Result<Arc<Self>, Error> {
         let Some(first) = nodes.first() else {
             return Err(Error::new(
                 ErrorKind::Invalid,
@@ -74,7 +77,7 @@ impl Store {
 
     /// Called inside the runtime of the client.
     pub(super) fn attach_nodes(&self, loss_notifier: &LossNotifier) {
-        self.background.attach();
+        self.background.attach(self.has_node_that_needs_runtime());
         let listener = |node| {
             Arc::new(NodeListener {
                 node,
@@ -87,6 +90,11 @@ impl Store {
         for (node, listener) in self.nodes.iter().zip(listeners) {
             node.attach(LossNotifier::new(Arc::<NodeListener>::downgrade(listener)));
         }
+    }
+
+    /// The runtime of the client. No node needs it if all of them are in this process.
+    pub(super) fn has_node_that_needs_runtime(&self) -> bool {
+        self.nodes.iter().any(|node| node.needs_runtime())
     }
 
     pub(super) fn majority(&self) -> usize {

@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, BoxFuture, Grant, Hold, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::logic::quorum_acquisition::{Next, QuorumAcquisition};
 use tenure_core::options::Mode;
 use tenure_core::rt::Flag;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Renewal, Request};
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority};
@@ -21,6 +21,20 @@ use super::renew::renew_holds;
 use super::requests::NodeRequests;
 use super::store::Store;
 use super::wait::{self, sleep_until};
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &hold, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// What a node answered.
 enum Reply {
@@ -141,7 +155,9 @@ impl Upgrading {
             if self.requests.is_open(node) {
                 continue;
             }
-            let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+            let raising = self.store.nodes[node]
+                .clone()
+                .raise(self.hold.on_node(node, false), token);
             self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
             let reply = Box::pin(async move { Reply::Raised(raising.await) });
             self.requests.send(node, reply);
@@ -223,7 +239,9 @@ impl Upgrading {
         self.store.note_token(token);
         let is_alone = self.hold.claim_alone(token);
         for node in self.quorum.behind(token) {
-            let raising = self.store.nodes[node].raise(self.hold.on_node(node, false), token);
+            let raising = self.store.nodes[node]
+                .clone()
+                .raise(self.hold.on_node(node, false), token);
             // If that fails, the majority that knows the token is enough.
             self.store.background.run(Box::pin(async {
                 let _ = raising.await;

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{AllAnswer, Answer, Release, Request};
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
+use tenure_core::store::{
+    AcquireAll, AllAnswer, Answer, BoxFuture, Hold, RaiseToken, Release, Request,
+};
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
@@ -19,6 +21,21 @@ use super::requests::{Attempt, ReleaseKind};
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
+
+impl AcquireAll for Store {
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> BoxFuture<Result<AllAnswer, Error>> {
+        Box::pin(async move { acquire_all(&self, &requests).await })
+    }
+}
+
+impl RaiseToken for Store {
+    fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
+        Box::pin(async move { self.requests.raise(&hold, token).await })
+    }
+}
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
 const MAX_ALL: usize = 64;
@@ -157,7 +174,7 @@ impl Acquisition<'_> {
                 continue;
             }
             if matches!(reply.value, AcquireReply::Granted(_))
-                && let Err(err) = until_replicated(store, &reply.connection).await
+                && let Err(err) = until_replicated(store, &reply.connection, keys).await
             {
                 // In a box, as in `Server::connection`.
                 Box::pin(self.give_back()).await?;

@@ -40,7 +40,7 @@ const BATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct BatchItem {
     pub(super) keys: Keys,
     pub(super) owner: OwnerText,
-    /// See [`Request::propose`](tenure_core::backend::Request::propose).
+    /// See [`Request::propose`](tenure_core::store::Request::propose).
     pub(super) propose: Option<u64>,
     pub(super) key: BatchKey,
 }

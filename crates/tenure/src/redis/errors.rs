@@ -21,6 +21,9 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
     if let Some(explained) = explained {
         return explained;
     }
+    if let Some(refused) = turned_away(&err, host) {
+        return refused;
+    }
     let code = err.code().unwrap_or_default().to_owned();
     let error = |kind, what: String| Error::new(kind, what);
     match (err.kind(), code.as_str()) {
@@ -68,6 +71,29 @@ pub(super) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
         ),
         _ => refused(err),
     }
+}
+
+/// What a server says instead of logging the user in, in words of its own: the client library gives these errors another
+/// code, or the code `ERR`.
+fn turned_away(err: &RedisError, host: &impl std::fmt::Display) -> Option<Error> {
+    let text = err.to_string();
+    let (kind, what) = if text.contains("max number of clients") {
+        let what = "has no connection left; raise its setting maxclients, or close connections of other programs";
+        (ErrorKind::Unreachable, what)
+    } else if text.contains("protected mode") {
+        let what = "is in protected mode and serves its own machine only; give its user a password, or set protected-mode to no where only your own machines can reach the server";
+        (ErrorKind::Denied, what)
+    } else if text.contains("no permissions to run") {
+        let what = "does not let this user do what a lock needs; docs/stores/redis.md lists the commands and keys";
+        (ErrorKind::Denied, what)
+    } else if text.contains("DB index") || text.contains("refused to switch database") {
+        let what = "has no database of that number (setting databases); the number stands after the host in the URL";
+        (ErrorKind::Invalid, what)
+    } else {
+        return None;
+    };
+    let message = ServerMessage::of(err);
+    Some(Error::new(kind, format!("{host} {what}")).with_source(message))
 }
 
 /// An error after a request was sent.
@@ -131,11 +157,11 @@ fn refused(err: RedisError) -> Error {
             "the server has too few replicas to be written (min-replicas-to-write)",
         ),
         "MISCONF" => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "the server cannot save its data and refuses writes (stop-writes-on-bgsave-error); free its disk",
         ),
         "OOM" => (
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "the server's memory is full (maxmemory); raise it or free some",
         ),
         "NOAUTH" | "WRONGPASS" => (
@@ -150,7 +176,7 @@ fn refused(err: RedisError) -> Error {
             ErrorKind::Invalid,
             "the server is a node of a cluster; write redis+cluster://",
         ),
-        _ => (ErrorKind::Backend, "the server refused the request"),
+        _ => (ErrorKind::Store, "the server refused the request"),
     };
     Error::new(kind, what).with_source(message)
 }
@@ -251,7 +277,7 @@ pub(super) fn wrong_lock(found: &str) -> Error {
 
 fn not_our_lock(found: &str, hint: &str) -> Error {
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         format!(
             "the key of that name holds {found}: something else uses the name; nothing was changed{hint}"
         ),
@@ -274,7 +300,7 @@ pub(super) fn other_permits(total: i64, mode: Mode) -> Error {
     };
     let count = total.max(1);
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         format!(
             "the semaphore of that name has {total} permits in all, and {asked} was asked for; ask for permits({count}), or change the semaphore in Java with setPermits({limit}); nothing was changed"
         ),
@@ -303,7 +329,7 @@ pub(super) fn no_mode_change() -> Error {
 pub(super) fn no_node() -> Error {
     Error::new(
         ErrorKind::Unsupported,
-        "a lock of Redisson cannot be a node of another backend",
+        "a lock of Redisson cannot be a node of another store",
     )
 }
 
@@ -346,7 +372,7 @@ mod tests {
                 format!(
                     "Redis is configured to save RDB snapshots, but it cannot. Commands are disabled. script: {sha}, on @user_script:12."
                 ),
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "MISCONF Redis is configured to save RDB snapshots, but it cannot",
             ),
             (
@@ -354,7 +380,7 @@ mod tests {
                 format!(
                     "command not allowed when used memory > 'maxmemory'. script: {sha}, on @user_script:12."
                 ),
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "OOM command not allowed when used memory > 'maxmemory'",
             ),
             (
@@ -376,7 +402,7 @@ mod tests {
             (
                 "ERR",
                 "Protocol error: two\nlines".into(),
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "ERR Protocol error: two\\nlines",
             ),
         ] {

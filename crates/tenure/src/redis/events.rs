@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use redis::{PushInfo, Value};
 
-use tenure_core::backend::LossNotifier;
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::store::LossNotifier;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
@@ -46,7 +48,7 @@ impl ServerEvents {
         }
     }
 
-    /// Called once, as the contract of [`Backend::attach`](tenure_core::backend::Backend::attach) says.
+    /// Called once, as the contract of [`Store::attach`](tenure_core::store::Store::attach) says.
     pub(super) fn attach(&self, loss_notifier: LossNotifier) {
         let _ = self.loss_notifier.set(loss_notifier);
     }
@@ -63,6 +65,11 @@ impl ServerEvents {
 
     pub(super) fn remove_channel(&self, channel: &str) {
         lock(&self.lock_channels).remove(channel);
+    }
+
+    /// Over which time the requests of all waiters of this client are spread, if all are woken together.
+    pub(super) fn spread(&self) -> Duration {
+        pace::spread(self.waiters.len())
     }
 
     /// Wakes `owner`, which may begin to wait only later: a message can arrive before the reply that put the owner into

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::backend::Request;
+use tenure_core::store::Request;
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);

@@ -35,17 +35,18 @@ mod store;
 mod subscribe;
 mod trust;
 mod upgrade;
+mod write;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    AllAnswer, Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
-};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::options::Mode;
+use tenure_core::store::{
+    AcquireAll, Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate,
+    RaiseToken, Release, Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
@@ -57,7 +58,7 @@ pub use self::server_info::Persistence;
 pub use self::settings::RedissonLock;
 pub use self::store::Store;
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -70,60 +71,49 @@ impl AsyncBackend for Store {
         self.context.events.attach(loss_notifier);
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        acquire::acquire(&self, &request).await
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::acquire(&self, &request).await })
     }
 
-    async fn acquire_all(self: Arc<Self>, requests: Vec<Arc<Request>>) -> Result<AllAnswer, Error> {
-        acquire::acquire_all(&self, &requests).await
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move { renew::renew(&self, &holds, Purpose::Extend).await })
     }
 
-    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
-        upgrade::upgrade(&self, &request).await
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move { release::release(&self, &hold).await })
     }
 
-    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
-        upgrade::downgrade(&self, &hold, mode).await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move { inspect::inspect(&self, name).await })
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        renew::renew(&self, &holds, Purpose::Extend).await
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move { inspect::list(&self, &prefix).await })
     }
 
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        release::release(&self, &hold).await
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            release::close(&self).await;
+        })
     }
 
-    async fn raise(self: Arc<Self>, hold: Hold, token: u64) -> Result<Option<u64>, Error> {
-        self.requests.raise(&hold, token).await
+    fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
+        Some(self)
     }
 
-    async fn write(
-        self: Arc<Self>,
-        holds: Vec<Hold>,
-        key: String,
-        value: Option<Vec<u8>>,
-    ) -> Result<bool, Error> {
-        self.requests.write(&holds, &key, value.as_deref()).await
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        inspect::inspect(&self, name).await
+    fn as_raise_token(self: Arc<Self>) -> Option<Arc<dyn RaiseToken>> {
+        Some(self)
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        inspect::list(&self, &prefix).await
+    fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
+        Some(self)
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        inspect::break_lock(&self, &name, token).await
-    }
-
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        inspect::check(&self).await
-    }
-
-    async fn close(self: Arc<Self>) {
-        release::close(&self).await;
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
     }
 }

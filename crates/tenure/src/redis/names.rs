@@ -78,6 +78,13 @@ impl Keys {
         self.third()
     }
 
+    /// A key in the same slot, which is written to see how many replicas follow. It lives for a moment.
+    pub(super) fn replicated(&self) -> String {
+        let tag = self.hold().strip_prefix(SIDE_PREFIX);
+        let tag = tag.and_then(|rest| rest.split_once('}'));
+        format!("{SIDE_PREFIX}{}}}:replicated", tag.map_or("", |it| it.0))
+    }
+
     /// In Redisson's format the channel on which a release is published; in ours empty.
     pub(super) fn channel(&self) -> &str {
         match self.format {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Hold, Release};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::store::{Hold, Release};
 
-use super::requests::ReleaseKind;
+use super::requests::{MAX_PARALLEL, ReleaseKind};
 use super::store::{HeldEntry, Store};
 
 /// How long closing may take: the server may be gone, and leases end by themselves.
@@ -61,7 +61,9 @@ pub(super) async fn close(store: &Store) {
     let close = async {
         let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
         let holds = store.holds.select(hold);
-        join_all(holds.iter().map(|hold| release(store, hold))).await;
+        for some in holds.chunks(MAX_PARALLEL) {
+            join_all(some.iter().map(|hold| release(store, hold))).await;
+        }
         // The driver has stopped the waiters.
         store.context.operations.all_done().await;
     };

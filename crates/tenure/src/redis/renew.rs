@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 

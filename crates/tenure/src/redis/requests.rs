@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue as _, Value};
 
-use tenure_core::backend::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
@@ -13,6 +12,7 @@ use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
@@ -34,6 +34,10 @@ const MAX_READER_LEASE: Duration = Duration::from_secs(30);
 
 /// Keys that one step of a scan reads: some 0.2 ms of the server's time.
 const SCAN_COUNT: usize = 1_000;
+
+/// Requests about one lock each that an inspection of all locks, or the end of a client, has under way at a time. More of
+/// them would delay renewals on the same connection.
+pub(super) const MAX_PARALLEL: usize = 64;
 
 /// The requests of one client.
 pub(super) struct Requests {
@@ -342,18 +346,6 @@ impl Requests {
         }
     }
 
-    /// Waits until enough replicas have what was written over this connection. Returns how many have it.
-    pub(super) async fn wait_for_replicas(
-        &self,
-        connection: &Connection,
-        limit: Duration,
-    ) -> Result<u32, Error> {
-        let mut wait = redis::cmd("WAIT");
-        wait.arg(self.context.settings.wait_replicas)
-            .arg(millis_up(limit));
-        connection.send(&wait).await.map_err(errors::request)
-    }
-
     /// The scripts for holds that are not exclusive.
     fn mode_scripts(&self) -> Result<&ModeScripts, Error> {
         match &self.connections.scripts.modes {
@@ -530,7 +522,7 @@ impl Requests {
         Ok(self.batcher.send(scripts, item).await?.is_some())
     }
 
-    /// See [`Backend::raise`](tenure_core::backend::Backend::raise).
+    /// See [`RaiseToken::raise`](tenure_core::store::RaiseToken::raise).
     pub(super) async fn raise(&self, hold: &Hold, token: u64) -> Result<Option<u64>, Error> {
         let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
         let args = |cmd: &mut Cmd| {
@@ -542,7 +534,7 @@ impl Requests {
         Ok(Some(reply.value).filter(|token| *token > 0))
     }
 
-    /// See [`Backend::write`](tenure_core::backend::Backend::write).
+    /// See [`GuardedWrite::write`](tenure_core::store::GuardedWrite::write).
     pub(super) async fn write(
         &self,
         holds: &[Hold],

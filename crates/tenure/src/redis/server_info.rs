@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerErrorKind};
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::store::{Finding, Severity};
 use tenure_core::url::Host;
 
 /// What survives a restart of the server.
@@ -32,6 +32,7 @@ pub(super) struct ServerInfo {
     pub(super) uptime: Duration,
     pub(super) is_replica: bool,
     pub(super) is_cluster: bool,
+    pub(super) is_sentinel: bool,
     pub(super) replicas: u32,
     pub(super) persistence: Persistence,
     /// The policy by which the server evicts keys when its memory is full. `None`: it evicts no keys.
@@ -84,6 +85,7 @@ impl ServerInfo {
             uptime: Duration::from_secs(number("uptime_in_seconds")),
             is_replica: get("role") == "slave",
             is_cluster: get("cluster_enabled") == "1",
+            is_sentinel: get("redis_mode") == "sentinel",
             replicas: u32::try_from(number("connected_slaves")).unwrap_or(u32::MAX),
             persistence: if get("aof_enabled") == "1" {
                 Persistence::Mostly
@@ -105,6 +107,14 @@ impl ServerInfo {
 
     /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
     pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
+        if self.is_sentinel {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "{host} is a sentinel and keeps no locks; write redis+sentinel://{host}/SERVICE, with the name of the service"
+                ),
+            ));
+        }
         if self.is_loading {
             return Err(Error::new(
                 ErrorKind::Unreachable,
@@ -223,6 +233,7 @@ mod tests {
                 uptime: Duration::from_secs(61),
                 is_replica: false,
                 is_cluster: false,
+                is_sentinel: false,
                 replicas: 2,
                 persistence: Persistence::Mostly,
                 evicts: Some("allkeys-lru".into()),

@@ -29,6 +29,9 @@ const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
+/// Options in place of what stands before and after the host of other URLs, as the client library has them.
+const SOCKET_OPTIONS: &[&str] = &["db", "user", "pass"];
+
 /// All settings of one store.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -89,11 +92,20 @@ struct Login {
 impl Settings {
     /// One server, a primary that sentinels name, or a cluster: the scheme decides.
     pub(super) fn new(url: &str) -> Result<Self, Error> {
-        let sentinel = url.starts_with("redis+sentinel:");
-        let mut url = Url::parse(url, if sentinel { 26_379 } else { 6_379 })?;
+        let mut url = match url.split_once(':') {
+            Some(("redis+sentinel", _)) => Url::parse(url, 26_379)?,
+            Some(("redis+unix", _)) => Url::parse_socket(url)?,
+            _ => Url::parse(url, 6_379)?,
+        };
         let hosts = std::mem::take(&mut url.hosts);
         let topology = match (url.scheme.as_str(), &hosts[..]) {
             ("redis" | "rediss", [host]) => Topology::One(host.clone()),
+            ("redis+unix", [host]) => {
+                url.path = url.take("db").unwrap_or_default();
+                url.user = url.take("user").or(url.user);
+                url.password = url.take_secret("pass").or(url.password);
+                Topology::One(host.clone())
+            }
             ("redis" | "rediss", _) => {
                 return invalid(format!(
                     "`{}:` takes one host; several independent servers are redlock://, a cluster is redis+cluster://, sentinels are redis+sentinel://",
@@ -163,7 +175,7 @@ impl Settings {
                 Ok(database) => database,
                 Err(_) => {
                     return invalid(format!(
-                        "\"{}\" after the host is no number of a database",
+                        "\"{}\" in the URL is no number of a database",
                         Escaped(path)
                     ));
                 }
@@ -181,6 +193,9 @@ impl Settings {
         };
         let is_tls = match url.take("tls").as_deref() {
             None => url.scheme == "rediss",
+            Some("on") if url.scheme == "redis+unix" => {
+                return invalid("a socket of this machine has no TLS; leave tls=on out");
+            }
             Some("on") => true,
             Some("off") if url.scheme != "rediss" => false,
             Some(_) => {
@@ -193,7 +208,10 @@ impl Settings {
         let restart_guard = url.take_restart_guard()?;
         let timeout = url.take_timeout()?;
         let wait_replicas = url.take_number("wait_replicas")?.unwrap_or(0);
-        url.finish(OPTIONS)?;
+        match url.scheme.as_str() {
+            "redis+unix" => url.finish(&[OPTIONS, SOCKET_OPTIONS].concat())?,
+            _ => url.finish(OPTIONS)?,
+        }
         Ok(Self {
             topology,
             login,
@@ -253,7 +271,10 @@ impl Settings {
             let what = format!("{host} cannot be connected to with these settings");
             Error::new(ErrorKind::Invalid, what).with_source(err)
         };
-        let addr = ConnectionAddr::Tcp(host.name.clone(), host.port);
+        let addr = match host.is_socket() {
+            true => ConnectionAddr::Unix(host.name.clone().into()),
+            false => ConnectionAddr::Tcp(host.name.clone(), host.port),
+        };
         let info: ConnectionInfo = addr.into_connection_info().map_err(wrong)?;
         // Without this option the operating system delays a small request until the one before is acknowledged.
         let tcp = info.tcp_settings().clone().set_nodelay(true);
@@ -304,6 +325,19 @@ mod tests {
         assert_eq!((sentinels[0].port, service.as_str()), (26_379, "svc"));
         assert_eq!((sentinel.login.database, sentinel.restart_guard), (4, None));
         assert!(Settings::new("redis+cluster://a,b").is_ok());
+        for url in [
+            "redis+unix://me:secret@/s?db=2",
+            "redis+unix:///s?user=me&pass=secret&db=2",
+        ] {
+            let socket = Settings::new(url).unwrap();
+            assert!(matches!(&socket.topology, Topology::One(host) if host.name == "/s"));
+            assert_eq!(
+                (socket.login.database, socket.login.user.as_deref()),
+                (2, Some("me"))
+            );
+            let password = socket.login.password.as_ref().map(Secret::reveal);
+            assert_eq!(password, Some("secret"));
+        }
         assert!(Settings::new("rediss://h").unwrap().tls.is_some());
         assert_eq!(
             Settings::independent_servers("redlock://a,b,c")
@@ -332,6 +366,10 @@ mod tests {
             ("redis://a?ca=x", "are for TLS"),
             ("rediss://a?cert=x", "go together"),
             ("redis://a?color=red", "no option \"color\""),
+            ("redis://a?db=1", "no option \"db\""),
+            ("redis+unix:///a?db=x", "no number of a database"),
+            ("redis+unix:///a?tls=on", "has no TLS"),
+            ("redis+unix://a/b", "no path of a socket"),
         ] {
             assert!(refused(url).contains(says), "{url}: {}", refused(url));
         }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Backend, Request};
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::Request;
 use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
 use tenure_core::time::Time;
 
@@ -72,7 +72,8 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
-    /// Connects to the store of a URL `redis://`, `rediss://`, `redis+sentinel://` or `redis+cluster://`.
+    /// Connects to the store of a URL `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://` or
+    /// `redis+cluster://`.
     ///
     /// # Errors
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the server cannot be reached, refused the
@@ -81,12 +82,28 @@ impl Store {
         Self::with(Settings::new(url)?).await
     }
 
+    /// What [`connect`](Store::connect) refuses without a request.
+    pub(crate) fn check_url(url: &str) -> Result<(), Error> {
+        Settings::new(url).map(drop)
+    }
+
+    /// What [`connect_independent`](Store::connect_independent) refuses without a request.
+    #[cfg_attr(
+        not(feature = "redlock"),
+        allow(dead_code, reason = "the scheme is redlock:")
+    )]
+    pub(crate) fn check_independent_url(url: &str) -> Result<(), Error> {
+        Settings::independent_servers(url).map(drop)
+    }
+
     /// Connects to the independent servers of a URL `redlock://HOST,HOST,HOST`; each is a store of its own.
     ///
     /// # Errors
     /// As [`connect`](Store::connect). `Unreachable` only if more than half of the servers cannot be reached; the client
     /// connects to the others later.
-    pub async fn connect_independent(url: &str) -> Result<Vec<Arc<dyn Backend>>, Error> {
+    pub async fn connect_independent(
+        url: &str,
+    ) -> Result<Vec<Arc<dyn tenure_core::store::Store>>, Error> {
         let settings = Settings::independent_servers(url)?;
         let stores = join_all(settings.into_iter().map(Self::with)).await;
         let stores = stores.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -105,7 +122,7 @@ impl Store {
                 format!("{reachable} of {count} servers can be reached, which is no majority");
             return Err(Error::new(kind, message).with_source(err));
         }
-        Ok(stores.into_iter().map(|it| Arc::new(it) as _).collect())
+        Ok(stores.into_iter().map(|it| it as _).collect())
     }
 
     async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
@@ -124,6 +141,10 @@ impl Store {
             Err(_) if context.settings.may_be_unreachable => Vec::new(),
             reachable => reachable?,
         };
+        let now = context.now();
+        for guard in reachable.iter().filter_map(|it| it.restart_guard(now)) {
+            support::warn_of_restart("redis", &guard);
+        }
         let configuration = Configuration::of(&context.settings, &reachable);
         Ok(Arc::new(Self {
             guarantees: guarantees(configuration),

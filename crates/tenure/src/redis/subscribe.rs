@@ -7,7 +7,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use tenure_core::backend::Request;
+use tenure_core::logic::pace;
+use tenure_core::store::Request;
 use tenure_core::support;
 use tenure_core::time::Time;
 
@@ -143,10 +144,16 @@ impl lease_store::Subscription for Subscription<'_> {
     }
 
     async fn next(&mut self) -> WakeUp {
+        let Context { events, clock, .. } = &**self.context;
         let must_ask = async {
             match &self.connection {
                 _ if self.is_new => {}
-                Some(connection) => connection.ended.raised().await,
+                Some(connection) => {
+                    connection.ended.raised().await;
+                    // All waiters that this connection woke notice its end.
+                    let pause = pace::fraction(events.spread(), clock.random());
+                    clock.sleep_until(clock.now().after(pause)).await;
+                }
                 None => std::future::pending().await,
             }
         };

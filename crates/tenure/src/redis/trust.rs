@@ -1,7 +1,7 @@
 //! Whether a grant of a server counts: the server knows who holds the lock, and enough replicas have the grant.
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::store::Request;
 use tenure_core::support::not_trusted_yet;
 
 use super::connection::Connection;
@@ -23,7 +23,8 @@ pub(super) async fn until_trusted(
             return Ok(());
         };
         let err = not_trusted_yet(guard, request.ttl);
-        if !request.wait {
+        // A wait that ends before the guard does would be for nothing.
+        if !request.wait || request.until < until {
             return Err(err);
         }
         if !std::mem::replace(&mut is_reported, true) {
@@ -40,14 +41,19 @@ pub(super) async fn until_trusted(
 
 /// Waits until the replicas have the grant that came over this connection. After an error the grant does not count, and
 /// the caller gives it back.
-pub(super) async fn until_replicated(store: &Store, connection: &Connection) -> Result<(), Error> {
+pub(super) async fn until_replicated(
+    store: &Store,
+    connection: &Connection,
+    keys: &Keys,
+) -> Result<(), Error> {
     let settings = &store.context.settings;
     let (wanted, limit) = (settings.wait_replicas, settings.timeout / 2);
     if wanted == 0 {
         return Ok(());
     }
     // In a box, as in `Server::connection`.
-    let acknowledged = Box::pin(store.requests.wait_for_replicas(connection, limit)).await?;
+    let key = keys.replicated();
+    let acknowledged = Box::pin(connection.acknowledged(&key)).await?;
     if acknowledged >= wanted {
         return Ok(());
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Release, Request};
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
@@ -15,6 +15,20 @@ use super::requests::UpgradeReply;
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
 pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
@@ -91,7 +105,7 @@ impl LeaseStore for Upgrading<'_> {
                 self.undo().await?;
                 continue;
             }
-            if let Err(err) = until_replicated(store, &reply.connection).await {
+            if let Err(err) = until_replicated(store, &reply.connection, keys).await {
                 self.undo().await?;
                 return Err(err);
             }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
+use tenure_core::store::{Answer, Request};
 use tenure_core::support::RetryBudget;
 
 use super::attempt::{self, Outcome, Pacing, Trust};
@@ -33,21 +33,8 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     };
     let mut may_skip_try = true;
     while !store.is_cancelled(request) {
-        let outcome = match std::mem::take(&mut may_skip_try)
-            && is_contended(store, request, &lock_request)
-        {
-            true => Ok(Outcome::Busy),
-            false => try_once(store, request, &lock_request).await,
-        };
-        let outcome = match outcome {
-            Ok(Outcome::Busy) if request.wait => {
-                pacing.retries.extend(clock.now().after(request.ttl));
-                // In a box, like others below: waiting is rare, and every request would have to have room for it.
-                Box::pin(wait::wait(store, request, &lock_request, &mut pacing)).await
-            }
-            outcome => outcome,
-        };
-        let err = match outcome {
+        let skip_try = std::mem::take(&mut may_skip_try);
+        let err = match attempt(store, request, &lock_request, skip_try, &mut pacing).await {
             Ok(Outcome::Granted(grant)) => {
                 if lock_request.is_kept {
                     Box::pin(keep::start(store, request)).await?;
@@ -67,6 +54,8 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
                 continue;
             }
             Ok(Outcome::SessionEnded(err)) => err,
+            // The wait is too short for a server that was started lately.
+            Err(err) if err.restart_guard().is_some() => return Err(err),
             // The server was not reached, so nothing was done.
             Err(err) if err.kind() == ErrorKind::Unreachable && request.wait => err,
             Err(err) => return Err(err),
@@ -74,11 +63,33 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         if pacing.is_last_attempt(request.wait, clock) {
             return Err(errors::unreachable(err));
         }
-        tracing::debug!(name = %request.name, backend = store.guarantees.backend, %err, "asking again");
-        let pause = pacing.retries.pause(clock);
-        store.until_cancelled(request, pause).await;
+        tracing::debug!(name = %request.name, store = store.guarantees.scheme, %err, "asking again");
+        store
+            .until_cancelled(request, pacing.retries.pause(clock))
+            .await;
     }
     Ok(Answer::Busy)
+}
+
+/// One try, and then one wait if the request waits.
+async fn attempt(
+    store: &Arc<Store>,
+    request: &Request,
+    lock_request: &LockRequest,
+    may_skip_try: bool,
+    pacing: &mut Pacing,
+) -> Result<Outcome, Error> {
+    let tried = match may_skip_try && is_contended(store, request, lock_request) {
+        true => Outcome::Busy,
+        false => try_once(store, request, lock_request).await?,
+    };
+    if !matches!(tried, Outcome::Busy) || !request.wait {
+        return Ok(tried);
+    }
+    let clock = &store.context.clock;
+    pacing.retries.extend(clock.now().after(request.ttl));
+    // In a box: waiting is rare, and every request would have to have room for it.
+    Box::pin(wait::wait(store, request, lock_request, pacing)).await
 }
 
 /// The lock that the request asks for. `None`: the request was cancelled.
@@ -122,7 +133,10 @@ async fn try_once(
             SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
                 // The server may have received the release already, and only its reply be on the way.
                 Some(session) if has_changed(&session).await => continue,
-                _ => return Ok(Outcome::Busy),
+                _ => {
+                    request.report_taken();
+                    return Ok(Outcome::Busy);
+                }
             },
             SessionChoice::Full if request.wait => return Ok(Outcome::Busy),
             SessionChoice::Full => return Err(errors::no_connection_left(&store.context.settings)),
@@ -138,6 +152,7 @@ async fn try_once(
         };
     };
     if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
+        request.report_taken();
         return Ok(Outcome::NotBefore(from));
     }
     let server = &store.context.settings.server;
@@ -149,6 +164,7 @@ async fn try_once(
             },
         ) => attempt::granted(store, request, &session, token, reply).await,
         Ok(_) => {
+            request.report_taken();
             store.remove_acquisition(request.owner);
             // Readers need not wait for an upgradable hold, which may be what this request has found.
             if lock_request.mode != KeyMode::Upgradable {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_core::backend::{Grant, Request};
 use tenure_core::error::Error;
 use tenure_core::rt::{Clock, lock};
+use tenure_core::store::{Grant, Request};
 use tenure_core::support::{RetryBudget, not_trusted_yet};
 use tenure_core::time::Time;
 
@@ -87,7 +87,7 @@ pub(super) enum Trust {
 /// started lately is not trusted until every lease from before its start is over (`restart_guard`).
 ///
 /// # Errors
-/// `Unreachable`: it does not, and the request does not wait.
+/// `Unreachable`: it does not, and the request does not wait, or not for long enough.
 fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
     let Some(guard) = session.context.settings.restart_guard else {
         return Ok(Trust::Full);
@@ -98,7 +98,8 @@ fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
         return Ok(Trust::Full);
     }
     let report = session.restart_guard(guard);
-    if !request.wait {
+    // A wait that ends before the guard does would be for nothing.
+    if !request.wait || request.until < from {
         return Err(not_trusted_yet(report, request.ttl));
     }
     let why = report.describe(request.ttl);
@@ -133,7 +134,8 @@ pub(super) async fn granted(
             let error = OperationError::SessionEnded(None);
             return Box::pin(after_session_end(store, request, session, error)).await;
         }
-        Some(None) | None => {}
+        Some(None) => store.holder_table.warn_of_hidden_label(request),
+        None => {}
     }
     let grant = Grant::new(token, reply.sent, reply.round_trip, Some(ttl));
     Ok(Outcome::Granted(grant))

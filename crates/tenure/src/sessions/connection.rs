@@ -97,7 +97,7 @@ impl Connector {
     async fn connect(&self) -> Result<(Connection, Time), Error> {
         let server = &self.context.settings.server;
         let opened = self.context.clock.now();
-        let connection = Connection::open(server, &self.context.clock).await;
+        let connection = Connection::open_watched(server, &self.context.clock).await;
         let connection = connection.map_err(|error| no_connection(error, server))?;
         Ok((connection, opened))
     }
@@ -135,13 +135,12 @@ impl Connector {
             ));
         }
         let lease = Lease::new(ttl, opened, sent);
+        let end_watch = connection.end_watch();
         let (context, observer) = (context.clone(), self.observer.clone());
-        Ok(Session::new(
-            context,
-            observer,
-            connection,
-            server_info,
-            lease,
-        ))
+        let session = Session::new(context, observer, connection, server_info, lease);
+        if let Some(end_watch) = end_watch {
+            session.watch(end_watch);
+        }
+        Ok(session)
     }
 }

@@ -79,6 +79,12 @@ pub(super) trait Dialect: Send + Sync {
     /// Ends the session.
     fn end_session(&self, session: SessionId) -> String;
 
+    /// The statement with which an operator ends the connection with that number.
+    fn end_by_hand(&self, connection: u64) -> String;
+
+    /// Whether every lock of a session can be seen, of whichever program.
+    fn shows_all_locks(&self) -> bool;
+
     /// Has a row if the session is there.
     fn find_session(&self, session: SessionId) -> String;
 
@@ -96,6 +102,16 @@ pub(super) trait Dialect: Send + Sync {
     fn find_holder_table(&self) -> String {
         "/* tenure:look */ SELECT token FROM tenure_holders WHERE connection = 0".into()
     }
+
+    /// Needs every right on the table of holders that a holder needs, and changes nothing.
+    fn probe_holder_table(&self) -> String {
+        "/* tenure:look */ INSERT INTO tenure_holders SELECT * FROM tenure_holders WHERE connection = 0; \
+         UPDATE tenure_holders SET wanted = wanted WHERE connection = 0; DELETE FROM tenure_holders WHERE connection = 0"
+            .into()
+    }
+
+    /// Needs every right that an exclusive lock on that key needs, and locks nothing.
+    fn probe_lock(&self, key: &Key) -> String;
 
     fn create_holder_table(&self) -> String;
 

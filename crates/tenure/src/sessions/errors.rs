@@ -2,7 +2,7 @@
 
 use tenure_core::error::{
     Error,
-    ErrorKind::{self, Backend, Denied},
+    ErrorKind::{self, Denied, Store},
 };
 
 use crate::database::{self, Kind, Meaning, RequestError, Server};
@@ -14,12 +14,12 @@ use super::settings::Settings;
 const MEANINGS: &[Meaning] = &[
     (
         &["53200"],
-        Backend,
+        Store,
         "{server} has no room for another lock; ALTER SYSTEM SET max_locks_per_transaction = 256 and restart it",
     ),
     (
         &["1213", "3058", "40P01"],
-        Backend,
+        Store,
         "{server} reports that waiting would be a deadlock; take several locks in one order, as lock_all does, or give up with `wait`",
     ),
     (
@@ -39,11 +39,11 @@ const MEANINGS: &[Meaning] = &[
     ),
     (
         &["1205", "55P03"],
-        Backend,
+        Store,
         "another session of {server} has a lock on the table tenure_holders; try again when it is done",
     ),
     // The session that was to be ended is gone.
-    (&["1094"], Backend, "{server} knows no such session"),
+    (&["1094"], Store, "{server} knows no such session"),
 ];
 
 /// The error of a statement that the server refused or did not answer.
@@ -112,14 +112,14 @@ pub(super) fn unreachable(err: Error) -> Error {
 
 pub(super) fn null() -> Error {
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         "the server could not tell whether the lock was taken (NULL): the request was cancelled, or the server has run out of memory; retry",
     )
 }
 
 pub(super) fn unexpected_reply() -> Error {
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         "the server's reply has an unexpected shape; is there a proxy between this client and the server?",
     )
 }
@@ -135,7 +135,7 @@ pub(super) fn kept_and_changing() -> Error {
 /// A hold needs a connection of its own, and there is none left.
 pub(super) fn no_connection_left(settings: &Settings) -> Error {
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         format!(
             "this hold needs a connection of its own, and the client uses all {} that it may have; raise the option `connections` of the URL, or wait for the lock",
             settings.connections
@@ -152,7 +152,7 @@ pub(super) fn not_kept(error: RequestError, server: &Server) -> Error {
         Kind::MySql => "",
     };
     Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         format!("{server} did not keep the lock for `min_hold`{needs}; omit `min_hold`, or use mode=table"),
     )
     .with_source(explain(error, server))

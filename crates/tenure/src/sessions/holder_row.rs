@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::holder::Holder;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
+use tenure_core::store::Request;
 use tenure_core::support::HolderRecord;
 
 use super::key::Key;

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
 use tenure_core::rt::lock;
+use tenure_core::store::Request;
 use tenure_core::time::Time;
 
 use super::context::Context;
@@ -39,6 +40,8 @@ pub(super) struct HolderTable {
     context: Arc<Context>,
     control: Arc<ControlConnection>,
     is_usable: AtomicBool,
+    /// The user was told that labels are not shown.
+    has_warned: AtomicBool,
     changes: Mutex<Changes>,
     /// Whether there are stale rows. Every acquisition reads this.
     has_stale: AtomicBool,
@@ -114,6 +117,7 @@ impl HolderTable {
             context,
             control,
             is_usable: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
             changes: Mutex::default(),
             has_stale: AtomicBool::new(false),
             written: Notify::new(),
@@ -144,6 +148,18 @@ impl HolderTable {
         self.has_stale.store(false, Ordering::SeqCst);
         drop(changes);
         self.written.notify_waiters();
+    }
+
+    /// Says once that labels are not shown, because there is no table.
+    pub(super) fn warn_of_hidden_label(&self, request: &Request) {
+        if request.holder.label.is_empty() || self.has_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            name = %request.name,
+            "the label is not shown to others: {} has no table tenure_holders; `tenure check --init` makes it",
+            self.context.settings.server
+        );
     }
 
     /// Inserts a row soon.

@@ -1,23 +1,41 @@
 //! Inspection for operators: who holds, who waits, and what the server and its settings guarantee. Nothing here decides
 //! about locks.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 use tenure_core::support::{HolderRecord, RetryBudget};
 
-use crate::database::{Kind, Row, unhex};
+use crate::database::{Kind, Row, process_of, unhex};
 
-use super::dialect::waiter_of;
+use super::dialect::{Dialect, waiter_of};
 use super::key::Key;
 use super::requests;
 use super::server_info::{ServerInfo, SessionId};
 use super::settings::Settings;
 use super::store::Store;
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check(&self).await })
+    }
+
+    fn init(self: Arc<Self>) -> BoxFuture<Result<Vec<String>, Error>> {
+        Box::pin(async move { init(&self).await })
+    }
+}
+
+/// The greatest number of a connection. Every token is greater: it begins with the time of the server's start.
+const MAX_CONNECTION: u64 = u32::MAX as u64;
 
 /// How often the holders are read again while a row of theirs is yet to be written.
 const MAX_ATTEMPTS: u32 = 6;
@@ -38,8 +56,9 @@ struct KeyHolder {
 }
 
 impl KeyHolder {
-    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time, how long it keeps the lock.
-    fn read(row: &Row) -> Option<Self> {
+    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time, how long it keeps the lock;
+    /// PostgreSQL: the name that the program gave to its connection.
+    fn read(dialect: &dyn Dialect, row: &Row) -> Option<Self> {
         let cell = |at: usize| row.get(at)?.as_deref();
         let integer = |at: usize| cell(at)?.split('.').next()?.parse::<u64>().ok();
         let session = SessionId {
@@ -53,9 +72,15 @@ impl KeyHolder {
             Some(record) => record.into(),
             // A holder of another library, or no table: what the server knows of the session.
             None => {
-                let mut holder = Holder::new(cell(8).unwrap_or_default(), 0);
+                let process = cell(11).and_then(process_of);
+                let mut holder =
+                    process.unwrap_or_else(|| Holder::new(cell(8).unwrap_or_default(), 0));
                 let user = cell(7).unwrap_or("an unknown user");
-                holder.label = format!("connection {} of {user}", session.number);
+                holder.label = format!(
+                    "connection {} of {user}; {} ends it",
+                    session.number,
+                    dialect.end_by_hand(session.number)
+                );
                 holder
             }
         };
@@ -90,7 +115,8 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
             }
             rows => rows?,
         };
-        let holders: Vec<_> = rows.iter().filter_map(KeyHolder::read).collect();
+        let read = |row| KeyHolder::read(&*store.context.dialect, row);
+        let holders: Vec<_> = rows.iter().filter_map(read).collect();
         // The row of a holder may not be written yet.
         // A lock that is kept after its hold has no row.
         let has_row = |it: &KeyHolder| it.token.is_some() || it.kept.is_some();
@@ -129,7 +155,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     Ok(status)
 }
 
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     require_table(store)?;
     // A hold whose row is not written yet would be missing.
     let clock = &store.context.clock;
@@ -137,14 +163,13 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
     let mut names = requests::held_names(&store.control, prefix).await?;
     names.sort();
     names.dedup();
-    let mut held = Vec::new();
+    // One after the other: all questions go to the control session, and a question that waits there for others could pass
+    // its time limit.
+    let mut statuses = Vec::new();
     for name in names {
-        let status = inspect(store, name).await?;
-        if status.is_held() {
-            held.push(status);
-        }
+        statuses.push(inspect(store, name).await?);
     }
-    Ok(held)
+    Ok(Listed::Statuses(statuses))
 }
 
 fn require_table(store: &Store) -> Result<(), Error> {
@@ -161,9 +186,12 @@ fn require_table(store: &Store) -> Result<(), Error> {
 }
 
 pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
-    require_table(store)?;
     let (context, control) = (&store.context, &store.control);
     let key = store.keys.key(name).await?;
+    if token <= MAX_CONNECTION {
+        return break_without_token(store, &key, token).await;
+    }
+    require_table(store)?;
     let mut holder = holder_with(store, &key, token).await?;
     if holder.is_none() {
         // The row of a hold with `min_hold` may not be written yet: until then the lock looks as if it were only kept.
@@ -193,13 +221,46 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
         return Ok(true);
     }
     Err(Error::new(
-        ErrorKind::Backend,
+        ErrorKind::Store,
         format!(
             "the holder does not answer, and its session {} has other locks too; they all end with it, within {:?} at most if it is dead, or now if you end that session in the server",
             holder.session.number,
             holder.info.ttl_left.unwrap_or_default()
         ),
     ))
+}
+
+/// Ends the hold of that connection, which shows no token: its client has no table of holders, or belongs to another program.
+/// Such a hold ends with its session, so the session must have no other lock.
+async fn break_without_token(store: &Store, key: &Key, connection: u64) -> Result<bool, Error> {
+    let (context, control) = (&store.context, &store.control);
+    let holders = holders(store, key).await?;
+    let is_it = |it: &&KeyHolder| it.token.is_none() && it.session.number == connection;
+    let Some(holder) = holders.iter().find(is_it) else {
+        return Ok(false);
+    };
+    let server = &context.settings.server;
+    let by_hand = context.dialect.end_by_hand(connection);
+    let is_alone = context.dialect.shows_all_locks()
+        && requests::has_one_lock(control, holder.session, key, connection).await?;
+    if !is_alone {
+        return Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "the connection {connection} of {server} has other locks too, or {server} does not say; all of them end with it: {by_hand}"
+            ),
+        ));
+    }
+    let ended = requests::end_found_session(control, holder.session).await;
+    ended.map_err(|err| match err.kind() {
+        ErrorKind::Denied => Error::new(
+            ErrorKind::Denied,
+            format!("our user may not end the connection {connection} of {server}; let its own user or an administrator do it: {by_hand}"),
+        )
+        .with_source(err),
+        _ => err,
+    })?;
+    Ok(true)
 }
 
 /// The holder that has that token, if it has the lock.
@@ -215,8 +276,22 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let mut findings = check_server(settings, &session.server_info);
     // Made or granted by an operator meanwhile.
     let _ = store.holder_table.find().await;
+    // A name for every way to make keys of names.
+    let key = store.keys.key(&LockName::new("0")?).await?;
+    match requests::probe_lock(&store.control, &key).await {
+        Ok(()) => {}
+        Err(err) if err.kind() == ErrorKind::Denied => {
+            findings.push(Finding::new(Severity::Bad, err.to_string()));
+        }
+        Err(err) => return Err(err),
+    }
     findings.push(match store.holder_table.is_usable() {
-        true => good("the table tenure_holders says who holds"),
+        true => match requests::probe_holder_table(&store.control).await {
+            Ok(()) => good("the table tenure_holders says who holds"),
+            Err(err) => warning(format!(
+                "the holds of this user are not shown in the table tenure_holders: {err}"
+            )),
+        },
         false => warning(
             "there is no table tenure_holders, so no client can see who holds, and list and break do not work; `tenure check --init` makes it",
         ),

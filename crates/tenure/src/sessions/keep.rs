@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot;
 
-use tenure_core::backend::{Release, Request};
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
+use tenure_core::store::{Release, Request};
 use tenure_core::support::RetryBudget;
 
 use crate::database::RequestError;

@@ -55,15 +55,14 @@ mod wait;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
-};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{
+    Answer, BoxFuture, ChangeMode, Hold, Listed, LossNotifier, Operate, Release, Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
@@ -71,7 +70,7 @@ pub use self::guarantees::{Configuration, guarantees};
 use self::session::{Session, SessionObserver};
 pub use self::store::Store;
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -89,48 +88,38 @@ impl AsyncBackend for Store {
         let _ = self.loss_notifier.set(loss_notifier);
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        acquire::acquire(&self, &request).await
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::acquire(&self, &request).await })
     }
 
-    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
-        upgrade::upgrade(&self, &request).await
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move { renew::renew(&self, &holds).await })
     }
 
-    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
-        upgrade::downgrade(&self, &hold, mode).await
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move { release::release(&self, &hold).await })
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        renew::renew(&self, &holds).await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move { inspect::inspect(&self, name).await })
     }
 
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        release::release(&self, &hold).await
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move { inspect::list(&self, &prefix).await })
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        inspect::inspect(&self, name).await
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            release::close(&self).await;
+        })
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        inspect::list(&self, &prefix).await
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        inspect::break_lock(&self, &name, token).await
-    }
-
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        inspect::check(&self).await
-    }
-
-    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
-        inspect::init(&self).await
-    }
-
-    async fn close(self: Arc<Self>) {
-        release::close(&self).await;
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
     }
 }
 

@@ -147,6 +147,15 @@ impl Dialect for MySql {
         format!("KILL CONNECTION {}", session.number)
     }
 
+    fn end_by_hand(&self, connection: u64) -> String {
+        format!("KILL {connection}")
+    }
+
+    /// Only for users who may read the performance schema, which is off in most servers.
+    fn shows_all_locks(&self) -> bool {
+        false
+    }
+
     /// Numbers of connections begin again when the server is restarted.
     fn find_session(&self, session: SessionId) -> String {
         format!(
@@ -169,6 +178,11 @@ impl Dialect for MySql {
 
     fn hash_key(&self, _: &[u8]) -> String {
         "SELECT NULL".into()
+    }
+
+    /// Every user may call `GET_LOCK`.
+    fn probe_lock(&self, _: &Key) -> String {
+        "/* tenure:look */ SELECT 1".into()
     }
 
     fn create_holder_table(&self) -> String {

@@ -263,6 +263,14 @@ impl Dialect for Postgres {
         command("pg_terminate_backend", session)
     }
 
+    fn end_by_hand(&self, connection: u64) -> String {
+        format!("SELECT pg_terminate_backend({connection})")
+    }
+
+    fn shows_all_locks(&self) -> bool {
+        true
+    }
+
     fn find_session(&self, session: SessionId) -> String {
         format!("/* tenure:look */ SELECT pid FROM {}", process(session))
     }
@@ -283,6 +291,18 @@ impl Dialect for Postgres {
         format!(
             "/* tenure:look */ SELECT hashtext(convert_from(decode('{}', 'hex'), 'UTF8'))",
             hex(bytes)
+        )
+    }
+
+    /// The server checks the right to call each function before it finds that there is no row.
+    fn probe_lock(&self, key: &Key) -> String {
+        let mode = KeyMode::Exclusive;
+        format!(
+            "/* tenure:look */ SELECT {}, {}, {}, {} WHERE false",
+            try_lock(mode, key),
+            wait_for(mode, key),
+            unlock(mode, key),
+            token(0)
         )
     }
 
@@ -343,7 +363,7 @@ impl Dialect for Postgres {
             "/* tenure:look */ SELECT l.pid, coalesce({}, 0), {token}, {holder}, \
              CASE WHEN l.alone THEN 'exclusive' WHEN l.gate THEN 'upgradable' ELSE 'shared' END, \
              {since}, {ttl}, a.usename, host(a.client_addr), CASE a.state WHEN 'active' THEN 0 ELSE {} END, \
-             CASE WHEN a.state = 'active' THEN substring(a.query FROM '^/\\* tenure:keep ([0-9]+)')::bigint - {} END \
+             CASE WHEN a.state = 'active' THEN substring(a.query FROM '^/\\* tenure:keep ([0-9]+)')::bigint - {} END, a.application_name \
              FROM (SELECT l.pid, bool_or({held} AND l.mode <> 'ShareLock') AS alone, bool_or({gate}) AS gate \
              FROM pg_locks l WHERE l.granted AND ({held} OR {gate}) GROUP BY l.pid HAVING bool_or({held})) l \
              LEFT JOIN pg_stat_activity a ON a.pid = l.pid {join} ORDER BY {order}l.pid",

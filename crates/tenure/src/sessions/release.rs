@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Hold, Release};
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::store::{Hold, Release};
 use tenure_core::support::RetryBudget;
 
 use super::acquisitions::{Acquisition, AcquisitionState};

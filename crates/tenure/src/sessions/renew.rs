@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 
-use tenure_core::backend::{Hold, Renewal};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::store::{Hold, Renewal};
 use tenure_core::time::Time;
 
 use super::acquisitions::{Acquisition, AcquisitionState};

@@ -153,6 +153,18 @@ pub(super) async fn find_holder_table(control: &Arc<ControlConnection>) -> Resul
     control.query(sql).await.map(drop)
 }
 
+/// Whether this user may write the table of holders.
+pub(super) async fn probe_holder_table(control: &Arc<ControlConnection>) -> Result<(), Error> {
+    let sql = control.context.dialect.probe_holder_table();
+    control.query(sql).await.map(drop)
+}
+
+/// Whether this user may lock that key.
+pub(super) async fn probe_lock(control: &Arc<ControlConnection>, key: &Key) -> Result<(), Error> {
+    let sql = control.context.dialect.probe_lock(key);
+    control.query(sql).await.map(drop)
+}
+
 pub(super) async fn create_holder_table(control: &Arc<ControlConnection>) -> Result<(), Error> {
     let sql = control.context.dialect.create_holder_table();
     control.query(sql).await.map(drop)

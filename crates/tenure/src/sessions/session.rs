@@ -14,7 +14,7 @@ use tenure_core::rt::{Flag, lock};
 use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
 
-use crate::database::Connection;
+use crate::database::{Connection, EndWatch};
 
 use super::acquisitions::{AcquisitionState, Acquisitions};
 use super::context::Context;
@@ -69,7 +69,7 @@ pub(super) struct OperationQueue {
 /// How far the end of a session is.
 pub(super) struct SessionEnd {
     /// The session is over for this client.
-    pub(super) ended: Flag,
+    pub(super) ended: Arc<Flag>,
     /// The session is over for the server too, or is left to the server.
     pub(super) closed: Flag,
     /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever
@@ -184,13 +184,29 @@ impl Session {
             is_keeping: AtomicBool::new(false),
             is_being_checked: AtomicBool::new(false),
             end: SessionEnd {
-                ended: Flag::new(),
+                ended: Arc::default(),
                 closed: Flag::new(),
                 is_kept: AtomicBool::new(false),
             },
             context,
             observer,
         })
+    }
+
+    /// Ends the session as soon as its connection has ended: a check comes only every
+    /// [`validate`](super::settings::Settings::validate), and the server may have given the locks to others by then.
+    pub(super) fn watch(self: &Arc<Self>, end_watch: EndWatch) {
+        let (session, is_over) = (Arc::downgrade(self), self.end.ended.clone());
+        self.context.spawn(async move {
+            tokio::select! {
+                biased;
+                () = is_over.raised() => return,
+                () = end_watch.ended() => {}
+            }
+            if let Some(session) = session.upgrade() {
+                session.end();
+            }
+        });
     }
 
     /// When the server was started.

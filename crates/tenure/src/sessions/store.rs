@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock, Weak};
 
-use tenure_core::backend::{LossNotifier, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::store::{LossNotifier, Request};
 use tenure_core::support::{self, HoldRegistry};
 use tenure_core::url::Url;
 
@@ -53,6 +53,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
+    /// What [`connect`](Store::connect) refuses without a request.
+    pub(crate) fn check_url(server: Server, url: Url) -> Result<(), Error> {
+        Settings::new(server, url).map(drop)
+    }
+
     /// Connects to a server; `url` is what [`Server::parse`] has left of the URL.
     ///
     /// # Errors
@@ -94,6 +99,9 @@ impl Store {
         });
         let control = store.control.session().await?;
         store.connector.refuse_pooler(&control).await?;
+        if let Some(guard) = store.context.settings.restart_guard {
+            support::warn_of_restart(store.guarantees.scheme, &control.restart_guard(guard));
+        }
         // Locks work without the table, which only shows people who holds.
         let _ = store.holder_table.find().await;
         Ok(store)

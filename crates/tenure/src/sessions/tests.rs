@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::poll_immediate;
 
-use tenure_core::backend::{Answer, Hold, Release, Renewal, Request};
 use tenure_core::fence::OwnerId;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_core::store::{Answer, Hold, Release, Renewal, Request};
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};

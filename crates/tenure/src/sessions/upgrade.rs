@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_core::backend::{Answer, Hold, Request};
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Request};
 use tenure_core::support::RetryBudget;
 
 use crate::database::{RequestError, Row};
@@ -22,6 +22,20 @@ use super::session::Session;
 use super::statements::{self, WaitOutcome};
 use super::store::Store;
 use super::wait::{self, WaitFuture};
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// How often a change to a weaker mode is sent before the session ends instead.
 const MAX_ATTEMPTS: u32 = 3;
@@ -102,7 +116,7 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
         match outcome {
             Outcome::Granted(grant) => return Ok(Answer::Granted(grant)),
             Outcome::Busy if request.wait && !store.is_cancelled(request) => {
-                tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the server cancelled the wait for an upgrade; asking again");
+                tracing::debug!(name = %request.name, store = store.guarantees.scheme, "the server cancelled the wait for an upgrade; asking again");
                 wait::poll_later(store, request, &mut pacing).await;
             }
             Outcome::SessionEnded(err) => return Err(errors::lost(server).with_source(err)),

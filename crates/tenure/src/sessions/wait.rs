@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::logic::pace;
+use tenure_core::store::Request;
 use tenure_core::support::RetryBudget;
 
 use super::attempt::{self, Outcome, Pacing, Trust};
@@ -65,7 +65,7 @@ pub(super) async fn wait(
         Some(WaitOutcome::Cancelled) => {
             // An administrator or a limit of the server cancelled the wait, so the place in the queue is lost.
             unlock_and_free_session(store, request, lock_request, &session).await;
-            tracing::debug!(name = %request.name, backend = store.guarantees.backend, "the server cancelled the wait; queueing again at the end");
+            tracing::debug!(name = %request.name, store = store.guarantees.scheme, "the server cancelled the wait; queueing again at the end");
             Ok(poll_later(store, request, pacing).await)
         }
         Some(WaitOutcome::Refused(error)) => {

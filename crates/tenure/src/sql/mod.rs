@@ -57,8 +57,8 @@
 //! | --- | --- | --- |
 //! | the limit of [`lock_in_tx_within`] was over | `WaitElapsed` | can go on |
 //! | the database's own limit was over | `WaitElapsed` | PostgreSQL: must be rolled back; in the others it can go on |
-//! | deadlock, or the row was changed meanwhile | `Backend` | is rolled back; run it again from its start |
-//! | a table is missing | `Backend` | must be rolled back |
+//! | deadlock, or the row was changed meanwhile | `Store` | is rolled back; run it again from its start |
+//! | a table is missing | `Store` | must be rolled back |
 //! | the connection broke | `Unreachable` | is rolled back |
 //! | the fence has seen a newer holder | `Lost` | roll it back |
 

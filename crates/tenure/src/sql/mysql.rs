@@ -57,8 +57,15 @@ const FENCE: &str = "INSERT INTO tenure_fences (resource, token) VALUES (?, ?) \
 /// A shorter wait may end because the server is busy, and not because the row is locked.
 const SHORT: Duration = Duration::from_millis(100);
 
+/// Whether both tables are there. If they are, nothing is created: the server would refuse a user who may not create tables.
+const IS_COMPLETE: &str = "SELECT COUNT(*) = 2 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name IN ('tenure_tx_locks', 'tenure_fences')";
+
 impl TransactionLocks for MySql {
     async fn create(conn: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        let row = sqlx::raw_sql(IS_COMPLETE).fetch_one(&mut *conn).await?;
+        if row.try_get::<i64, _>(0)? == 1 {
+            return Ok(());
+        }
         sqlx::raw_sql(create_tables(Dialect::MySql))
             .execute(conn)
             .await

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
+use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Hold, Release, Request};
 
 use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
 
@@ -12,6 +12,15 @@ use super::names::Format;
 use super::release::release;
 use super::requests::{AllReply, LockReply};
 use super::store::Store;
+
+impl AcquireAll for Store {
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> BoxFuture<Result<AllAnswer, Error>> {
+        Box::pin(async move { acquire_all(&self, &requests).await })
+    }
+}
 
 pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, Error> {
     let _acquisition = store.acquisitions.enter();

@@ -21,6 +21,7 @@ use tenure_core::support::RetryBudget;
 use crate::database::{self, RequestError};
 
 use super::connection::Connection;
+use super::file_access::require_write_access;
 use super::file_id::FileId;
 use super::sql::schema;
 
@@ -127,6 +128,7 @@ impl DatabaseFile {
 
     /// Opens the file `before`, or makes one.
     async fn connect(&self, before: Option<FileId>) -> Result<Connection, OpenError> {
+        require_write_access(&self.path, &self.side_files())?;
         let options = SqliteConnectOptions::new()
             .filename(&self.path)
             .create_if_missing(before.is_none())
@@ -140,7 +142,7 @@ impl DatabaseFile {
         // The file was the same before and after it was opened, so that is the file which was opened.
         match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
-                let database = database::Connection::Sqlite(connection);
+                let database = database::Connection::from(connection);
                 let file = Some(id);
                 Ok(Connection { database, file })
             }
@@ -192,10 +194,16 @@ impl DatabaseFile {
         }
     }
 
-    fn remove_side_files(&self) -> Result<(), Error> {
-        for suffix in SIDE_FILES {
+    fn side_files(&self) -> [PathBuf; 3] {
+        SIDE_FILES.map(|suffix| {
             let mut path = self.path.as_os_str().to_owned();
             path.push(suffix);
+            path.into()
+        })
+    }
+
+    fn remove_side_files(&self) -> Result<(), Error> {
+        for path in self.side_files() {
             match fs::remove_file(&path) {
                 Err(err) if err.kind() != io::ErrorKind::NotFound => {
                     return Err(self.not_made(err));

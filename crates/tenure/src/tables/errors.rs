@@ -4,7 +4,7 @@
 use std::path::Path;
 
 #[cfg(feature = "sqlite")]
-use tenure_core::error::ErrorKind::Backend;
+use tenure_core::error::ErrorKind::Store;
 use tenure_core::error::{
     Error,
     ErrorKind::{self, Denied, Unreachable},
@@ -209,11 +209,7 @@ const FILE: &[Meaning] = &[
         "{file} cannot be opened; this user must be able to write the file and its directory",
     ),
     (&["26"], Denied, "{file} is no SQLite database"),
-    (
-        &["10", "13"],
-        Backend,
-        "{file}: the disk is full or failing",
-    ),
+    (&["10", "13"], Store, "{file}: the disk is full or failing"),
 ];
 
 #[cfg(feature = "sqlite")]
@@ -255,7 +251,7 @@ fn of_file(error: RequestError, settings: &Settings, path: &Path) -> Error {
         None => (ErrorKind::Indeterminate, "the connection to {file} broke"),
         Some(code) => {
             let code = file_code(&code, &source.to_string(), path);
-            find(FILE, &code).unwrap_or((Backend, "{file} refused the request"))
+            find(FILE, &code).unwrap_or((Store, "{file} refused the request"))
         }
     };
     let text = with_names(text, |word| match word {

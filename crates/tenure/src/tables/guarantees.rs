@@ -134,7 +134,7 @@ fn waiting(of: Configuration) -> &'static str {
 /// The guarantees of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
     let is_file = of.database == Database::Sqlite;
-    let (backend, faults) = match of.database {
+    let (store, faults) = match of.database {
         Database::MySql => ("mysql", faults_of_server(of)),
         Database::Postgres => ("postgres", faults_of_server(of)),
         Database::Sqlite => ("sqlite", faults_of_file()),
@@ -143,7 +143,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         true => Order::Unordered("the first waiter that polls after a release gets the lock"),
         false => Order::Fair,
     };
-    let mut guarantees = Guarantees::new(backend, order, faults);
+    let mut guarantees = Guarantees::new(store, order, faults);
     guarantees.setting = setting(of);
     guarantees.min_hold = true;
     guarantees.lock_delay = !of.is_shedlock;

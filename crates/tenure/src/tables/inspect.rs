@@ -1,25 +1,41 @@
 //! Inspection for operators: who holds, who waits, and whether the database keeps its promises.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 use tenure_core::support::HolderRecord;
 
 use crate::database::Row;
 
 use super::errors;
 use super::guarantees::Durability;
+use super::init;
 use super::mode::parse_mode;
 use super::names::{Format, decoded};
-use super::requests::{number, text, time_left};
+use super::requests::{HOLD_COLUMNS, number, text, time_left};
 use super::server_info::ServerInfo;
 use super::sql::modes::SEVERAL;
 use super::store::Store;
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check(&self).await })
+    }
+
+    fn init(self: Arc<Self>) -> BoxFuture<Result<Vec<String>, Error>> {
+        Box::pin(async move { init::init(&self).await })
+    }
+}
 
 /// One row of the table of locks, from its second column on, or of the table of modes, from its third column on.
 struct LockRow {
@@ -126,9 +142,8 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     Ok(status)
 }
 
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     let format = store.settings.format;
-    // Sorted by name: the database has an order of its own.
     let mut all = BTreeMap::new();
     for row in &store.requests.list(prefix).await? {
         let Some(name) = decoded(format, text(row, 0)?) else {
@@ -144,7 +159,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
             }
             Format::Tenure => {
                 let lock_row = match row.len() {
-                    7 => LockRow::read(row),
+                    HOLD_COLUMNS => LockRow::read(row),
                     _ => LockRow::read_beside(row),
                 };
                 lock_row?.add_to(status);
@@ -153,7 +168,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
             Format::ShedLock => add_shedlock_row(row, status)?,
         }
     }
-    Ok(all.into_values().filter(Status::is_held).collect())
+    Ok(Listed::Statuses(all.into_values().collect()))
 }
 
 pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
@@ -176,13 +191,25 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         findings.extend(server.plaintext());
     }
     findings.extend(check_server(&server_info));
-    // Whether the tables are there, and whether this user may read them.
     let (table, name) = (store.settings.table(), LockName::new("tenure-check")?);
-    findings.push(match requests.inspect(&name).await {
-        Ok(_) => Finding::new(Severity::Good, format!("the table {table} is there")),
-        Err(err) if err.kind() == ErrorKind::Denied => Finding::new(Severity::Bad, err.to_string()),
+    let usable = async {
+        requests.probe().await?;
+        requests.inspect(&name).await
+    };
+    match usable.await {
+        Ok(_) => {
+            let text = format!("the table {table} is there, and this user may lock");
+            findings.push(Finding::new(Severity::Good, text));
+            if let Err(err) = requests.probe_modes().await {
+                let text = format!("this user can take exclusive locks only: {err}");
+                findings.push(Finding::new(Severity::Warning, text));
+            }
+        }
+        Err(err) if err.kind() == ErrorKind::Denied => {
+            findings.push(Finding::new(Severity::Bad, err.to_string()));
+        }
         Err(err) => return Err(err),
-    });
+    }
     Ok(findings)
 }
 

@@ -17,7 +17,7 @@ use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::support::{RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
-use crate::lease_store::WakeUp;
+use crate::lease_store::{self, WakeUp};
 
 use super::pool::Pool;
 use super::requests::number;
@@ -116,12 +116,13 @@ impl Listener {
         if self.has_push.swap(has_push, Ordering::SeqCst) == has_push {
             return;
         }
-        let wake_up = match has_push {
+        match has_push {
             // What was notified before did not arrive.
-            true => WakeUp::AskAgain,
-            false => WakeUp::PushStopped,
-        };
-        self.waiters.notify_matching(|_, _| Some(wake_up));
+            true => lease_store::wake_all(&self.waiters),
+            false => self
+                .waiters
+                .notify_matching(|_, _| Some(WakeUp::PushStopped)),
+        }
     }
 
     /// Passes on what was received. `nonce` is in the notification that this client sent to itself.
@@ -131,18 +132,24 @@ impl Listener {
             Some(("free", digest)) => self
                 .waiters
                 .notify_matching(|_, topic| (topic == digest).then_some(WakeUp::Freed)),
-            Some(("granted", owner)) if !owner.is_empty() => {
-                self.waiters.notify_matching(|id, _| {
-                    let is_granted = id.to_hex().starts_with(owner);
-                    is_granted.then_some(WakeUp::AskAgain)
-                })
-            }
-            Some(("first", owner)) if !owner.is_empty() => self.waiters.notify_matching(|id, _| {
-                let is_first = id.to_hex().starts_with(owner);
-                is_first.then_some(WakeUp::First)
-            }),
+            Some(("granted", owner)) => self.wake(owner, WakeUp::AskAgain),
+            Some(("first", owner)) => self.wake(owner, WakeUp::First),
             _ => {}
         }
+    }
+
+    /// Wakes the waiters whose owner id, in hexadecimal digits, begins with `digits`.
+    fn wake(&self, digits: &str, wake_up: WakeUp) {
+        let Ok(number) = u128::from_str_radix(digits, 16) else {
+            return;
+        };
+        let Some(missing) = 32_usize.checked_sub(digits.len()) else {
+            return;
+        };
+        self.waiters.notify_matching(|id, _| {
+            let begin = u128::from_be_bytes(*id.as_bytes()) >> (4 * missing);
+            (begin == number).then_some(wake_up)
+        });
     }
 
     /// Marks the task as ended if no waiter is left. `true`: the task has to end.

@@ -19,6 +19,8 @@ mod connection;
 #[cfg(feature = "sqlite")]
 mod database_file;
 mod errors;
+#[cfg(feature = "sqlite")]
+mod file_access;
 mod file_id;
 mod guarantees;
 mod init;
@@ -44,14 +46,13 @@ mod upgrade;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    AllAnswer, Answer, AsyncBackend, Finding, Hold, Release, Renewal, Request,
-};
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::options::Mode;
+use tenure_core::store::{
+    AcquireAll, Answer, BoxFuture, ChangeMode, Hold, Listed, Operate, Release, Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
@@ -60,7 +61,7 @@ pub use self::guarantees::{Configuration, Database, Durability, guarantees};
 pub(crate) use self::names::fuzz as fuzz_names;
 pub use self::store::Store;
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -69,52 +70,41 @@ impl AsyncBackend for Store {
         stores_with(capability)
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        acquire::acquire(&self, &request).await
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::acquire(&self, &request).await })
     }
 
-    async fn acquire_all(self: Arc<Self>, requests: Vec<Arc<Request>>) -> Result<AllAnswer, Error> {
-        acquire::acquire_all(&self, &requests).await
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move { renew::renew(&self, holds).await })
     }
 
-    async fn upgrade(self: Arc<Self>, hold: Hold, request: Arc<Request>) -> Result<Answer, Error> {
-        drop(hold);
-        upgrade::upgrade(&self, &request).await
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move { release::release(&self, &hold).await })
     }
 
-    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
-        upgrade::downgrade(&self, &hold, mode).await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move { inspect::inspect(&self, name).await })
     }
 
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        renew::renew(&self, holds).await
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move { inspect::list(&self, &prefix).await })
     }
 
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        release::release(&self, &hold).await
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            release::close(&self).await;
+        })
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        inspect::inspect(&self, name).await
+    fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
+        Some(self)
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        inspect::list(&self, &prefix).await
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        inspect::break_lock(&self, &name, token).await
-    }
-
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        inspect::check(&self).await
-    }
-
-    async fn init(self: Arc<Self>) -> Result<Vec<String>, Error> {
-        init::init(&self).await
-    }
-
-    async fn close(self: Arc<Self>) {
-        release::close(&self).await;
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
     }
 }

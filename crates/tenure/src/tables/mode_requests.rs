@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure_core::backend::{Hold, Release, Renewal, Request};
 use tenure_core::error::Error;
 use tenure_core::logic::table::LockRequest;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Flag;
+use tenure_core::store::{Hold, Release, Renewal, Request};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt as _};
 
-use tenure_core::backend::{Hold, Release};
 use tenure_core::error::Error;
+use tenure_core::store::{Hold, Release};
 
 use super::store::Store;
 
 /// How long closing may take: the server may be gone, and leases end by themselves.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How many releases wait for a connection at once when the client is closed: more than there are connections, so that none
+/// is idle, and few beside the holds that a client may have.
+const RELEASES_AT_ONCE: usize = 64;
 
 /// Releases what the owner has: the lock, or a place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
@@ -40,7 +44,10 @@ pub(super) async fn close(store: &Store) {
             Some(hold)
         });
         // What cannot be released ends with its lease.
-        join_all(holds.iter().map(|hold| release(store, hold))).await;
+        let releases = stream::iter(holds).for_each_concurrent(RELEASES_AT_ONCE, async |hold| {
+            let _ = release(store, &hold).await;
+        });
+        releases.await;
         store.acquisitions.all_done().await;
         #[cfg(feature = "postgres")]
         if let Some(listener) = &store.listener {

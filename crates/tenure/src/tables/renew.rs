@@ -1,9 +1,10 @@
 //! Renewal of many holds.
 
-use tenure_core::backend::{Hold, Renewal};
 use tenure_core::options::Mode;
+use tenure_core::store::{Hold, Renewal};
 use tenure_core::time::Time;
 
+use super::errors;
 use super::requests::HeldEntry;
 use super::store::Store;
 
@@ -31,6 +32,7 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
                 false => store.requests.renew(&batch).await,
                 true => store.requests.renew_beside(&batch).await,
             };
+            // A hold without an answer of its own stays unknown.
             let some = answer.unwrap_or_else(|err| {
                 let unknown = |_| Renewal::Unknown(err.clone());
                 batch.iter().map(unknown).collect()
@@ -42,7 +44,7 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     }
     let now = store.clock.now();
     let all = holds.iter().zip(renewals).map(|(hold, renewal)| {
-        let renewal = renewal.expect("each hold is in one batch");
+        let renewal = renewal.unwrap_or_else(|| Renewal::Unknown(errors::unexpected_reply()));
         store.holds.update(hold.owner, |entry| match &renewal {
             Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
             Renewal::Lost(_) => entry.ends = Time::ZERO,

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tenure_core::backend::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::lease::margin;
@@ -12,6 +11,7 @@ use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Grant, Hold, Release, Renewal, Request};
 use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
@@ -28,6 +28,9 @@ use super::sql::ending::HoldEnd;
 use super::sql::modes::SEVERAL;
 use super::sql::{self, Dialect, ReplyKind, shedlock};
 use super::step::{Operation, Outcome};
+
+/// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
+pub(super) const HOLD_COLUMNS: usize = 7;
 
 /// The requests of one client, in the format of its table.
 pub(super) struct Requests {
@@ -517,11 +520,45 @@ impl Requests {
 
     /// The rows of all names that begin with `prefix`.
     pub(super) async fn list(&self, prefix: &str) -> Result<Vec<Row>, Error> {
-        let reply = self.pool.ask(match self.format {
+        let mut page = match self.format {
             Format::Tenure => self.own.list(prefix),
-            Format::ShedLock => self.shedlock.inspect(prefix, true),
-        });
-        Ok(reply.await?.rows)
+            Format::ShedLock => {
+                let reply = self.pool.ask(self.shedlock.inspect(prefix, true));
+                return Ok(reply.await?.rows);
+            }
+        };
+        let mut all = Vec::new();
+        loop {
+            let rows = self.pool.ask(page).await?.rows;
+            let is_hold = |row: &&Row| row.len() == HOLD_COLUMNS;
+            let count = rows.iter().filter(is_hold).count();
+            let last = rows.iter().rfind(is_hold);
+            let last = last
+                .map(|row| text(row, 0).map(str::to_owned))
+                .transpose()?;
+            all.extend(rows);
+            match last {
+                Some(last) if count >= sql::LIST_PAGE => page = self.own.list_more(prefix, &last),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Fails where the tables are not there, or the server would not let this user lock. Changes nothing.
+    pub(super) async fn probe(&self) -> Result<(), Error> {
+        let statement = match self.format {
+            Format::Tenure => self.own.probe(),
+            Format::ShedLock => self.shedlock.probe(),
+        };
+        self.pool.ask(statement).await.map(drop)
+    }
+
+    /// The same for modes other than the exclusive one.
+    pub(super) async fn probe_modes(&self) -> Result<(), Error> {
+        match self.format {
+            Format::Tenure => self.pool.ask(self.own.probe_modes()).await.map(drop),
+            Format::ShedLock => Ok(()),
+        }
     }
 
     /// The rows of a statement that changes nothing.

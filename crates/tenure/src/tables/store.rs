@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tenure_core::backend::Request;
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::{BackgroundTasks, Clock};
+use tenure_core::store::Request;
 use tenure_core::support::{self, HoldRegistry};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::url::Url;
@@ -42,13 +42,25 @@ pub struct Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Store")
-            .field(&self.guarantees.backend)
+            .field(&self.guarantees.scheme)
             .field(&self.settings.table())
             .finish()
     }
 }
 
 impl Store {
+    /// What [`connect`](Store::connect) refuses without a request.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn check_url(server: Server, url: Url) -> Result<(), Error> {
+        Settings::of_server(server, url).map(drop)
+    }
+
+    /// What [`open`](Store::open) refuses without a request.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn check_file_url(rest: &str) -> Result<(), Error> {
+        Settings::of_file(rest).map(drop)
+    }
+
     /// Connects to the server of a URL `mysql://` or `postgres://` with `mode=table`.
     ///
     /// # Errors

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Hold, Release, Renewal, Request};
 use tenure_core::fence::OwnerId;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
+use tenure_core::store::{Answer, Hold, Release, Renewal, Request};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::{needs, until};

@@ -1,14 +1,33 @@
 //! Changing the mode of a hold.
 
-use tenure_core::backend::{Answer, Hold, Release, Request};
+use std::sync::Arc;
+
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Release, Request};
 
 use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
 
 use super::mode_requests::UpgradeReply;
 use super::requests::{HeldEntry, LockReply};
 use super::store::Store;
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        hold: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move {
+            drop(hold);
+            upgrade(&self, &request).await
+        })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
 pub(super) async fn upgrade(store: &Store, request: &Request) -> Result<Answer, Error> {

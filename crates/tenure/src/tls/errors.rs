@@ -63,6 +63,22 @@ fn advice(why: &CertificateError, host: &impl std::fmt::Display) -> String {
                 "the certificate of {host} is not valid yet; is the clock of this machine right?"
             )
         }
+        CertificateError::Other(other) => advice_by_text(&format!("{other:?}"), host),
         _ => format!("the certificate of {host} cannot be accepted"),
     }
+}
+
+/// The same for faults that rustls knows by the text of another crate only.
+fn advice_by_text(fault: &str, host: &impl std::fmt::Display) -> String {
+    if fault.contains("CaUsedAsEndEntity") {
+        return format!(
+            "the certificate of {host} is that of an authority (CA:TRUE), which a server must not use for itself; make a certificate for the server with basicConstraints=CA:FALSE and its name in subjectAltName"
+        );
+    }
+    if fault.contains("UnsupportedCertVersion") {
+        return format!(
+            "the certificate of {host} has version 1, which names no hosts; make one of version 3, with the name of the server in subjectAltName (`openssl x509 -req` does so with -extfile)"
+        );
+    }
+    format!("the certificate of {host} cannot be accepted")
 }

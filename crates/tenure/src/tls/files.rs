@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::store::{Finding, Severity};
 use tenure_core::url::{Host, Url};
 
 /// What a URL says about TLS.

@@ -55,6 +55,9 @@ impl Files {
         };
         let (cert, key) = (read(cert_path)?, read(key_path)?);
         let chain = certificates("cert", cert_path, &cert)?;
+        if is_encrypted(&key) {
+            return Err(encrypted(key_path));
+        }
         let parsed = PrivateKeyDer::from_pem_slice(&key)
             .map_err(|err| wrong("key", key_path, "a private key in PEM form", err))?;
         let provider = provider()?;
@@ -64,6 +67,23 @@ impl Files {
         })?;
         Ok(Some(((cert, key), identity)))
     }
+}
+
+/// Whether the text is a private key with a password, in PKCS #8 form or in the older form of OpenSSL.
+fn is_encrypted(pem: &[u8]) -> bool {
+    let marks = ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"];
+    let text = String::from_utf8_lossy(pem);
+    marks.iter().any(|mark| text.contains(mark))
+}
+
+fn encrypted(path: &Path) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "the private key in the file {path} that `key` names is encrypted, and there is no option for its password; write the key without one: `openssl pkey -in {path} -out FILE`"
+        ),
+    )
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {

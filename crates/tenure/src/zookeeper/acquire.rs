@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use zookeeper_client::Stat;
 
-use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, Request};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -118,7 +118,10 @@ async fn acquire_in(
             Ok(WaitOutcome::Granted { lease, last_token })
         }
         Ok(_) if !request.wait => Ok(WaitOutcome::Stopped),
-        Ok(position) => wait::wait(request, &entry, position, retry_until).await,
+        Ok(position) => {
+            request.report_taken();
+            wait::wait(request, &entry, position, retry_until).await
+        }
         Err(err) => Err(err),
     };
     match outcome {

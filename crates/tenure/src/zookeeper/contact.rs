@@ -99,9 +99,14 @@ impl Contact {
     }
 
     /// From when on leases have their whole length again; in the past if they have that length already.
-    pub(super) fn settled_at(&self) -> Time {
-        self.stop
-            .map_or(Time::default(), |stop| self.settled_after(stop))
+    ///
+    /// `is_direct`: as for [`lease`](Self::lease). No task records that this process runs then, so a stop that was
+    /// recorded says nothing.
+    pub(super) fn settled_at(&self, is_direct: bool) -> Time {
+        match self.stop {
+            Some(stop) if !is_direct => self.settled_after(stop),
+            _ => Time::default(),
+        }
     }
 
     /// The last contact before that time, at the latest.
@@ -151,13 +156,16 @@ mod tests {
         let lease = contact.lease(at(10_100), false);
         assert_eq!(lease.sent, at(10_100));
         assert_eq!(lease.length(), TIMEOUT - CONNECTION_TIMEOUT / 2);
-        assert!(contact.settled_at() <= at(10_100));
+        assert!(contact.settled_at(false) <= at(10_100));
     }
 
     #[test]
     fn one_server_counts_every_write() {
         let mut contact = running(1_000);
         assert_eq!(contact.lease(at(9_000), true).length(), TIMEOUT);
+        // A waiter does not wait for longer leases: they have their whole length.
+        assert_eq!(contact.settled_at(true), Time::default());
+        assert!(contact.settled_at(false) > at(9_000));
     }
 
     /// What the torture run saw: stopped for 2.41 s of a session of 2.5 s, and a write right after that.
@@ -177,7 +185,7 @@ mod tests {
     fn when_the_leader_has_heard_again_leases_are_whole() {
         let mut contact = running(1_000);
         contact.record_run(at(3_000));
-        let settled = contact.settled_at();
+        let settled = contact.settled_at(false);
         assert_eq!(settled, at(3_000 + 125 + 625));
         run(&mut contact, 3_000, 3_749);
         assert!(contact.lease(at(3_749), false).length() < CONNECTION_TIMEOUT);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::Request;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::Request;
 
 use super::errors::{ClientError, RequestError};
 use super::mode::NodeRecord;

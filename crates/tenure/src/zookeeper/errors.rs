@@ -54,10 +54,10 @@ impl RequestError {
                 "a part of the name is a node that ends with its session (names=raw); choose another name",
             ),
             ClientError::QuotaExceeded => (
-                ErrorKind::Backend,
+                ErrorKind::Store,
                 "the quota of a node above is used up; raise it",
             ),
-            err if is_definite(err) => (ErrorKind::Backend, "the server refused the request"),
+            err if is_definite(err) => (ErrorKind::Store, "the server refused the request"),
             _ => (ErrorKind::Indeterminate, CONNECTION_LOST),
         };
         Error::new(kind, what).with_source(err)
@@ -150,7 +150,7 @@ mod tests {
             (ClientError::Throttled, ErrorKind::Unreachable),
             (ClientError::Unimplemented, ErrorKind::Unsupported),
             (ClientError::ClientClosed, ErrorKind::Closed),
-            (ClientError::NodeExists, ErrorKind::Backend),
+            (ClientError::NodeExists, ErrorKind::Store),
         ] {
             let failed = RequestError::Client(said);
             assert!(!failed.is_ambiguous(), "{failed:?}");

@@ -1,15 +1,17 @@
 //! Who holds and who waits, and what is wrong with the store: for operators. Nothing here decides about a lock.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use zookeeper_client::{SessionState, Stat};
 
-use tenure_core::backend::{Finding, Severity};
 use tenure_core::error::Error;
+use tenure_core::fence::OwnerId;
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 use tenure_core::url::Host;
 
 use crate::tls;
@@ -23,6 +25,16 @@ use super::server_info::{self, ServerReply};
 use super::session::Session;
 use super::settings::{Access, Settings};
 use super::store::Store;
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check(&self).await })
+    }
+}
 
 /// Ends the walk through names that are paths.
 const MAX_DEPTH: usize = 32;
@@ -133,9 +145,9 @@ async fn read_entries(session: &Session, dir: &str) -> Result<(Queue, Vec<Entry>
 }
 
 /// Reads every name.
-pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Error> {
+pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     let session = store.sessions.any().await?;
-    let held = async {
+    let listing = async {
         let root = match store.settings.root.as_str() {
             "" => "/",
             root => root,
@@ -145,20 +157,11 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Vec<Status>, Err
             Names::Encoded => encoded_names(&session, root).await?,
             Names::Raw => raw_names(&session).await?,
         };
-        names.retain(|name| name.as_str().starts_with(prefix));
-        names.sort();
-        names.dedup();
-        let mut held = Vec::new();
-        for name in names {
-            let Ok(dir) = store.directory(&name) else {
-                continue;
-            };
-            let status = read_status(&session, name, &dir).await?;
-            held.extend(Some(status).filter(Status::is_held));
-        }
-        Ok(held)
+        // A name that cannot be a path of ours is that of another program.
+        names.retain(|name| name.as_str().starts_with(prefix) && store.directory(name).is_ok());
+        Ok(Listed::Names(names))
     };
-    held.await.map_err(|err| session.explain(err))
+    listing.await.map_err(|err| session.explain(err))
 }
 
 /// The children of a node. A node that we may not read has none for us.
@@ -252,6 +255,8 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         ));
     }
     findings.push(check_voters(requests::count_voters(&session).await));
+    let created = check_create(&session, &settings.root).await;
+    findings.extend(created.map_err(|err| session.explain(err))?);
     let (asked, timeout) = (settings.ttl, session.timeout);
     if timeout < asked || timeout > asked * 2 {
         findings.push(Finding::new(
@@ -303,6 +308,25 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         Severity::Good,
         format!("{host} runs ZooKeeper {version}, {mode}"),
     )
+}
+
+/// Tries to make a node where the first lock would make one.
+async fn check_create(session: &Session, root: &str) -> Result<Option<Finding>, RequestError> {
+    let mut parent = root;
+    while !parent.is_empty() && requests::stat(session, parent).await?.is_none() {
+        parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
+    }
+    let path = format!("{parent}/tenure-check-{}", OwnerId::random().to_hex());
+    let text = match requests::try_create(session, &path).await {
+        Ok(()) => return Ok(None),
+        Err(err) if err.is_ambiguous() => return Err(err),
+        Err(err) if err.is(&ClientError::NoAuth) => format!(
+            "no lock can be taken: this user may not create nodes under {}/; its access list has to allow that (`create`)",
+            Escaped(parent)
+        ),
+        Err(err) => format!("no lock can be taken: {}", session.explain(err)),
+    };
+    Ok(Some(Finding::new(Severity::Bad, text)))
 }
 
 /// What the number of voting servers means.

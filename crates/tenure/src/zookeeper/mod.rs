@@ -40,16 +40,15 @@ mod write;
 
 use std::sync::Arc;
 
-use tenure_core::backend::{
-    Answer, AsyncBackend, Finding, Hold, LossNotifier, Release, Renewal, Request,
-};
 use tenure_core::error::Error;
-use tenure_core::fence::{Condition, ZooKeeperCheck};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::options::Mode;
 use tenure_core::rt::lock;
+use tenure_core::store::{
+    Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate, Release,
+    Renewal, Request,
+};
 
 use crate::capabilities::stores_with;
 
@@ -59,7 +58,7 @@ pub(crate) use self::names::fuzz as fuzz_names;
 use self::store::HeldEntry;
 pub use self::store::Store;
 
-impl AsyncBackend for Store {
+impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
@@ -72,24 +71,16 @@ impl AsyncBackend for Store {
         *lock(&self.loss_notifier) = Some(loss_notifier);
     }
 
-    async fn acquire(self: Arc<Self>, request: Arc<Request>) -> Result<Answer, Error> {
-        acquire::acquire(&self, &request).await
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::acquire(&self, &request).await })
     }
 
-    async fn upgrade(self: Arc<Self>, _: Hold, request: Arc<Request>) -> Result<Answer, Error> {
-        upgrade::upgrade(&self, &request).await
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        Box::pin(async move { renew::renew(&self, &holds).await })
     }
 
-    async fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> Result<bool, Error> {
-        upgrade::downgrade(&self, &hold, mode).await
-    }
-
-    async fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Vec<Renewal> {
-        renew::renew(&self, &holds).await
-    }
-
-    async fn release(self: Arc<Self>, hold: Hold) -> Result<Release, Error> {
-        release::release(&self, &hold).await
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        Box::pin(async move { release::release(&self, &hold).await })
     }
 
     fn ends_by_itself(&self, hold: &Hold) -> bool {
@@ -97,38 +88,29 @@ impl AsyncBackend for Store {
         self.holds.read(hold.owner, has_ended).unwrap_or(true)
     }
 
-    async fn inspect(self: Arc<Self>, name: LockName) -> Result<Status, Error> {
-        inspect::inspect(&self, name).await
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        Box::pin(async move { inspect::inspect(&self, name).await })
     }
 
-    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<Status>, Error> {
-        inspect::list(&self, &prefix).await
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        Box::pin(async move { inspect::list(&self, &prefix).await })
     }
 
-    async fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> Result<bool, Error> {
-        inspect::break_lock(&self, &name, token).await
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            release::close(&self).await;
+        })
     }
 
-    async fn check(self: Arc<Self>) -> Result<Vec<Finding>, Error> {
-        inspect::check(&self).await
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
     }
 
-    async fn write(
-        self: Arc<Self>,
-        holds: Vec<Hold>,
-        key: String,
-        value: Option<Vec<u8>>,
-    ) -> Result<bool, Error> {
-        write::write(&self, &holds, &key, value.as_deref()).await
+    fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
+        Some(self)
     }
 
-    fn condition(&self, hold: &Hold) -> Option<Condition> {
-        let (_, path) = self.holds.get(hold.owner)?.node()?;
-        // Any version, as in `requests::checks`.
-        Some(Condition::ZooKeeper(ZooKeeperCheck::new(&*path, -1)))
-    }
-
-    async fn close(self: Arc<Self>) {
-        release::close(&self).await;
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::backend::{Hold, Release, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
-use tenure_core::support::RetryBudget;
+use tenure_core::store::{Hold, Release, Request};
+use tenure_core::support::{RetryBudget, not_left};
 use tenure_core::time::Time;
 
 use super::errors::RequestError;
@@ -111,14 +111,8 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
 
 /// Deletes our node, whether it waits or holds.
 pub(super) async fn leave_queue(store: &Store, request: &Request) -> Result<(), Error> {
-    match release(store, &Hold::new(request, 0)).await {
-        Ok(_) => Ok(()),
-        Err(err) => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "no answer to the request to leave the queue",
-        )
-        .with_source(err)),
-    }
+    let released = release(store, &Hold::new(request, 0)).await;
+    released.map(drop).map_err(not_left)
 }
 
 /// The same, again and again until there is an answer, or the caller gives up.

@@ -3,11 +3,13 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tenure_core::backend::{Answer, Grant, Hold, Renewal, Request};
+use futures_util::future::join_all;
+
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
+use tenure_core::store::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -88,23 +90,36 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
             None => groups.push((session, vec![(at, path)])),
         }
     }
-    for (session, paths) in groups {
-        let mut rest = &paths[..];
-        while !rest.is_empty() {
-            let (batch, later) = rest.split_at(batch_length(rest));
-            rest = later;
-            for (at, checked) in check_batch(&session, batch).await {
-                renewals[at] = Some(match checked {
-                    Ok(lease) => record_renewal(store, &holds[at], lease),
-                    Err(renewal) => renewal,
-                });
-            }
-        }
+    // All sessions at once: one whose server is silent does not delay the answers of the others.
+    let batches = groups
+        .iter()
+        .flat_map(|(session, paths)| batches(paths).map(move |batch| check_batch(session, batch)));
+    for (at, checked) in join_all(batches).await.into_iter().flatten() {
+        renewals[at] = Some(match checked {
+            Ok(lease) => record_renewal(store, &holds[at], lease),
+            Err(renewal) => renewal,
+        });
     }
     let renewals = renewals.into_iter();
     renewals
-        .map(|renewal| renewal.expect("each hold is in a batch or has its answer"))
+        .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(no_answer())))
         .collect()
+}
+
+fn no_answer() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the renewal has no answer for this hold",
+    )
+}
+
+/// These paths in the order of the list, as many at a time as fit into one request.
+fn batches(mut paths: &[NumberedPath]) -> impl Iterator<Item = &[NumberedPath]> {
+    std::iter::from_fn(move || {
+        let (batch, later) = paths.split_at(batch_length(paths));
+        paths = later;
+        (!batch.is_empty()).then_some(batch)
+    })
 }
 
 /// How many of these paths fit into one request, at least one.
@@ -114,7 +129,7 @@ fn batch_length(paths: &[NumberedPath]) -> usize {
         bytes += path.len() + 32;
         bytes <= MAX_BATCH_BYTES
     });
-    fits.count().max(1)
+    fits.count().max(1).min(paths.len())
 }
 
 fn record_renewal(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
@@ -255,11 +270,14 @@ fn holds_of(store: &Store, session: &Arc<Session>) -> Vec<(OwnerId, Arc<str>)> {
     })
 }
 
-/// Asks whether all holds of a session are there.
+/// Asks whether all holds of a session are there, in as few requests as a renewal.
 async fn verify(store: &Store, session: &Arc<Session>) {
-    for (owner, path) in holds_of(store, session) {
-        if let Ok(None) = requests::stat(session, &path).await {
-            report(store, owner, LostReason::StoreSaysNo);
+    let (owners, paths): (Vec<_>, Vec<_>) = holds_of(store, session).into_iter().unzip();
+    let paths: Vec<NumberedPath> = paths.into_iter().enumerate().collect();
+    let checks = batches(&paths).map(|batch| check_batch(session, batch));
+    for (at, checked) in join_all(checks).await.into_iter().flatten() {
+        if let Err(Renewal::Lost(reason)) = checked {
+            report(store, owners[at], reason);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use zookeeper_client::{
     CreateMode, MultiWriteError, MultiWriteResult, MultiWriter, OneshotWatcher, Stat,
 };
@@ -150,6 +151,24 @@ pub(super) async fn delete_node(session: &Session, path: &str) -> Result<bool, R
     }
 }
 
+/// Makes a node and deletes it in the same transaction, to find out whether this user may make it.
+pub(super) async fn try_create(session: &Session, path: &str) -> Result<(), RequestError> {
+    let options = CreateMode::Persistent.with_acls(session.settings().acl.acls());
+    let mut writer = session.client.new_multi_writer();
+    let create = writer.add_create(path, b"", &options);
+    let delete = create.and_then(|()| writer.add_delete(path, None));
+    delete.map_err(RequestError::Client)?;
+    let request = async {
+        match writer.commit().await {
+            Ok(_) => Ok(()),
+            // The node may be made, and nothing was made.
+            Err(MultiWriteError::OperationFailed { index: 1, .. }) => Ok(()),
+            Err(err) => Err(ClientError::from(err)),
+        }
+    };
+    session.reply_to(request).await
+}
+
 /// Checks that all of these nodes are there. A write that changes nothing, so that a majority has to agree to it.
 pub(super) async fn check_nodes(session: &Session, paths: &[&str]) -> Result<Lease, RequestError> {
     let lease = session.begin_lease();
@@ -269,15 +288,11 @@ pub(super) async fn stat(session: &Session, path: &str) -> Result<Option<Stat>, 
 
 /// Which of these nodes are gone, all asked for at once. A request without an answer says nothing about its node.
 pub(super) async fn which_are_gone(session: &Session, paths: &[&str]) -> Vec<bool> {
-    let stats: Vec<_> = paths
+    let stats = paths
         .iter()
-        .map(|path| session.client.check_stat(path))
-        .collect();
-    let mut are_gone = Vec::with_capacity(stats.len());
-    for stat in stats {
-        are_gone.push(matches!(session.reply_to(stat).await, Ok(None)));
-    }
-    are_gone
+        .map(|path| session.reply_to(session.client.check_stat(path)));
+    let stats = join_all(stats).await.into_iter();
+    stats.map(|stat| matches!(stat, Ok(None))).collect()
 }
 
 /// Sets a watch on a directory, and returns its state; `None`: there is no such directory.

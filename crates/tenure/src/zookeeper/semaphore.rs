@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Request};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, Request};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -108,6 +108,7 @@ async fn wait(
         if !request.wait {
             return Ok(WaitOutcome::Stopped);
         }
+        request.report_taken();
         retries = RetryBudget::until(wait::retry_until(request, session));
         match wait::next_wake_up(request, session, vec![watcher]).await {
             WakeUp::Stopped => return Ok(WaitOutcome::Stopped),

@@ -137,16 +137,15 @@ impl Session {
 
     /// From when on a lease has its whole length again, after this process was stopped.
     pub(super) fn settled_at(&self) -> Time {
-        lock(&self.contact).settled_at()
+        lock(&self.contact).settled_at(!self.shared.is_ensemble())
     }
 
     /// Whether leases have their whole length. They have not while the leader may not know that this process runs
     /// again after a stop.
     fn is_settled(&self) -> bool {
         let now = self.clock().now();
-        let mut contact = lock(&self.contact);
-        contact.record_run(now);
-        !self.shared.is_ensemble() || contact.settled_at() <= now
+        lock(&self.contact).record_run(now);
+        self.settled_at() <= now
     }
 
     pub(super) fn is_over(&self) -> bool {

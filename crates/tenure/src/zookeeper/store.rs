@@ -4,12 +4,12 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
 
-use tenure_core::backend::LossNotifier;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
+use tenure_core::store::LossNotifier;
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
@@ -76,6 +76,11 @@ impl fmt::Debug for Store {
 }
 
 impl Store {
+    /// What [`connect`](Store::connect) refuses without a request.
+    pub(crate) fn check_url(url: &str) -> Result<(), Error> {
+        Settings::new(url).map(drop)
+    }
+
     /// Connects to the store of a URL `zookeeper://HOST,HOST/PATH`.
     ///
     /// With `tls=on` this sets the provider of cryptography that rustls keeps for the whole process

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use tenure_core::backend::{Answer, Grant, Hold, Request};
+use zookeeper_client::Stat;
+
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
+use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
 use tenure_core::support::RetryBudget;
-use zookeeper_client::Stat;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
@@ -21,6 +22,20 @@ use super::requests;
 use super::session::Session;
 use super::store::{HeldEntry, Store};
 use super::wait::{self, WakeUp};
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
 
 /// How an attempt to upgrade ends.
 enum Upgraded {

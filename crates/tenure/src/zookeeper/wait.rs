@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
-use tenure_core::backend::Request;
 use tenure_core::logic::pace;
+use tenure_core::store::Request;
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
@@ -135,7 +135,7 @@ pub(super) fn is_enough(request: &Request, entry: &QueueEntry, lease: Lease) -> 
 
 pub(super) async fn next_wake_up(
     request: &Request,
-    session: &Session,
+    session: &Arc<Session>,
     watchers: Vec<OneshotWatcher>,
 ) -> WakeUp {
     let mut changes: Vec<_> = watchers.into_iter().map(changed).collect();
@@ -154,8 +154,15 @@ pub(super) async fn next_wake_up(
         biased;
         () = request.stop.raised() => WakeUp::Stopped,
         () = changed => WakeUp::QueueChanged,
-        () = session.ended.raised() => WakeUp::QueueChanged,
-        () = clock.sleep_until(clock.now().after(pause)) => WakeUp::SafetyPoll,
+        () = session.ended.raised() => {
+            // All waiters of this session make a new node. Each has some handles of the session.
+            let spread = pace::spread(Arc::strong_count(session));
+            let pause = pace::fraction(spread, clock.random());
+            let paused = clock.sleep_until(clock.now().after(pause));
+            let _ = request.unless_stopped(paused).await;
+            WakeUp::QueueChanged
+        }
+        () = clock.wait_until(clock.now().after(pause)) => WakeUp::SafetyPoll,
     }
 }
 

@@ -1,16 +1,36 @@
 //! Writes that count only while the lock is held: in one transaction with the write the servers check that the
 //! nodes of the holds are there.
 
+use std::sync::Arc;
+
 use zookeeper_client::{CreateMode, MultiWriteError};
 
-use tenure_core::backend::Hold;
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::{Condition, ZooKeeperCheck};
 use tenure_core::name::Escaped;
+use tenure_core::store::{BoxFuture, GuardedWrite, Hold};
 
 use super::errors::{ClientError, RequestError};
 use super::requests;
 use super::session::Session;
 use super::store::{HeldEntry, Store};
+
+impl GuardedWrite for Store {
+    fn write(
+        self: Arc<Self>,
+        holds: Vec<Hold>,
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { write(&self, &holds, &key, value.as_deref()).await })
+    }
+
+    fn condition(&self, hold: &Hold) -> Option<Condition> {
+        let (_, path) = self.holds.get(hold.owner)?.node()?;
+        // Any version, as in `requests::checks`.
+        Some(Condition::ZooKeeper(ZooKeeperCheck::new(&*path, -1)))
+    }
+}
 
 /// How often other programs may make and delete a node while we try to set it.
 const MAX_ATTEMPTS: u32 = 8;

@@ -3,9 +3,9 @@
 use tenure::Client;
 use tenure::memory;
 
-pub(crate) fn store() -> (memory::Backend, Client) {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
+pub(crate) fn store() -> (memory::Store, Client) {
+    let store = memory::Store::with_virtual_clock();
+    let client = Client::from_store(store.clone()).unwrap();
     (store, client)
 }
 

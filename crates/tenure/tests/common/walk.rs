@@ -60,6 +60,8 @@ pub(crate) struct WalkOptions<'a> {
     pub(crate) observers: &'a [Client],
     /// Whether the store has a request to upgrade a hold on this name in its queue (`true`), or has none (`false`).
     pub(crate) shows_upgrade: &'a dyn Fn(&str, bool) -> bool,
+    /// Whether each request has the place in the queue that it keeps. The next step follows only then.
+    pub(crate) is_settled: &'a dyn Fn(&str) -> bool,
 }
 
 impl Default for WalkOptions<'_> {
@@ -89,6 +91,7 @@ impl Default for WalkOptions<'_> {
             observers: &[],
             // For stores without upgrades: an upgrade that waits would fail the walk.
             shows_upgrade: &|_, _| false,
+            is_settled: &|_| true,
         }
     }
 }
@@ -377,6 +380,17 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    async fn until_settled(&self) -> Result<(), String> {
+        let start = Instant::now();
+        while !(self.options.is_settled)(self.name.as_str()) {
+            if start.elapsed() > self.options.limit {
+                return Err("a request still looks for its place in the queue".to_owned());
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+
     /// What the table says.
     fn wanted(&self) -> Shown {
         let who = |owner: OwnerId| owner.as_bytes()[0].to_string();
@@ -423,6 +437,9 @@ impl<'a> Walk<'a> {
     /// Waits until the store shows what the table says, takes over what was granted, and checks tokens and waiters.
     async fn agree(&mut self) -> Result<(), String> {
         let wanted = self.wanted();
+        let first = self.until_shown(&self.clients[0], &wanted).await;
+        first.map_err(|why| format!("before all have settled: {why}"))?;
+        self.until_settled().await?;
         let clients = self.options.observers.iter().chain(&self.clients[..1]);
         for (at, client) in clients.enumerate() {
             let shown = self.until_shown(client, &wanted).await;

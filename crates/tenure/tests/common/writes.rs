@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use super::{assert_says, soon, take};
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-const TTL: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(8);
 
 /// A server, by its own means and not by the library's.
 pub(crate) trait Server {

@@ -18,15 +18,15 @@ const NO_CLOCK: Evidence = NotShown("no wall clock is involved");
 pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
     let setting = of.setting.as_str();
     let has = |word: &str| setting.contains(word);
-    match of.backend {
+    match of.scheme {
         "memory" => memory(fault),
         "file" => file(fault),
         "redis" => redis(fault, &has),
         "redlock" => redlock(fault, &has),
         "etcd" => etcd(fault, has("three")),
         "zookeeper" => zookeeper(fault, has("one server")),
-        "mysql" | "postgres" if has("mode=table") => table(fault, of.backend == "mysql", &has),
-        "mysql" | "postgres" => sessions(fault, of.backend == "mysql", &has),
+        "mysql" | "postgres" if has("mode=table") => table(fault, of.scheme == "mysql", &has),
+        "mysql" | "postgres" => sessions(fault, of.scheme == "mysql", &has),
         "sqlite" => sqlite(fault),
         other => panic!("nothing is known of {other}"),
     }
@@ -34,7 +34,7 @@ pub(crate) fn evidence(of: &Guarantees, fault: Fault) -> Evidence {
 
 /// Tests of a loss without a fault of the table: the store itself is removed or replaced while locks are held.
 pub(crate) fn evidence_of_loss(of: &Guarantees) -> &'static [&'static str] {
-    match of.backend {
+    match of.scheme {
         "file" => &[
             "tenure/tests/file/faults::a_directory_removed_under_a_holder_is_made_again",
             "tenure/tests/file/faults::a_directory_replaced_under_a_holder_is_the_new_one_for_all",
@@ -146,10 +146,12 @@ fn zookeeper(fault: Fault, is_one: bool) -> Evidence {
 
 fn sessions(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidence {
     match fault {
-        Fault::Partition => Shown(&["runs/databases::sessions_that_are_cut_let_two_hold"]),
-        Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => {
-            Shown(&["runs/databases::sessions_whose_server_forgets_let_two_hold"])
-        }
+        Fault::Partition => Shown(&[
+            "tenure/tests/session/ends::a_holder_that_is_not_told_of_the_end_shares_the_lock",
+        ]),
+        Fault::StoreRestart | Fault::PowerLoss if has("restart_guard=off") => Shown(&[
+            "tenure/tests/session/ends::a_holder_that_is_not_told_of_a_restart_shares_the_lock",
+        ]),
         // Sessions end with the server, no matter what is on its disk.
         Fault::StoreRestart | Fault::PowerLoss => {
             Shown(&["runs/databases::sessions_with_the_guard"])
@@ -158,9 +160,9 @@ fn sessions(fault: Fault, is_mysql: bool, has: &dyn Fn(&str) -> bool) -> Evidenc
             Shown(&["tenure/tests/session/failovers::another_mariadb_takes_over"])
         }
         Fault::Failover => Shown(&["tenure/tests/session/failovers::another_postgres_takes_over"]),
-        Fault::StoreClockForward if !is_mysql => {
-            Shown(&["runs/databases::postgres_whose_clock_jumps_forward_lets_two_hold"])
-        }
+        Fault::StoreClockForward if !is_mysql => Shown(&[
+            "tenure/tests/session/ends::a_holder_that_is_not_told_of_the_end_shares_the_lock",
+        ]),
         Fault::StoreClockBack => Shown(&["runs/databases::sessions_whose_clock_goes_back"]),
         _ => Shown(&["runs/databases::sessions"]),
     }

@@ -15,7 +15,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The guarantees that every backend of this build declares, in the order of the schemes.
+/// The guarantees that every store of this build declares, in the order of the schemes.
 async fn declared() -> Vec<Guarantees> {
     // Tests run side by side.
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -136,14 +136,67 @@ fn redis() -> Vec<Guarantees> {
 /// The title of a configuration in tables and headings.
 fn title(guarantees: &Guarantees) -> String {
     match guarantees.setting.as_str() {
-        "" => format!("`{}:`", guarantees.backend),
-        setting => format!("`{}:` {setting}", guarantees.backend),
+        "" => format!("`{}:`", guarantees.scheme),
+        setting => format!("`{}:` {setting}", guarantees.scheme),
     }
 }
 
-/// The table with a column for each fault and a row for each backend.
+/// The settings of the rows in the first table of the page, and what stands behind the scheme there: the usual setting of
+/// each store, and for Redis both with and without a replica.
+const COMMON: [(&str, &str); 5] = [
+    ("", ""),
+    ("no append-only file", ""),
+    ("no append-only file, a replica may take over", " replicas"),
+    ("three members or more", ""),
+    ("mode=table", " mode=table"),
+];
+
+/// The table with the ten properties by which a store is chosen.
+fn choice(all: &[Guarantees]) -> String {
+    let mut table = String::from(
+        "| Store                  | pause | partition | restart | failover | clock | order | shared | upgrade | permits | min_hold |
+| ---------------------- | ----- | --------- | ------- | -------- | ----- | ----- | ------ | ------- | ------- | -------- |",
+    );
+    for guarantees in all {
+        let common = COMMON.iter().find(|(it, _)| *it == guarantees.setting);
+        let Some((_, label)) = common else {
+            continue;
+        };
+        let store = format!("`{}:`{label}", guarantees.scheme);
+        let letter = |fault| guarantees.cell(fault).unwrap().to_string();
+        let yes = |can| if can { "yes" } else { "-" };
+        let is_fair = matches!(guarantees.order, Order::Fair);
+        let _ = write!(
+            table,
+            "\n| {store:<22} | {:<5} | {:<9} | {:<7} | {:<8} | {:<5} | {:<5} | {:<6} | {:<7} | {:<7} | {:<8} |",
+            letter(Fault::HolderPaused),
+            letter(Fault::Partition),
+            letter(Fault::StoreRestart),
+            letter(Fault::Failover),
+            clock(guarantees),
+            yes(is_fair),
+            yes(guarantees.shared),
+            yes(guarantees.upgradable),
+            yes(guarantees.permits),
+            yes(guarantees.min_hold),
+        );
+    }
+    table
+}
+
+/// What holds when the store's clock jumps, in the worse direction.
+fn clock(guarantees: &Guarantees) -> String {
+    let [mut cell, back] = [Fault::StoreClockForward, Fault::StoreClockBack]
+        .map(|fault| *guarantees.cell(fault).unwrap());
+    cell.promise = cell.promise.min(back.promise);
+    cell.late |= back.late;
+    cell.token_regress |= back.token_regress;
+    cell.to_string()
+}
+
+/// The table with a column for each fault and a row for each store.
 fn overview(all: &[Guarantees]) -> String {
-    let mut table = String::from("| Backend |");
+    let mut table = String::from("| Store |");
     for fault in Fault::ALL {
         let _ = write!(table, " {} |", fault.as_str());
     }
@@ -162,11 +215,20 @@ fn overview(all: &[Guarantees]) -> String {
 }
 
 fn page(all: &[Guarantees]) -> String {
-    let mut page = String::from(
-        "# Guarantees
+    let mut page = format!("# Guarantees\n\n{}\n", choice(all));
+    page.push_str(
+        "
+- `pause`, `partition`, `restart`, `failover`: what holds when the holder stops for longer than its ttl, when it cannot reach the store for so long, when the store is killed and started again, and when its leader or primary is replaced.
+- `clock`: what holds when the store's wall clock jumps, in the worse direction.
+- `order`: whether waiters are served in the order in which they came.
+- `shared`, `upgrade`, `permits`, `min_hold`: whether the store has shared holds, upgradable holds, permits and `min_hold`.
 
-`TENURE_BLESS=1 cargo test -p tenure --test docs` writes this page from what the backends declare, and a test compares the two.
+The rows have the usual setting of each store: no append-only file for Redis, where `replicas` means that a replica may take over, and three members or more for etcd.
+The tables below have all settings and faults, with the reason and the test for each letter.
+`TENURE_BLESS=1 cargo test -p tenure --test docs` writes this page from what the stores declare, and a test compares the two.
 `tenure check` and `Client::guarantees` show the same for the store in use.
+
+## Letters
 
 *Exclusion* means: no two clients believe at the same time that they hold the name.
 A *late write* is a write of a former holder that arrives after the name was granted to the next holder.
@@ -188,6 +250,7 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
 
 ",
     );
+    page += "## All settings and faults\n\n";
     page += &overview(all);
     page += "\n\n";
     for fault in Fault::ALL {
@@ -278,11 +341,11 @@ fn shown_by(tests: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn the_guarantees_page_says_what_the_backends_declare() {
+async fn the_guarantees_page_says_what_the_stores_declare() {
     let all = declared().await;
     for guarantees in &all {
         let faults: Vec<_> = guarantees.faults.iter().map(|cell| cell.fault).collect();
-        assert_eq!(faults, Fault::ALL, "{}", guarantees.backend);
+        assert_eq!(faults, Fault::ALL, "{}", guarantees.scheme);
     }
     let path = repository().join("docs/guarantees.md");
     let page = page(&all);
@@ -293,7 +356,7 @@ async fn the_guarantees_page_says_what_the_backends_declare() {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == page,
-        "docs/guarantees.md is not what the backends declare; rewrite it: TENURE_BLESS=1 cargo test -p tenure --test docs"
+        "docs/guarantees.md is not what the stores declare; rewrite it: TENURE_BLESS=1 cargo test -p tenure --test docs"
     );
 }
 
@@ -332,13 +395,13 @@ fn listed_schemes(text: &str, head: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_lists_the_backends_of_this_build_and_no_other() {
+fn the_readme_lists_the_stores_of_this_build_and_no_other() {
     let readme = fs::read_to_string(repository().join("README.md")).unwrap();
     assert_eq!(listed_schemes(&readme, "| Store |"), tenure::SCHEMES);
 }
 
 #[test]
-fn the_crate_page_lists_the_backends_of_this_build_and_no_other() {
+fn the_crate_page_lists_the_stores_of_this_build_and_no_other() {
     let page = include_str!("../../src/lib.rs").replace("//! ", "");
     assert_eq!(listed_schemes(&page, "| URL |"), tenure::SCHEMES);
 }
@@ -425,4 +488,66 @@ fn the_page_about_writing_a_store_shows_the_store_that_is_tested() {
         let all: usize = files.iter().map(lines).sum();
         assert!(shown >= all - 2, "{shown} of {all} lines of {language}");
     }
+}
+
+/// All pages of the repository for people: in its root, and in `docs/`.
+fn pages() -> Vec<PathBuf> {
+    let mut folders = vec![repository().join("docs")];
+    let mut pages: Vec<PathBuf> = Vec::new();
+    let entries = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
+    };
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|it| it == "md");
+    pages.extend(entries(&repository()).into_iter().filter(is_page));
+    while let Some(folder) = folders.pop() {
+        for path in entries(&folder) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_page(&path) {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// The name under which a heading can be linked to.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text.replace(' ', "-");
+    kept.chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_'))
+        .collect()
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut links = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split(')').next().unwrap();
+            if link.contains(' ') || link.starts_with("http") {
+                continue;
+            }
+            links += 1;
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            assert!(target.exists(), "{}: no file for {link}", page.display());
+            if !heading.is_empty() {
+                let headings = fs::read_to_string(&target).unwrap();
+                let mut lines = headings.lines().filter(|line| line.starts_with('#'));
+                assert!(
+                    lines.any(|line| anchor(line) == heading),
+                    "{}: no heading for {link}",
+                    page.display()
+                );
+            }
+        }
+    }
+    assert!(links > 100, "{links}");
 }

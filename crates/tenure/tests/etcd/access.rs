@@ -3,13 +3,14 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tenure::backend::Severity;
+use tenure::store::Severity;
 use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
-    TTL, assert_says, connect, soon, take, take_and_release, until, until_renewed, wait_behind,
+    TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
+    wait_behind,
 };
-use tenure_testkit::etcd::Etcd;
+use tenure_testkit::etcd::{Etcd, base64};
 use tenure_testkit::needs;
 use tenure_testkit::redis::{Certificates, PASSWORD, USER};
 
@@ -151,6 +152,77 @@ async fn a_wrong_address_is_one_clear_line() {
     );
 }
 
+/// A user with a role that has no rights yet, and the URL with it.
+fn introduce_guest(etcd: &Etcd) -> String {
+    let user = serde_json::json!({ "name": "guest", "password": PASSWORD });
+    etcd.order("auth/user/add", &user);
+    etcd.order("auth/role/add", &serde_json::json!({ "name": "jobs" }));
+    let both = serde_json::json!({ "user": "guest", "role": "jobs" });
+    etcd.order("auth/user/grant", &both);
+    let address = etcd.members[0].address();
+    format!("etcd://guest:{PASSWORD}@{address}?prefix=jobs/&timeout=3s")
+}
+
+/// Gives the role a right to the keys that begin with `jobs/`: 0 is to read, 1 to write, 2 both.
+fn allow(etcd: &Etcd, right: u8) {
+    let range = serde_json::json!({ "permType": right, "key": base64(b"jobs/"), "range_end": base64(b"jobs0") });
+    let grant = serde_json::json!({ "name": "jobs", "perm": range });
+    etcd.order("auth/role/grant", &grant);
+}
+
+/// A check tries what a lock needs, and changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_says_which_right_a_user_lacks() {
+    needs!(etcd);
+    let etcd = Etcd::start_secured(&[]);
+    let client = connect(&introduce_guest(&etcd)).await;
+    let bad = async || {
+        let findings = soon(client.check()).await.unwrap();
+        let bad = findings
+            .into_iter()
+            .filter(|it| it.severity == Severity::Bad);
+        bad.map(|it| it.text).collect::<Vec<_>>()
+    };
+    let found = bad().await;
+    assert!(
+        matches!(&found[..], [read, write] if read.contains("read") && write.contains("write")),
+        "{found:?}"
+    );
+    for (right, word) in [(0, "write"), (1, "read")] {
+        allow(&etcd, right);
+        let found = bad().await;
+        assert!(
+            matches!(&found[..], [text] if text.contains(word) && text.contains("role grant-permission")),
+            "{found:?}"
+        );
+    }
+    allow(&etcd, 2);
+    assert_eq!(bad().await, [""; 0]);
+    assert!(etcd.keys("").is_empty());
+}
+
+/// Its rights are taken away while it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_may_not_leave_the_queue_says_so() {
+    needs!(etcd);
+    let etcd = Etcd::start_secured(&[]);
+    let url = introduce_guest(&etcd);
+    allow(&etcd, 2);
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    let guard = take(&first, "x", TTL * 10).await;
+    let waiting = start_acquire(second.lock("x").ttl(TTL));
+    until("it waits", || etcd.keys("jobs/x/").len() == 2).await;
+    let both = serde_json::json!({ "name": "guest", "role": "jobs" });
+    etcd.order("auth/user/revoke", &both);
+    let outcome = soon(waiting).await.unwrap();
+    assert_says(
+        outcome,
+        ErrorKind::Indeterminate,
+        &["refused the request to leave"],
+    );
+    drop(guard);
+}
+
 /// A hold is kept and can be released; a new lock is refused, with the reason.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_database_is_one_clear_line() {
@@ -167,7 +239,7 @@ async fn a_full_database_is_one_clear_line() {
     })
     .await;
     let outcome = soon(client.lock("y").ttl(TTL).try_acquire()).await;
-    assert_says(outcome, ErrorKind::Backend, &["NOSPACE"]);
+    assert_says(outcome, ErrorKind::Store, &["NOSPACE"]);
     let findings = soon(client.check()).await.unwrap();
     let is_said = |severity, word: &str| {
         let mut all = findings.iter();
@@ -189,6 +261,6 @@ async fn an_account_that_is_taken_away_ends_the_hold_by_its_deadline() {
     let guard = take(&client, "x", TTL).await;
     etcd.order("auth/user/delete", &serde_json::json!({ "name": USER }));
     let reason = soon(guard.lost()).await;
-    assert_eq!(reason, LostReason::Expired);
+    assert_eq!(reason, Some(LostReason::Expired));
     assert_says(soon(guard.release()).await, ErrorKind::Lost, &["ran out"]);
 }

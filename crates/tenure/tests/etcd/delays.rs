@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::backend::{Answer, AsyncBackend as _, Hold, Release, Request};
+use tenure::store::{Answer, Hold, Release, Request, Store as _};
 use tenure::{Client, ErrorKind, Guard, LockName, OwnerId, Renew};
 
 use crate::support::{

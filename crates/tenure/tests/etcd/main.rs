@@ -1,4 +1,4 @@
-//! The `etcd:` backend on real members: waiting, leftovers, faults of requests, members and networks, and access.
+//! The `etcd:` store on real members: waiting, leftovers, faults of requests, members and networks, and access.
 
 #![cfg(feature = "etcd")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -9,6 +9,7 @@ mod common;
 mod support;
 
 mod access;
+mod closed;
 mod delays;
 mod leaks;
 mod members;

@@ -184,7 +184,7 @@ async fn a_majority_is_away() {
         matches!(kind, Err(ErrorKind::Unreachable | ErrorKind::Indeterminate)),
         "{kind:?}"
     );
-    assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+    assert_eq!(soon(guard.lost()).await, Some(LostReason::Expired));
     // A member that is alone refuses with one line.
     let alone = format!("{}?timeout=1s", etcd.url_by(&[etcd.members[0].address()]));
     until("the member knows that it is alone", || {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode};
-use tenure_testkit::etcd::Etcd;
+use tenure_testkit::etcd::{Etcd, Key};
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Fault;
 use tokio::task::JoinHandle;
@@ -29,6 +29,29 @@ fn upgrading_key(etcd: &Etcd, name: &str) -> Option<u64> {
     key.map(|key| key.created)
 }
 
+/// Whether no key has a token that is taken. The client of such a key makes another one, at the end of the queue.
+fn is_settled(name: &str) -> bool {
+    let keys = SHARED.keys(&format!("{name}/"));
+    let value = |key: &Key| serde_json::from_str::<serde_json::Value>(&key.value).unwrap();
+    let may_upgrade = |key: &Key| {
+        let value = value(key);
+        matches!(
+            value["mode"].as_str(),
+            Some("upgradable" | "upgrading" | "upgraded")
+        )
+    };
+    (0..keys.len()).all(|me| {
+        let (key, ahead) = (&keys[me], &keys[..me]);
+        let value = value(key);
+        let is_exclusive = value["mode"].is_null();
+        let is_early = value["early"] == true || may_upgrade(key) || ahead.iter().any(may_upgrade);
+        let early = key.created - 1;
+        let is_taken = |other: &Key| other.created == early || other.modified == early;
+        // A later change of a key ahead hides what was there when this key was made; the key of a holder is settled.
+        is_exclusive || !value["token"].is_null() || !is_early || !ahead.iter().any(is_taken)
+    })
+}
+
 async fn until_upgrading(etcd: &Etcd, name: &str) {
     let has_arrived = || upgrading_key(etcd, name).is_some();
     until("the request to upgrade is there", has_arrived).await;
@@ -50,6 +73,7 @@ async fn the_queue_does_what_the_table_says() {
     let shows_upgrade = |name: &str, expected| upgrading_key(&SHARED, name).is_some() == expected;
     let options = WalkOptions {
         shows_upgrade: &shows_upgrade,
+        is_settled: &is_settled,
         ..WalkOptions::default()
     };
     for seed in 0..12 {
@@ -300,6 +324,43 @@ async fn the_token_of_an_upgrade_is_between_those_before_and_those_after() {
             last = writer.token();
             soon(writer.release()).await.unwrap();
         }
+    }
+}
+
+/// No other key is there when the upgrade looks and when it becomes exclusive, but one came and went in between.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_has_a_greater_token_than_a_reader_that_came_and_went() {
+    needs!(etcd);
+    let (proxy, client) = proxied().await;
+    let (other, name) = (direct().await, name("came-and-went"));
+    for _ in 0..3 {
+        let upgradable = soon(client.lock(&name).ttl(TTL).upgradable().acquire()).await;
+        let upgradable = Arc::new(upgradable.unwrap());
+        proxy.take_seen();
+        proxy.block("change");
+        let upgrading = start_upgrade(&upgradable);
+        let is_sent = || proxy.take_seen().contains(&"change".to_owned());
+        until("the upgrade has looked", is_sent).await;
+        let reader = soon(other.lock(&name).ttl(TTL).shared().acquire()).await;
+        let reader = reader.unwrap();
+        let last = reader.token();
+        soon(reader.release()).await.unwrap();
+        proxy.resume();
+        soon(upgrading).await.unwrap().unwrap();
+        assert!(
+            upgradable.token() > last,
+            "{:?} after {last:?}",
+            upgradable.token()
+        );
+        let last = upgradable.token();
+        soon(Arc::into_inner(upgradable).unwrap().release())
+            .await
+            .unwrap();
+        let next = soon(other.lock(&name).ttl(TTL).shared().acquire())
+            .await
+            .unwrap();
+        assert!(next.token() > last, "{:?} after {last:?}", next.token());
+        soon(next.release()).await.unwrap();
     }
 }
 

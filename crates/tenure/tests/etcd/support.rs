@@ -14,7 +14,7 @@ use tenure_testkit::etcd::Etcd;
 use tenure_testkit::proxy::Proxy;
 
 /// Far above what a server and two busy cores need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(8);
 
 /// Longer than an election and a silent member take together.
 pub(crate) const LONG: Duration = Duration::from_secs(8);

@@ -1,17 +1,18 @@
 //! Waiting in the queue: order, deleted keys, and watches that break or report nothing.
 
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tenure::{Error, ErrorKind};
 
 use crate::support::{
-    SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, until, wait_behind,
+    LONG, SHARED, TTL, assert_says, connect, direct, name, proxied, soon, start_acquire, take,
+    take_and_release, until, wait_behind,
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Fault, Proxy};
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
 
 /// etcd-io/etcd#11456: the lease of a waiter ended while the waiter waited, and then the waiter was granted the lock.
 #[tokio::test(flavor = "multi_thread")]
@@ -223,5 +224,78 @@ async fn a_waiter_that_leaves_leaves_nothing() {
     };
     assert_says::<()>(Err(err), ErrorKind::WaitElapsed, &["is held by"]);
     until("the waiter has left", || SHARED.keys(&path).len() == 1).await;
+    soon(guard.release()).await.unwrap();
+}
+
+/// Another program has put keys where ours would be: a waiter tries one key after the other, with pauses.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_the_way_are_no_reason_for_a_flood_of_requests() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let proxy = Proxy::etcd(etcd.members[0].port());
+    let client = connect(&etcd.url_by(&[proxy.address()])).await;
+    take_and_release(&client, "x", TTL).await;
+    let lease = etcd.leases()[0];
+    for number in 0..400 {
+        let key = match number {
+            0 => format!("y/{lease:x}"),
+            _ => format!("y/{lease:x}-{number}"),
+        };
+        etcd.try_put(&key, "of another program").unwrap();
+    }
+    let before = proxy.requests();
+    let wait = Duration::from_secs(1);
+    let refused = soon(client.lock("y").ttl(TTL).wait(wait).acquire()).await;
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::WaitElapsed);
+    let requests = proxy.requests() - before;
+    assert!(requests < 100, "{requests} requests in a wait of {wait:?}");
+}
+
+/// A thousand holds are over in the same moment and their keys have to be deleted, each after a delay: the lease of a
+/// waiter is kept alive meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_keeps_its_place_while_many_keys_are_deleted() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let proxy = Proxy::etcd(etcd.members[0].port());
+    let url = etcd.url_by(&[proxy.address()]);
+    let (client, other) = (connect(&url).await, connect(&etcd.url()).await);
+    let held = take(&other, "held", TTL * 10).await;
+    let waiting = start_acquire(client.lock("held").ttl(LONG));
+    until("it waits", || etcd.keys("held/").len() == 2).await;
+    let place = etcd.keys("held/").pop().unwrap().key;
+    let mut guards = Vec::new();
+    for number in 0..1_000 {
+        let name = format!("many-{number}");
+        let lock = client.lock(&name).ttl(LONG * 3 / 2).max_hold(TTL);
+        guards.push(soon(lock.acquire()).await.unwrap());
+    }
+    // One after the other, the deletions take three times as long as the lease of the waiter. The lease of the keys ends
+    // before that, and later than that of the waiter.
+    proxy.delay(Direction::Up, LONG * 3 / 1_000);
+    until("their keys are gone", || etcd.keys("many-").is_empty()).await;
+    let keys = etcd.keys("held/");
+    assert!(keys.iter().any(|key| key.key == place), "{keys:?}");
+    soon(held.release()).await.unwrap();
+    let granted = soon(waiting).await.unwrap().unwrap();
+    proxy.resume();
+    soon(granted.release()).await.unwrap();
+}
+
+/// `max_hold` counts from the request for the lock, and not from the last renewal of the lease that the hold shares.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_may_be_shorter_than_the_time_since_a_renewal() {
+    needs!(etcd);
+    let (client, ttl) = (direct().await, Duration::from_secs(60));
+    take(&client, &name("max-hold"), ttl)
+        .await
+        .release()
+        .await
+        .unwrap();
+    // The next renewal comes after a third of the ttl.
+    tokio::time::sleep(TTL).await;
+    let name = name("max-hold");
+    let lock = client.lock(&name).ttl(ttl).max_hold(TTL);
+    let guard = soon(lock.acquire()).await.unwrap();
     soon(guard.release()).await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tenure::backend::{Backend as _, Release};
+use tenure::store::{Operate as _, Release, Store as _};
 
 use crate::support::{Scratch, block_on, hold, inspect, name, now, waiting};
 
@@ -24,11 +24,11 @@ fn break_beside_acquirers_ends_no_other_hold() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let backend = scratch.open();
+                let store = scratch.open();
                 while is_going_on() {
-                    let holds = inspect(&backend, "a").holds;
+                    let holds = inspect(&store, "a").holds;
                     for token in holds.iter().filter_map(|hold| hold.token) {
-                        if now(backend.break_lock(name("a"), token.get())).unwrap() {
+                        if now(store.clone().break_lock(name("a"), token.get())).unwrap() {
                             insert(&broken, token.get(), "broken");
                             breaks.fetch_add(1, Ordering::SeqCst);
                         } else {
@@ -40,14 +40,14 @@ fn break_beside_acquirers_ends_no_other_hold() {
         }
         for _ in 0..3 {
             scope.spawn(|| {
-                let backend = scratch.open();
+                let store = scratch.open();
                 while is_going_on() {
                     let request = Arc::new(waiting("a"));
-                    let answer = block_on(backend.acquire(request.clone())).unwrap();
+                    let answer = block_on(store.clone().acquire(request.clone())).unwrap();
                     let (held, grant) = hold(&request, answer).unwrap();
                     insert(&tokens, grant.token, "granted");
                     std::thread::yield_now();
-                    if now(backend.release(held)).unwrap() == Release::NotHeld {
+                    if now(store.clone().release(held)).unwrap() == Release::NotHeld {
                         insert(&lost, grant.token, "lost");
                     }
                 }

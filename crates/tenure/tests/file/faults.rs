@@ -2,21 +2,22 @@
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
+use std::sync::Arc;
 
-use tenure::backend::{Backend as _, Hold, Release, Renewal};
 use tenure::file;
+use tenure::store::{Hold, Release, Renewal, Store as _};
 use tenure::{ErrorKind, LostReason};
 
-use crate::support::{Scratch, inspect, is_free, now, release, request, take, try_acquire};
+use crate::support::{Scratch, inspect, is_free, list, now, release, request, take, try_acquire};
 
 #[track_caller]
-fn assert_lost(backend: &file::Store, hold: Hold) {
-    let renewal = now(backend.renew(vec![hold.clone()])).pop().unwrap();
+fn assert_lost(store: &Arc<file::Store>, hold: Hold) {
+    let renewal = now(store.clone().renew(vec![hold.clone()])).pop().unwrap();
     assert!(
         matches!(renewal, Renewal::Lost(LostReason::TakenOver)),
         "{renewal:?}"
     );
-    assert_eq!(now(backend.release(hold)).unwrap(), Release::NotHeld);
+    assert_eq!(now(store.clone().release(hold)).unwrap(), Release::NotHeld);
 }
 
 #[test]
@@ -99,6 +100,8 @@ fn a_directory_that_others_could_change_is_refused() {
     if rustix::process::geteuid().is_root() {
         std::os::unix::fs::chown(scratch.locks(), Some(12_345), None).unwrap();
         assert_refused(&scratch.locks(), "belongs to user 12345");
+        let own = format!("for example {}", scratch.locks().join("locks").display());
+        assert_refused(&scratch.locks(), &own);
     } else {
         println!("skipped: a foreign owner, which needs root");
     }
@@ -107,7 +110,7 @@ fn a_directory_that_others_could_change_is_refused() {
 #[test]
 fn a_lock_file_that_is_something_else_is_refused() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let at = |name: &str| scratch.locks().join(name);
     let target = scratch.path().join("target");
     std::fs::write(&target, "precious").unwrap();
@@ -121,7 +124,7 @@ fn a_lock_file_that_is_something_else_is_refused() {
     assert!(fifo.success());
     std::fs::write(at("text"), "somebody's notes\n").unwrap();
     for name in ["link", "hard", "dir", "fifo", "text"] {
-        let refused = try_acquire(&backend, request(name)).unwrap_err();
+        let refused = try_acquire(&store, request(name)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied, "{name}: {refused}");
         assert!(
             refused.to_string().contains(at(name).to_str().unwrap()),
@@ -134,34 +137,34 @@ fn a_lock_file_that_is_something_else_is_refused() {
         "somebody's notes\n"
     );
     // A refused file hides no other lock from `list`.
-    let held = take(&backend, "fine");
-    assert_eq!(now(backend.list(String::new())).unwrap().len(), 1);
-    release(&backend, held);
+    let held = take(&store, "fine");
+    assert_eq!(list(&store, "").len(), 1);
+    release(&store, held);
 }
 
 #[test]
 fn an_empty_file_is_as_good_as_none() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     std::fs::write(scratch.locks().join("a"), "").unwrap();
-    assert!(!inspect(&backend, "a").is_held());
-    let held = take(&backend, "a");
-    release(&backend, held);
+    assert!(!inspect(&store, "a").is_held());
+    let held = take(&store, "a");
+    release(&store, held);
 }
 
 /// Both slots are damaged behind their magic: the next token follows the clock.
 #[test]
 fn a_damaged_record_is_written_anew() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let first = take(&backend, "a");
+    let store = scratch.open();
+    let first = take(&store, "a");
     let token = first.token;
-    release(&backend, first);
+    release(&store, first);
     let path = scratch.locks().join("a");
     let mut bytes = std::fs::read(&path).unwrap();
     (bytes[20], bytes[1044]) = (!bytes[20], !bytes[1044]);
     std::fs::write(&path, bytes).unwrap();
-    let second = take(&backend, "a");
+    let second = take(&store, "a");
     assert!(second.token > token);
-    release(&backend, second);
+    release(&store, second);
 }

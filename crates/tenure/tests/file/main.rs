@@ -1,4 +1,4 @@
-//! The `file:` store through the trait `Backend`, on real files and with real processes.
+//! The `file:` store through the trait `Store`, on real files and with real processes.
 
 #![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, BoxFuture, Request};
 use tenure::file;
+use tenure::store::{Answer, BoxFuture, Operate as _, Request, Store as _};
 use tenure::{Error, ErrorKind, Mode};
 
 use crate::support::{
-    Scratch, Taken, block_on, hold, inspect, is_free, name, now, permits, release, request,
+    Scratch, Taken, block_on, hold, inspect, is_free, list, name, now, permits, release, request,
     start_waiting, try_acquire, waiting, with,
 };
 
-fn shared(backend: &file::Store, mode: Mode) -> Option<Taken> {
-    try_acquire(backend, with(request("a"), mode)).unwrap()
+fn shared(store: &Arc<file::Store>, mode: Mode) -> Option<Taken> {
+    try_acquire(store, with(request("a"), mode)).unwrap()
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn shared_holders_are_together_and_keep_out_an_exclusive_one() {
         .collect();
     assert_eq!(tokens, [grant.token, later.token]);
     assert!(status.holds.iter().all(|hold| hold.mode == Mode::Shared));
-    assert_eq!(now(one.list(String::new())).unwrap(), [status]);
+    assert_eq!(list(&one, ""), [status]);
     release(&one, first);
     assert!(!is_free(&one, "a"));
     assert_eq!(inspect(&one, "a").holds.len(), 1);
@@ -47,36 +47,36 @@ fn shared_holders_are_together_and_keep_out_an_exclusive_one() {
 #[test]
 fn there_are_as_many_permits_as_the_limit_says() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (first, _) = shared(&backend, permits(2)).unwrap();
-    let (second, _) = shared(&backend, permits(2)).unwrap();
-    assert!(shared(&backend, permits(2)).is_none());
+    let store = scratch.open();
+    let (first, _) = shared(&store, permits(2)).unwrap();
+    let (second, _) = shared(&store, permits(2)).unwrap();
+    assert!(shared(&store, permits(2)).is_none());
     // A request is admitted by its own limit, and shared holders do not count as permits.
-    let (third, _) = shared(&backend, permits(3)).unwrap();
-    let (fourth, _) = shared(&backend, Mode::Shared).unwrap();
-    assert!(!is_free(&backend, "a"));
-    let modes: Vec<_> = inspect(&backend, "a")
+    let (third, _) = shared(&store, permits(3)).unwrap();
+    let (fourth, _) = shared(&store, Mode::Shared).unwrap();
+    assert!(!is_free(&store, "a"));
+    let modes: Vec<_> = inspect(&store, "a")
         .holds
         .iter()
         .map(|hold| hold.mode)
         .collect();
     assert_eq!(modes, [permits(2), permits(2), permits(3), Mode::Shared]);
-    release(&backend, first);
-    release(&backend, third);
-    assert!(shared(&backend, permits(2)).is_some());
-    release(&backend, second);
-    release(&backend, fourth);
+    release(&store, first);
+    release(&store, third);
+    assert!(shared(&store, permits(2)).is_some());
+    release(&store, second);
+    release(&store, fourth);
 }
 
 #[test]
 fn a_permit_that_becomes_free_is_given_to_a_waiter() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (first, _) = shared(&backend, permits(1)).unwrap();
-    let (request, future) = start_waiting(&backend, with(waiting("a"), permits(1)));
-    release(&backend, first);
+    let store = scratch.open();
+    let (first, _) = shared(&store, permits(1)).unwrap();
+    let (request, future) = start_waiting(&store, with(waiting("a"), permits(1)));
+    release(&store, first);
     let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    release(&backend, second);
+    release(&store, second);
 }
 
 /// A waiter for a permit must not keep out a waiter for the exclusive lock.
@@ -90,9 +90,9 @@ fn waiting_for_a_permit_does_not_hold_the_name() {
     release(&one, first);
     // Whichever of the two is granted first, the other is granted when the first has released.
     block_on(async {
-        let run = async |backend: &file::Store, request: &Request, future: BoxFuture<_>| {
+        let run = async |store: &Arc<file::Store>, request: &Request, future: BoxFuture<_>| {
             let answer: Result<Answer, Error> = future.await;
-            release(backend, hold(request, answer.unwrap()).unwrap().0);
+            release(store, hold(request, answer.unwrap()).unwrap().0);
         };
         tokio::join!(run(&one, &permit, waiter), run(&two, &alone, future));
     });
@@ -101,31 +101,31 @@ fn waiting_for_a_permit_does_not_hold_the_name() {
 #[test]
 fn break_ends_one_shared_hold() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (first, one) = shared(&backend, permits(1)).unwrap();
-    let (second, two) = shared(&backend, Mode::Shared).unwrap();
-    assert!(now(backend.break_lock(name("a"), one.token)).unwrap());
-    let tokens: Vec<_> = inspect(&backend, "a")
+    let store = scratch.open();
+    let (first, one) = shared(&store, permits(1)).unwrap();
+    let (second, two) = shared(&store, Mode::Shared).unwrap();
+    assert!(now(store.clone().break_lock(name("a"), one.token)).unwrap());
+    let tokens: Vec<_> = inspect(&store, "a")
         .holds
         .iter()
         .map(|hold| hold.token.unwrap().get())
         .collect();
     assert_eq!(tokens, [two.token]);
-    assert!(shared(&backend, permits(1)).is_some(), "the permit is free");
+    assert!(shared(&store, permits(1)).is_some(), "the permit is free");
     assert_eq!(
-        now(backend.release(first)).unwrap(),
-        tenure::backend::Release::NotHeld
+        now(store.clone().release(first)).unwrap(),
+        tenure::store::Release::NotHeld
     );
-    release(&backend, second);
+    release(&store, second);
 }
 
 #[test]
 fn what_cannot_be_combined_is_refused() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut kept = with(request("a"), Mode::Shared);
     kept.min_hold = Duration::from_secs(1);
-    let refused = try_acquire(&backend, kept).unwrap_err();
+    let refused = try_acquire(&store, kept).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(!scratch.locks().join("a").exists());
 }
@@ -138,7 +138,7 @@ fn readers_and_writers_never_meet() {
     std::fs::write(&pair, "0 0").unwrap();
     std::thread::scope(|scope| {
         for worker in 0..6 {
-            let (backend, pair) = (scratch.open(), &pair);
+            let (store, pair) = (scratch.open(), &pair);
             scope.spawn(move || {
                 for round in 0..60 {
                     let writes = (worker + round) % 3 == 0;
@@ -148,7 +148,7 @@ fn readers_and_writers_never_meet() {
                         (false, _) => permits(2),
                     };
                     let request = Arc::new(with(waiting("a"), mode));
-                    let answer = block_on(backend.acquire(request.clone())).unwrap();
+                    let answer = block_on(store.clone().acquire(request.clone())).unwrap();
                     let (hold, _) = hold(&request, answer).unwrap();
                     let text = std::fs::read_to_string(pair).unwrap();
                     let (a, b) = text.split_once(' ').unwrap();
@@ -159,7 +159,7 @@ fn readers_and_writers_never_meet() {
                         std::thread::yield_now();
                         std::fs::write(pair, format!("{next} {next}")).unwrap();
                     }
-                    release(&backend, hold);
+                    release(&store, hold);
                 }
             });
         }

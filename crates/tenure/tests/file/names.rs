@@ -1,8 +1,6 @@
 //! Names that look like paths, options or our own files.
 
-use tenure::backend::Backend as _;
-
-use crate::support::{Scratch, inspect, is_free, now, release, take};
+use crate::support::{Scratch, inspect, is_free, list, release, take};
 
 fn hostile() -> Vec<String> {
     let mut names: Vec<String> = [
@@ -70,15 +68,15 @@ fn hostile() -> Vec<String> {
 #[test]
 fn hostile_names_are_locks_like_any_other_and_stay_in_the_directory() {
     let scratch = Scratch::new();
-    let (backend, other) = (scratch.open(), scratch.open());
+    let (store, other) = (scratch.open(), scratch.open());
     let names = hostile();
-    let holds: Vec<_> = names.iter().map(|name| take(&backend, name)).collect();
+    let holds: Vec<_> = names.iter().map(|name| take(&store, name)).collect();
     for (name, hold) in names.iter().zip(&holds) {
         assert!(!is_free(&other, name), "{name:?}");
         let status = inspect(&other, name);
         assert_eq!(status.holds[0].token.unwrap().get(), hold.token, "{name:?}");
     }
-    let mut listed: Vec<_> = now(other.list(String::new())).unwrap();
+    let mut listed: Vec<_> = list(&other, "");
     listed.sort_by(|a, b| a.name.cmp(&b.name));
     let mut sorted = names.clone();
     sorted.sort();
@@ -89,7 +87,7 @@ fn hostile_names_are_locks_like_any_other_and_stay_in_the_directory() {
             .collect::<Vec<_>>(),
         sorted
     );
-    holds.into_iter().for_each(|hold| release(&backend, hold));
+    holds.into_iter().for_each(|hold| release(&store, hold));
     // No file was made outside the directory.
     let made: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().collect();
     assert_eq!(made.len(), 1, "{made:?}");
@@ -112,7 +110,7 @@ fn hostile_names_are_locks_like_any_other_and_stay_in_the_directory() {
 #[test]
 fn a_plain_name_is_its_file() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let _hold = take(&backend, "nightly-report_v1.2");
+    let store = scratch.open();
+    let _hold = take(&store, "nightly-report_v1.2");
     assert!(scratch.locks().join("nightly-report_v1.2").is_file());
 }

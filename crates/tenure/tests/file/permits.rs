@@ -1,8 +1,9 @@
 //! How waiters for a permit learn of their turn.
 
+use std::sync::Arc;
 use tenure::Mode;
-use tenure::backend::Answer;
 use tenure::file;
+use tenure::store::Answer;
 
 use crate::support::{
     LockProcess, Scratch, block_on, blocked_on, hold, open_below, permits, release, start_waiting,
@@ -35,14 +36,14 @@ fn are_watched(scratch: &Scratch, limit: usize) -> bool {
 fn waiters_for_a_permit_are_served_in_the_order_of_their_arrival() {
     for is_reversed in [false, true] {
         let scratch = Scratch::new();
-        let backends: Vec<file::Store> = (0..4).map(|_| scratch.open()).collect();
+        let stores: Vec<Arc<file::Store>> = (0..4).map(|_| scratch.open()).collect();
         let holder = scratch.open();
         let mut holds: Vec<_> = (0..3)
             .map(|_| try_mode(&holder, "a", permits(3)).unwrap().0)
             .collect();
         let mut waiters = Vec::new();
-        for (at, backend) in backends.iter().enumerate() {
-            waiters.push(start_waiting(backend, with(waiting("a"), permits(3))));
+        for (at, store) in stores.iter().enumerate() {
+            waiters.push(start_waiting(store, with(waiting("a"), permits(3))));
             until(|| are_waiting(&scratch, at));
         }
         until(|| are_watched(&scratch, 3));
@@ -50,7 +51,7 @@ fn waiters_for_a_permit_are_served_in_the_order_of_their_arrival() {
             holds.reverse();
         }
         let mut granted = Vec::new();
-        for (backend, (request, future)) in backends.iter().zip(waiters) {
+        for (store, (request, future)) in stores.iter().zip(waiters) {
             let next = if holds.is_empty() {
                 granted.remove(0)
             } else {
@@ -58,10 +59,10 @@ fn waiters_for_a_permit_are_served_in_the_order_of_their_arrival() {
             };
             release(next.0, next.1);
             let (hold, _) = hold(&request, block_on(future).unwrap()).unwrap();
-            granted.push((backend, hold));
+            granted.push((store, hold));
         }
-        for (backend, hold) in granted {
-            release(backend, hold);
+        for (store, hold) in granted {
+            release(store, hold);
         }
     }
 }
@@ -69,27 +70,27 @@ fn waiters_for_a_permit_are_served_in_the_order_of_their_arrival() {
 #[test]
 fn the_death_of_any_holder_of_a_permit_wakes_the_first_waiter() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (kept, _) = try_mode(&backend, "a", permits(2)).unwrap();
+    let store = scratch.open();
+    let (kept, _) = try_mode(&store, "a", permits(2)).unwrap();
     let mut other = LockProcess::start(&scratch.locks());
     other.ask("permits 2 a");
-    let (request, future) = start_waiting(&backend, with(waiting("a"), permits(2)));
+    let (request, future) = start_waiting(&store, with(waiting("a"), permits(2)));
     until(|| are_waiting(&scratch, 0));
     other.kill();
     let (hold, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    release(&backend, hold);
-    release(&backend, kept);
+    release(&store, hold);
+    release(&store, kept);
 }
 
 #[test]
 fn a_first_waiter_that_dies_or_gives_up_lets_the_next_one_in() {
     let scratch = Scratch::new();
-    let (backend, second) = (scratch.open(), scratch.open());
-    let (kept, _) = try_mode(&backend, "a", permits(1)).unwrap();
+    let (store, second) = (scratch.open(), scratch.open());
+    let (kept, _) = try_mode(&store, "a", permits(1)).unwrap();
     let mut dies = LockProcess::start(&scratch.locks());
     dies.send("permit a");
     until(|| are_waiting(&scratch, 0));
-    let (gives_up, first) = start_waiting(&backend, with(waiting("a"), permits(1)));
+    let (gives_up, first) = start_waiting(&store, with(waiting("a"), permits(1)));
     until(|| are_waiting(&scratch, 1));
     let (request, future) = start_waiting(&second, with(waiting("a"), permits(1)));
     until(|| are_waiting(&scratch, 2));
@@ -98,10 +99,10 @@ fn a_first_waiter_that_dies_or_gives_up_lets_the_next_one_in() {
     gives_up.stop.raise();
     assert!(matches!(block_on(first).unwrap(), Answer::Busy));
     until(|| are_waiting(&scratch, 0));
-    release(&backend, kept);
+    release(&store, kept);
     let (hold, _) = hold(&request, block_on(future).unwrap()).unwrap();
     release(&second, hold);
-    drop((backend, second));
+    drop((store, second));
     until(|| open_below(scratch.path()).is_empty());
 }
 
@@ -109,8 +110,8 @@ fn a_first_waiter_that_dies_or_gives_up_lets_the_next_one_in() {
 #[test]
 fn a_stopped_first_waiter_keeps_no_permit_from_others() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (kept, _) = try_mode(&backend, "a", permits(1)).unwrap();
+    let store = scratch.open();
+    let (kept, _) = try_mode(&store, "a", permits(1)).unwrap();
     let mut stopped = LockProcess::start(&scratch.locks());
     stopped.send("permit a");
     until(|| are_waiting(&scratch, 0));
@@ -118,15 +119,15 @@ fn a_stopped_first_waiter_keeps_no_permit_from_others() {
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
     let waits = std::sync::Arc::new(with(waiting("a"), permits(1)));
     let (hold, _) = block_on(async {
-        use tenure::backend::Backend as _;
-        let waiter = tokio::spawn(backend.acquire(waits.clone()));
+        use tenure::store::Store as _;
+        let waiter = tokio::spawn(store.clone().acquire(waits.clone()));
         while blocked_on(&queue(&scratch)) == 0 {
             tokio::task::yield_now().await;
         }
-        release(&backend, kept);
+        release(&store, kept);
         hold(&waits, waiter.await.unwrap().unwrap()).unwrap()
     });
-    release(&backend, hold);
+    release(&store, hold);
 }
 
 #[test]

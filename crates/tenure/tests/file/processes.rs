@@ -2,84 +2,85 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tenure::backend::Backend as _;
+use tenure::store::Store as _;
 
 use crate::support::{
-    LockProcess, Scratch, block_on, blocked_on, hold, inspect, is_free, now, release,
+    LockProcess, Scratch, block_on, blocked_on, hold, inspect, is_free, list, release,
     start_waiting, take, until, waiting,
 };
 
 #[test]
 fn processes_exclude_each_other_and_see_who_holds() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut other = LockProcess::start(&scratch.locks());
     let token: u64 = other.ask("try a").parse().unwrap();
-    assert!(!is_free(&backend, "a"));
-    let status = inspect(&backend, "a");
+    assert!(!is_free(&store, "a"));
+    let status = inspect(&store, "a");
     assert_eq!(status.holds[0].holder.pid, other.pid());
     assert_eq!(status.holds[0].token.unwrap().get(), token);
     assert_eq!(other.ask("release"), "Released");
-    let held = take(&backend, "a");
+    let held = take(&store, "a");
     assert!(held.token > token);
     assert_eq!(other.ask("try a"), "busy");
-    release(&backend, held);
+    release(&store, held);
 }
 
 #[test]
 fn a_killed_holder_hands_over_at_once() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut last = 0;
     for _ in 0..5 {
         let mut other = LockProcess::start(&scratch.locks());
         let token: u64 = other.ask("try a").parse().unwrap();
         assert!(token > last);
-        let (request, future) = start_waiting(&backend, waiting("a"));
+        let (request, future) = start_waiting(&store, waiting("a"));
         other.kill();
         let (held, grant) = hold(&request, block_on(future).unwrap()).unwrap();
         assert!(grant.token > token);
         last = grant.token;
-        release(&backend, held);
+        release(&store, held);
     }
 }
 
 #[test]
 fn a_dead_holder_is_not_shown() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut other = LockProcess::start(&scratch.locks());
     other.ask("try a");
-    assert!(inspect(&backend, "a").is_held());
+    assert!(inspect(&store, "a").is_held());
     drop(other);
-    assert!(!inspect(&backend, "a").is_held());
-    assert!(now(backend.list(String::new())).unwrap().is_empty());
-    assert!(is_free(&backend, "a"));
+    assert!(!inspect(&store, "a").is_held());
+    assert!(list(&store, "").is_empty());
+    assert!(is_free(&store, "a"));
 }
 
 #[test]
 fn a_holder_that_died_leaves_its_lock_delay() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut other = LockProcess::start(&scratch.locks());
     other.ask("delayed a");
     drop(other);
-    assert!(!is_free(&backend, "a"));
-    assert!(inspect(&backend, "a").reserved.is_some());
+    assert!(!is_free(&store, "a"));
+    assert!(inspect(&store, "a").reserved.is_some());
 }
 
 #[test]
 fn a_killed_waiter_is_not_waited_for() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let held = take(&backend, "a");
+    let store = scratch.open();
+    let held = take(&store, "a");
     let mut other = LockProcess::start(&scratch.locks());
     other.send("lock a");
     until(|| blocked_on(&scratch.locks().join("a")) == 1);
     drop(other);
-    release(&backend, held);
-    assert!(is_free(&backend, "a"));
+    release(&store, held);
+    assert!(is_free(&store, "a"));
 }
 
 #[test]
@@ -103,7 +104,7 @@ fn four_processes_lose_no_count() {
 #[test]
 fn flock_of_a_shell_and_we_exclude_each_other() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let path = scratch.locks().join("nightly-report");
     let flock = |how: &str| {
         let mut flock = Command::new("flock");
@@ -126,22 +127,22 @@ fn flock_of_a_shell_and_we_exclude_each_other() {
     };
     // The shell is first: its file is empty, so the holder is unknown.
     let mut inside = enter("-n");
-    assert!(!is_free(&backend, "nightly-report"));
-    let status = inspect(&backend, "nightly-report");
+    assert!(!is_free(&store, "nightly-report"));
+    let status = inspect(&store, "nightly-report");
     assert_eq!((status.holds.len(), status.holds[0].token), (1, None));
-    assert_eq!(now(backend.list(String::new())).unwrap(), [status]);
-    let (request, future) = start_waiting(&backend, waiting("nightly-report"));
+    assert_eq!(list(&store, ""), [status]);
+    let (request, future) = start_waiting(&store, waiting("nightly-report"));
     drop(inside.stdin.take());
     inside.wait().unwrap();
     let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
     // Then this process is first.
     assert_eq!(flock("-n").wait().unwrap().code(), Some(75));
-    release(&backend, held);
+    release(&store, held);
     let mut inside = enter("-n");
-    assert!(!is_free(&backend, "nightly-report"));
+    assert!(!is_free(&store, "nightly-report"));
     drop(inside.stdin.take());
     inside.wait().unwrap();
-    assert!(is_free(&backend, "nightly-report"));
+    assert!(is_free(&store, "nightly-report"));
 }
 
 #[test]
@@ -166,8 +167,8 @@ fn running_out_of_descriptors_says_what_to_raise() {
 #[test]
 fn a_child_process_inherits_no_lock() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let held = take(&backend, "a");
+    let store = scratch.open();
+    let held = take(&store, "a");
     let mut child = Command::new("sh")
         .args(["-c", "ls -l /proc/self/fd; read line"])
         .stdin(std::process::Stdio::piped())
@@ -175,7 +176,7 @@ fn a_child_process_inherits_no_lock() {
         .spawn()
         .unwrap();
     // The name is free although the child lives.
-    release(&backend, held);
+    release(&store, held);
     assert!(is_free(&scratch.open(), "a"));
     drop(child.stdin.take());
     let out = child.wait_with_output().unwrap();
@@ -190,17 +191,58 @@ fn a_child_process_inherits_no_lock() {
 #[test]
 fn a_paused_holder_still_holds() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut other = LockProcess::start(&scratch.locks());
     other.ask("try a");
     let pid = rustix::process::Pid::from_raw(i32::try_from(other.pid()).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-    assert!(!is_free(&backend, "a"));
+    assert!(!is_free(&store, "a"));
     let request = Arc::new(waiting("a"));
-    let mut future = backend.acquire(request.clone());
+    let mut future = store.clone().acquire(request.clone());
     assert!(crate::support::poll(&mut future).is_pending());
     rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
     assert_eq!(other.ask("release"), "Released");
     let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    release(&backend, held);
+    release(&store, held);
+}
+
+/// Another process is stopped in the section for holders that go together: the other tasks of a thread go on while a
+/// request waits for that process.
+#[tokio::test]
+async fn a_process_that_is_stopped_in_the_mutex_stops_no_other_task() {
+    let scratch = Scratch::new();
+    let client = tenure::Client::from_dyn_store(scratch.open()).unwrap();
+    let lock = client.lock("x").shared();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    let mutex = std::fs::File::open(scratch.locks().join(".mutex")).unwrap();
+    mutex.lock().unwrap();
+    let ticker = async {
+        for _ in 0..3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        mutex.unlock().unwrap();
+    };
+    let (guard, ()) = tokio::join!(lock.acquire(), ticker);
+    guard
+        .expect("the other task could not end the stop")
+        .release()
+        .await
+        .unwrap();
+}
+
+/// What reads the whole directory does so on a thread that may block.
+#[tokio::test]
+async fn looking_at_all_locks_stops_no_other_task() {
+    let scratch = Scratch::new();
+    let client = tenure::Client::from_dyn_store(scratch.open()).unwrap();
+    let guard = client.lock("x").acquire().await.unwrap();
+    let mut list = std::pin::pin!(client.list(""));
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(list.as_mut().poll(cx))).await;
+    assert!(first.is_pending(), "the directory was read by this thread");
+    assert_eq!(list.await.unwrap().len(), 1);
+    let mut check = std::pin::pin!(client.check());
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(check.as_mut().poll(cx))).await;
+    assert!(first.is_pending(), "the directory was read by this thread");
+    check.await.unwrap();
+    guard.release().await.unwrap();
 }

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, BoxFuture, Grant, Hold, Release, Request};
 use tenure::file;
+use tenure::store::{
+    Answer, BoxFuture, ChangeMode as _, Grant, Hold, Listed, Release, Request, Store as _,
+};
 use tenure::{Error, Holder, LockName, Mode, OwnerId, Status};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
@@ -41,8 +43,8 @@ impl Scratch {
         self.0.join("locks")
     }
 
-    pub(crate) fn open(&self) -> file::Store {
-        file::Store::open(self.locks()).unwrap()
+    pub(crate) fn open(&self) -> Arc<file::Store> {
+        Arc::new(file::Store::open(self.locks()).unwrap())
     }
 }
 
@@ -96,30 +98,33 @@ pub(crate) fn hold(request: &Request, answer: Answer) -> Option<Taken> {
 }
 
 /// One attempt; `None`: the name is taken.
-pub(crate) fn try_acquire(backend: &file::Store, request: Request) -> Result<Option<Taken>, Error> {
+pub(crate) fn try_acquire(
+    store: &Arc<file::Store>,
+    request: Request,
+) -> Result<Option<Taken>, Error> {
     let request = Arc::new(request);
-    Ok(hold(&request, now(backend.acquire(request.clone()))?))
+    Ok(hold(&request, now(store.clone().acquire(request.clone()))?))
 }
 
 /// The hold of a request that waits.
-pub(crate) fn acquire(backend: &file::Store, request: Request) -> Taken {
+pub(crate) fn acquire(store: &Arc<file::Store>, request: Request) -> Taken {
     let request = Arc::new(request);
-    let answer = block_on(backend.acquire(request.clone())).unwrap();
+    let answer = block_on(store.clone().acquire(request.clone())).unwrap();
     hold(&request, answer).unwrap()
 }
 
 /// Acquires a name that is free.
-pub(crate) fn take(backend: &file::Store, text: &str) -> Hold {
-    try_acquire(backend, request(text))
+pub(crate) fn take(store: &Arc<file::Store>, text: &str) -> Hold {
+    try_acquire(store, request(text))
         .unwrap()
         .expect("the name is free")
         .0
 }
 
-pub(crate) fn is_free(backend: &file::Store, text: &str) -> bool {
-    match try_acquire(backend, request(text)).unwrap() {
+pub(crate) fn is_free(store: &Arc<file::Store>, text: &str) -> bool {
+    match try_acquire(store, request(text)).unwrap() {
         Some((hold, _)) => {
-            release(backend, hold);
+            release(store, hold);
             true
         }
         None => false,
@@ -127,12 +132,22 @@ pub(crate) fn is_free(backend: &file::Store, text: &str) -> bool {
 }
 
 #[track_caller]
-pub(crate) fn release(backend: &file::Store, hold: Hold) {
-    assert_eq!(now(backend.release(hold)).unwrap(), Release::Released);
+pub(crate) fn release(store: &Arc<file::Store>, hold: Hold) {
+    assert_eq!(now(store.clone().release(hold)).unwrap(), Release::Released);
 }
 
-pub(crate) fn inspect(backend: &file::Store, text: &str) -> Status {
-    now(backend.inspect(name(text))).unwrap()
+/// What the driver makes of a list.
+pub(crate) fn list(store: &Arc<file::Store>, prefix: &str) -> Vec<Status> {
+    let Listed::Statuses(mut all) = now(store.clone().list(prefix.into())).unwrap() else {
+        panic!("the directory is read once");
+    };
+    all.retain(Status::is_held);
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
+pub(crate) fn inspect(store: &Arc<file::Store>, text: &str) -> Status {
+    now(store.clone().inspect(name(text))).unwrap()
 }
 
 pub(crate) fn permits(limit: u32) -> Mode {
@@ -147,8 +162,8 @@ pub(crate) fn with(mut request: Request, mode: Mode) -> Request {
 }
 
 /// One attempt in that mode.
-pub(crate) fn try_mode(backend: &file::Store, text: &str, mode: Mode) -> Option<Taken> {
-    try_acquire(backend, with(request(text), mode)).unwrap()
+pub(crate) fn try_mode(store: &Arc<file::Store>, text: &str, mode: Mode) -> Option<Taken> {
+    try_acquire(store, with(request(text), mode)).unwrap()
 }
 
 /// The request to make `hold` exclusive.
@@ -159,8 +174,8 @@ pub(crate) fn upgrade_of(hold: &Hold, wait: bool) -> Arc<Request> {
 }
 
 /// The token of the exclusive hold; `None`: others hold.
-pub(crate) fn try_upgrade(backend: &file::Store, hold: &Hold) -> Option<u64> {
-    match now(backend.upgrade(hold.clone(), upgrade_of(hold, false))).unwrap() {
+pub(crate) fn try_upgrade(store: &Arc<file::Store>, hold: &Hold) -> Option<u64> {
+    match now(store.clone().upgrade(hold.clone(), upgrade_of(hold, false))).unwrap() {
         Answer::Granted(grant) => Some(grant.token),
         _ => None,
     }
@@ -168,22 +183,22 @@ pub(crate) fn try_upgrade(backend: &file::Store, hold: &Hold) -> Option<u64> {
 
 /// The future of an upgrade that waits, after its first poll.
 pub(crate) fn start_upgrade(
-    backend: &file::Store,
+    store: &Arc<file::Store>,
     hold: &Hold,
 ) -> (Arc<Request>, BoxFuture<Result<Answer, Error>>) {
     let request = upgrade_of(hold, true);
-    let mut future = backend.upgrade(hold.clone(), request.clone());
+    let mut future = store.clone().upgrade(hold.clone(), request.clone());
     assert!(poll(&mut future).is_pending());
     (request, future)
 }
 
 /// The future of an acquisition that waits, after its first poll.
 pub(crate) fn start_waiting(
-    backend: &file::Store,
+    store: &Arc<file::Store>,
     request: Request,
 ) -> (Arc<Request>, BoxFuture<Result<Answer, Error>>) {
     let request = Arc::new(request);
-    let mut future = backend.acquire(request.clone());
+    let mut future = store.clone().acquire(request.clone());
     assert!(poll(&mut future).is_pending());
     (request, future)
 }
@@ -289,7 +304,7 @@ fn child() {
     let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) else {
         return;
     };
-    let backend = file::Store::open(Path::new(&dir)).unwrap();
+    let store = Arc::new(file::Store::open(Path::new(&dir)).unwrap());
     let mut held = Vec::new();
     let answer = |text: String| {
         let mut out = std::io::stdout().lock();
@@ -299,7 +314,7 @@ fn child() {
         let line = line.unwrap();
         let (verb, text) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "try" => match try_acquire(&backend, request(text)) {
+            "try" => match try_acquire(&store, request(text)) {
                 Ok(Some((hold, grant))) => {
                     held.push(hold);
                     answer(format!("{}", grant.token));
@@ -310,34 +325,34 @@ fn child() {
             "permits" => {
                 let (limit, text) = text.split_once(' ').unwrap();
                 let mode = permits(limit.parse().unwrap());
-                let taken = try_mode(&backend, text, mode).unwrap();
+                let taken = try_mode(&store, text, mode).unwrap();
                 held.push(taken.0);
                 answer("held".into());
             }
             "shared" | "permit" | "upgradable" => {
-                let (hold, grant) = acquire(&backend, with(waiting(text), mode_of(verb)));
+                let (hold, grant) = acquire(&store, with(waiting(text), mode_of(verb)));
                 held.push(hold);
                 answer(format!("{}", grant.token));
             }
             "upgrade" => {
                 let hold: &Hold = held.last().unwrap();
-                let upgraded = backend.upgrade(hold.clone(), upgrade_of(hold, true));
+                let upgraded = store.clone().upgrade(hold.clone(), upgrade_of(hold, true));
                 answer(format!("{:?}", block_on(upgraded).unwrap()));
             }
             "delayed" => {
                 let mut delayed = request(text);
                 delayed.lock_delay = Duration::from_secs(3600);
-                held.push(try_acquire(&backend, delayed).unwrap().unwrap().0);
+                held.push(try_acquire(&store, delayed).unwrap().unwrap().0);
                 answer("held".into());
             }
             "lock" => {
-                let (hold, grant) = acquire(&backend, waiting(text));
+                let (hold, grant) = acquire(&store, waiting(text));
                 held.push(hold);
                 answer(format!("{}", grant.token));
             }
             "release" => {
                 let hold = held.pop().unwrap();
-                answer(format!("{:?}", now(backend.release(hold)).unwrap()));
+                answer(format!("{:?}", now(store.clone().release(hold)).unwrap()));
             }
             "limit" => {
                 let limit = Some(text.parse().unwrap());
@@ -352,9 +367,9 @@ fn child() {
             "count" => {
                 let (n, path) = text.split_once(' ').unwrap();
                 for _ in 0..n.parse::<u32>().unwrap() {
-                    let (hold, _) = acquire(&backend, waiting("counter"));
+                    let (hold, _) = acquire(&store, waiting("counter"));
                     add_one(Path::new(path));
-                    release(&backend, hold);
+                    release(&store, hold);
                 }
                 answer("done".into());
             }

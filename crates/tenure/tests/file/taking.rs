@@ -3,30 +3,30 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, Hold, Release, Renewal, Severity};
 use tenure::guarantees::Fault;
+use tenure::store::{Hold, Listed, Operate as _, Release, Renewal, Severity, Store as _};
 use tenure::{ErrorKind, LostReason, Mode};
 
 use crate::support::{
-    Scratch, inspect, is_free, name, now, open_below, poll, release, request, take, try_acquire,
-    waiting,
+    Scratch, inspect, is_free, list, name, now, open_below, poll, release, request, take,
+    try_acquire, waiting,
 };
 
 #[test]
 fn a_free_name_is_taken_and_given_back_in_one_poll_without_a_runtime() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let (hold, grant) = try_acquire(&backend, request("a")).unwrap().unwrap();
+    let store = scratch.open();
+    let (hold, grant) = try_acquire(&store, request("a")).unwrap().unwrap();
     assert_eq!(grant.ttl, None);
-    assert!(try_acquire(&backend, request("a")).unwrap().is_none());
-    assert!(is_free(&backend, "b"));
+    assert!(try_acquire(&store, request("a")).unwrap().is_none());
+    assert!(is_free(&store, "b"));
     // The same for a request that may wait.
-    let other = try_acquire(&backend, waiting("c")).unwrap().unwrap().0;
-    release(&backend, other);
-    release(&backend, hold);
-    let (hold, again) = try_acquire(&backend, request("a")).unwrap().unwrap();
+    let other = try_acquire(&store, waiting("c")).unwrap().unwrap().0;
+    release(&store, other);
+    release(&store, hold);
+    let (hold, again) = try_acquire(&store, request("a")).unwrap().unwrap();
     assert!(again.token > grant.token);
-    release(&backend, hold);
+    release(&store, hold);
 }
 
 #[test]
@@ -35,17 +35,23 @@ fn releasing_what_one_does_not_hold_frees_nobody() {
     let (one, two) = (scratch.open(), scratch.open());
     let hold = take(&one, "a");
     let other_owner = Hold::new(&request("a"), 0);
-    assert_eq!(now(one.release(other_owner)).unwrap(), Release::NotHeld);
-    assert_eq!(now(two.release(hold.clone())).unwrap(), Release::NotHeld);
+    assert_eq!(
+        now(one.clone().release(other_owner)).unwrap(),
+        Release::NotHeld
+    );
+    assert_eq!(
+        now(two.clone().release(hold.clone())).unwrap(),
+        Release::NotHeld
+    );
     assert!(!is_free(&two, "a"));
     release(&one, hold.clone());
-    assert_eq!(now(one.release(hold)).unwrap(), Release::NotHeld);
+    assert_eq!(now(one.clone().release(hold)).unwrap(), Release::NotHeld);
 }
 
 #[test]
 fn tokens_follow_the_clock_and_grow_when_the_file_is_deleted() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let wall = || {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         u64::try_from(since.unwrap().as_micros()).unwrap()
@@ -53,10 +59,10 @@ fn tokens_follow_the_clock_and_grow_when_the_file_is_deleted() {
     let before = wall();
     let mut last = 0;
     for round in 0..100 {
-        let hold = take(&backend, "a");
+        let hold = take(&store, "a");
         assert!(hold.token > last, "{} after {last}", hold.token);
         last = hold.token;
-        release(&backend, hold);
+        release(&store, hold);
         if round % 10 == 0 {
             std::fs::remove_file(scratch.locks().join("a")).unwrap();
         }
@@ -67,9 +73,9 @@ fn tokens_follow_the_clock_and_grow_when_the_file_is_deleted() {
 #[test]
 fn the_holder_is_visible_and_gone_when_it_is() {
     let scratch = Scratch::new();
-    let (backend, other) = (scratch.open(), scratch.open());
+    let (store, other) = (scratch.open(), scratch.open());
     assert!(!inspect(&other, "jobs/1").is_held());
-    let hold = take(&backend, "jobs/1");
+    let hold = take(&store, "jobs/1");
     let status = inspect(&other, "jobs/1");
     let [held] = &status.holds[..] else {
         panic!("{status:?}")
@@ -88,14 +94,14 @@ fn the_holder_is_visible_and_gone_when_it_is() {
     let long = "ü".repeat(400);
     let _fourth = take(&other, &long);
     let list = |prefix: &str| {
-        let list = now(backend.list(prefix.into())).unwrap();
+        let list = list(&store, prefix);
         list.iter()
             .map(|status| status.name.as_str().to_owned())
             .collect::<Vec<_>>()
     };
     assert_eq!(list("jobs/"), ["jobs/1", "jobs/2"]);
     assert_eq!(list(""), ["jobs/1", "jobs/2", "mail", &long]);
-    release(&backend, hold);
+    release(&store, hold);
     assert_eq!(list("jobs/"), ["jobs/2"]);
     assert!(!inspect(&other, "jobs/1").is_held());
 }
@@ -104,8 +110,8 @@ fn the_holder_is_visible_and_gone_when_it_is() {
 #[test]
 fn the_owner_id_is_not_in_the_file() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let hold = take(&backend, "a");
+    let store = scratch.open();
+    let hold = take(&store, "a");
     let file = std::fs::read(scratch.locks().join("a")).unwrap();
     let text = String::from_utf8_lossy(&file);
     assert!(text.contains("\"pid\""), "{text}");
@@ -121,18 +127,21 @@ fn the_owner_id_is_not_in_the_file() {
 fn break_ends_that_very_hold_and_no_other() {
     let scratch = Scratch::new();
     let (holder, breaker) = (scratch.open(), scratch.open());
-    let break_it = |token| now(breaker.break_lock(name("a"), token)).unwrap();
+    let break_it = |token| now(breaker.clone().break_lock(name("a"), token)).unwrap();
     assert!(!break_it(1));
     let hold = take(&holder, "a");
     assert!(!break_it(hold.token - 1) && !break_it(hold.token + 1));
-    let renew = |hold: &Hold| now(holder.renew(vec![hold.clone()])).pop().unwrap();
+    let renew = |hold: &Hold| now(holder.clone().renew(vec![hold.clone()])).pop().unwrap();
     assert!(matches!(renew(&hold), Renewal::Renewed { ttl: None, .. }));
     assert!(break_it(hold.token));
     assert!(!break_it(hold.token));
     assert!(matches!(renew(&hold), Renewal::Lost(LostReason::TakenOver)));
     let next = take(&breaker, "a");
     assert!(next.token > hold.token);
-    assert_eq!(now(holder.release(hold.clone())).unwrap(), Release::NotHeld);
+    assert_eq!(
+        now(holder.clone().release(hold.clone())).unwrap(),
+        Release::NotHeld
+    );
     assert!(matches!(
         renew(&hold),
         Renewal::Lost(LostReason::StoreSaysNo)
@@ -151,12 +160,12 @@ fn break_ends_that_very_hold_and_no_other() {
 #[test]
 fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() {
     let scratch = Scratch::new();
-    let (backend, other) = (scratch.open(), scratch.open());
+    let (store, other) = (scratch.open(), scratch.open());
     let hour = Duration::from_secs(3600);
     let mut kept = request("kept");
     kept.min_hold = hour;
-    let (hold, _) = try_acquire(&backend, kept).unwrap().unwrap();
-    release(&backend, hold);
+    let (hold, _) = try_acquire(&store, kept).unwrap().unwrap();
+    release(&store, hold);
     assert!(!is_free(&other, "kept"));
     let status = inspect(&other, "kept");
     let left = status.reserved.unwrap();
@@ -168,12 +177,12 @@ fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() 
     let delayed = || {
         let mut delayed = request("delayed");
         delayed.lock_delay = hour;
-        try_acquire(&backend, delayed).unwrap().unwrap().0
+        try_acquire(&store, delayed).unwrap().unwrap().0
     };
-    release(&backend, delayed());
+    release(&store, delayed());
     let mut hold = delayed();
     hold.unclean = true;
-    release(&backend, hold);
+    release(&store, hold);
     assert!(!is_free(&other, "delayed"));
     assert!(inspect(&other, "delayed").reserved.unwrap() > hour / 2);
 }
@@ -181,24 +190,24 @@ fn a_name_stays_reserved_for_min_hold_and_after_an_unclean_end_for_lock_delay() 
 #[test]
 fn a_broken_hold_leaves_its_lock_delay() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut delayed = request("a");
     delayed.lock_delay = Duration::from_secs(3600);
-    let (hold, _) = try_acquire(&backend, delayed).unwrap().unwrap();
-    assert!(now(backend.break_lock(name("a"), hold.token)).unwrap());
-    assert!(!is_free(&backend, "a"));
-    assert!(inspect(&backend, "a").reserved.is_some());
+    let (hold, _) = try_acquire(&store, delayed).unwrap().unwrap();
+    assert!(now(store.clone().break_lock(name("a"), hold.token)).unwrap());
+    assert!(!is_free(&store, "a"));
+    assert!(inspect(&store, "a").reserved.is_some());
 }
 
 /// After the clock was set back an hour, the reservation begins once more, and lasts no longer than it was set for.
 #[test]
 fn a_reservation_from_the_future_lasts_its_length_at_most() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut kept = request("a");
     kept.min_hold = Duration::from_millis(1);
-    let (hold, _) = try_acquire(&backend, kept).unwrap().unwrap();
-    release(&backend, hold);
+    let (hold, _) = try_acquire(&store, kept).unwrap().unwrap();
+    release(&store, hold);
     // `until` is the fifth number of a head, the checksum the tenth. Both slots get an end in the year 2100.
     let path = scratch.locks().join("a");
     let before = std::fs::read(&path).unwrap();
@@ -211,7 +220,7 @@ fn a_reservation_from_the_future_lasts_its_length_at_most() {
     }
     std::fs::write(&path, bytes).unwrap();
     let request = std::sync::Arc::new(waiting("a"));
-    let answer = crate::support::block_on(backend.acquire(request.clone())).unwrap();
+    let answer = crate::support::block_on(store.clone().acquire(request.clone())).unwrap();
     assert!(crate::support::hold(&request, answer).is_some());
 }
 
@@ -234,15 +243,15 @@ fn check(bytes: &[u8]) -> u64 {
 #[test]
 fn close_gives_everything_back_and_leaves_no_descriptor() {
     let scratch = Scratch::new();
-    let (backend, other) = (scratch.open(), scratch.open());
+    let (store, other) = (scratch.open(), scratch.open());
     for i in 0..10 {
-        take(&backend, &format!("n{i}"));
+        take(&store, &format!("n{i}"));
     }
-    now(backend.close());
+    now(store.clone().close());
     assert!(is_free(&other, "n3"));
-    let closed = try_acquire(&backend, request("a")).unwrap_err();
+    let closed = try_acquire(&store, request("a")).unwrap_err();
     assert_eq!(closed.kind(), ErrorKind::Closed);
-    drop((backend, other));
+    drop((store, other));
     let open = open_below(scratch.path());
     assert!(open.is_empty(), "{open:?}");
 }
@@ -250,8 +259,8 @@ fn close_gives_everything_back_and_leaves_no_descriptor() {
 #[test]
 fn files_are_private() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let _hold = take(&backend, "a");
+    let store = scratch.open();
+    let _hold = take(&store, "a");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode();
     assert_eq!(mode(&scratch.locks()) & 0o7777, 0o700);
     for entry in std::fs::read_dir(scratch.locks()).unwrap() {
@@ -264,9 +273,9 @@ fn files_are_private() {
 #[test]
 fn the_guarantees_fill_the_table() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let guarantees = backend.guarantees();
-    assert_eq!(guarantees.backend, "file");
+    let store = scratch.open();
+    let guarantees = store.guarantees();
+    assert_eq!(guarantees.scheme, "file");
     for fault in Fault::ALL {
         assert!(
             guarantees
@@ -276,7 +285,7 @@ fn the_guarantees_fill_the_table() {
         );
         assert!(guarantees.survives(fault));
     }
-    let findings = now(backend.check()).unwrap();
+    let findings = now(store.clone().check()).unwrap();
     assert!(findings.len() >= 4, "{findings:?}");
     assert!(
         findings
@@ -289,10 +298,12 @@ fn the_guarantees_fill_the_table() {
 #[test]
 fn a_request_that_was_stopped_takes_nothing() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let stopped = waiting("a");
     stopped.stop.raise();
-    assert!(try_acquire(&backend, stopped).unwrap().is_none());
-    let mut list = backend.list(String::new());
-    assert!(matches!(poll(&mut list), std::task::Poll::Ready(Ok(list)) if list.is_empty()));
+    assert!(try_acquire(&store, stopped).unwrap().is_none());
+    let mut list = store.clone().list(String::new());
+    assert!(
+        matches!(poll(&mut list), std::task::Poll::Ready(Ok(Listed::Statuses(list))) if list.is_empty())
+    );
 }

@@ -1,10 +1,11 @@
 //! Upgradable holds, and changing the mode of a hold, with processes that die and programs that know only the file.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tenure::backend::{Answer, Backend as _, Release, Renewal};
 use tenure::file;
+use tenure::store::{Answer, ChangeMode as _, Operate as _, Release, Renewal, Store as _};
 use tenure::{Client, ErrorKind, Mode};
 
 use crate::support::{
@@ -30,15 +31,15 @@ fn start_holder(scratch: &Scratch, verb: &str) -> LockProcess {
     process
 }
 
-fn modes(backend: &file::Store) -> Vec<Mode> {
-    let holds = inspect(backend, "a").holds;
+fn modes(store: &Arc<file::Store>) -> Vec<Mode> {
+    let holds = inspect(store, "a").holds;
     holds.iter().map(|hold| hold.mode).collect()
 }
 
 #[test]
 fn a_holder_that_is_killed_in_any_mode_frees_the_name_at_once() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     for verb in MODES {
         // What waits for the holder: a writer, and what its own mode excludes.
         for waits in ["exclusive", "permit", "upgradable"] {
@@ -51,31 +52,31 @@ fn a_holder_that_is_killed_in_any_mode_frees_the_name_at_once() {
             let mut holder = start_holder(&scratch, verb);
             let mode = mode_of(waits);
             assert!(
-                try_mode(&backend, "a", mode).is_none(),
+                try_mode(&store, "a", mode).is_none(),
                 "{waits} beside {verb}"
             );
-            let (request, future) = start_waiting(&backend, with(waiting("a"), mode));
+            let (request, future) = start_waiting(&store, with(waiting("a"), mode));
             holder.kill();
             let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
-            assert_eq!(modes(&backend), [mode]);
-            release(&backend, held);
+            assert_eq!(modes(&store), [mode]);
+            release(&store, held);
         }
     }
-    assert!(!inspect(&backend, "a").is_held());
+    assert!(!inspect(&store, "a").is_held());
 }
 
 /// The process dies while it waits for the readers: the turnstile ends with it.
 #[test]
 fn a_process_that_dies_during_its_upgrade_lets_readers_in_again() {
     let scratch = Scratch::new();
-    let (backend, other) = (scratch.open(), scratch.open());
-    let reader = try_mode(&backend, "a", Mode::Shared).unwrap().0;
+    let (store, other) = (scratch.open(), scratch.open());
+    let reader = try_mode(&store, "a", Mode::Shared).unwrap().0;
     let mut upgrading = start_holder(&scratch, "upgradable");
     upgrading.send("upgrade");
-    until(|| match try_mode(&backend, "a", Mode::Shared) {
+    until(|| match try_mode(&store, "a", Mode::Shared) {
         None => true,
         Some((hold, _)) => {
-            release(&backend, hold);
+            release(&store, hold);
             false
         }
     });
@@ -85,9 +86,9 @@ fn a_process_that_dies_during_its_upgrade_lets_readers_in_again() {
     let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
     // The kernel closes the files of a dead process one after another.
     let mode = Mode::Upgradable;
-    let (upgradable, _) = acquire(&backend, with(waiting("a"), mode));
-    assert_eq!(modes(&backend), [Mode::Shared, Mode::Shared, mode]);
-    for (store, hold) in [(&backend, reader), (&other, second), (&backend, upgradable)] {
+    let (upgradable, _) = acquire(&store, with(waiting("a"), mode));
+    assert_eq!(modes(&store), [Mode::Shared, Mode::Shared, mode]);
+    for (store, hold) in [(&store, reader), (&other, second), (&store, upgradable)] {
         release(store, hold);
     }
     let (held, _) = hold(&alone, block_on(writer).unwrap()).unwrap();
@@ -97,21 +98,23 @@ fn a_process_that_dies_during_its_upgrade_lets_readers_in_again() {
 #[test]
 fn a_reader_that_is_killed_lets_the_upgrade_through() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
-    let upgradable = try_mode(&backend, "a", Mode::Upgradable).unwrap().0;
+    let store = scratch.open();
+    let upgradable = try_mode(&store, "a", Mode::Upgradable).unwrap().0;
     for verb in ["shared", "permit"] {
         let mut reader = start_holder(&scratch, verb);
-        assert!(try_upgrade(&backend, &upgradable).is_none());
-        let (_request, future) = start_upgrade(&backend, &upgradable);
+        assert!(try_upgrade(&store, &upgradable).is_none());
+        let (_request, future) = start_upgrade(&store, &upgradable);
         until(|| blocked_on(&scratch.locks().join(format!("a%{}0", &verb[..1]))) == 1);
         reader.kill();
         assert!(matches!(block_on(future).unwrap(), Answer::Granted(_)));
-        assert_eq!(modes(&backend), [Mode::Exclusive]);
-        let changed = now(backend.downgrade(upgradable.clone(), Mode::Upgradable));
+        assert_eq!(modes(&store), [Mode::Exclusive]);
+        let changed = now(store
+            .clone()
+            .downgrade(upgradable.clone(), Mode::Upgradable));
         assert!(changed.unwrap());
-        assert_eq!(modes(&backend), [Mode::Upgradable]);
+        assert_eq!(modes(&store), [Mode::Upgradable]);
     }
-    release(&backend, upgradable);
+    release(&store, upgradable);
 }
 
 /// A blocked thread cannot be called off: the next request uses the thread that is still there.
@@ -225,13 +228,13 @@ fn a_downgrade_wakes_those_that_fit() {
             .map(|mode| start_waiting(&two, with(waiting("a"), *mode)))
             .collect();
         let (alone, writer) = start_waiting(&two, waiting("a"));
-        assert!(now(one.downgrade(held.clone(), Mode::Shared)).unwrap());
+        assert!(now(one.clone().downgrade(held.clone(), Mode::Shared)).unwrap());
         let mut held = vec![(&one, held)];
         for (request, future) in waiters {
             held.push((&two, hold(&request, block_on(future).unwrap()).unwrap().0));
         }
         assert_eq!(modes(&one).len(), 4);
-        assert!(!now(one.downgrade(held[0].1.clone(), Mode::Upgradable)).unwrap());
+        assert!(!now(one.clone().downgrade(held[0].1.clone(), Mode::Upgradable)).unwrap());
         for (store, hold) in held {
             release(store, hold);
         }
@@ -243,21 +246,21 @@ fn a_downgrade_wakes_those_that_fit() {
 #[test]
 fn a_hold_with_a_reservation_stays_exclusive() {
     let scratch = Scratch::new();
-    let backend = scratch.open();
+    let store = scratch.open();
     let mut kept = request("a");
     kept.lock_delay = std::time::Duration::from_secs(1);
-    let held = try_acquire(&backend, kept).unwrap().unwrap().0;
-    let refused = now(backend.downgrade(held.clone(), Mode::Shared)).unwrap_err();
+    let held = try_acquire(&store, kept).unwrap().unwrap().0;
+    let refused = now(store.clone().downgrade(held.clone(), Mode::Shared)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert_eq!(modes(&backend), [Mode::Exclusive]);
-    release(&backend, held);
+    assert_eq!(modes(&store), [Mode::Exclusive]);
+    release(&store, held);
 }
 
 /// The guard says what the store says: the refusal is final, and is not repeated in the background.
 #[tokio::test]
 async fn a_refused_downgrade_changes_no_guard() {
     let scratch = Scratch::new();
-    let client = Client::from_backend(scratch.open()).unwrap();
+    let client = Client::from_dyn_store(scratch.open()).unwrap();
     let lock = client.lock("a").min_hold(std::time::Duration::from_secs(1));
     let guard = lock.acquire().await.unwrap();
     for _ in 0..2 {
@@ -277,17 +280,17 @@ fn break_ends_an_upgradable_hold_in_each_of_its_states() {
     for is_upgrading in [false, true] {
         let (held, grant) = try_mode(&one, "a", Mode::Upgradable).unwrap();
         let upgrading = is_upgrading.then(|| start_upgrade(&one, &held));
-        assert!(now(two.break_lock(name("a"), grant.token)).unwrap());
+        assert!(now(two.clone().break_lock(name("a"), grant.token)).unwrap());
         assert_eq!(modes(&two), [Mode::Shared]);
         let next = try_mode(&two, "a", Mode::Upgradable).unwrap().0;
         release(&two, try_mode(&two, "a", Mode::Shared).unwrap().0);
         release(&two, next);
-        let checked = block_on(one.renew(vec![held.clone()]));
+        let checked = block_on(one.clone().renew(vec![held.clone()]));
         assert!(matches!(checked[..], [Renewal::Lost(_)]));
         if let Some((_, future)) = upgrading {
             assert_eq!(block_on(future).unwrap_err().kind(), ErrorKind::Lost);
         }
-        assert_eq!(now(one.release(held)).unwrap(), Release::NotHeld);
+        assert_eq!(now(one.clone().release(held)).unwrap(), Release::NotHeld);
     }
     release(&two, reader);
     // Exclusive, with waiters that are blocked on the file that is replaced.
@@ -296,11 +299,11 @@ fn break_ends_an_upgradable_hold_in_each_of_its_states() {
     let path = scratch.locks().join("a");
     let _blocked = start_waiting(&one, with(waiting("a"), Mode::Shared));
     until(|| blocked_on(&path) == 1);
-    assert!(now(two.break_lock(name("a"), token)).unwrap());
+    assert!(now(two.clone().break_lock(name("a"), token)).unwrap());
     let next = try_mode(&two, "a", Mode::Upgradable).unwrap().0;
     assert!(try_upgrade(&two, &next).unwrap() > token);
     assert_eq!(modes(&one), [Mode::Exclusive]);
-    assert_eq!(now(one.release(held)).unwrap(), Release::NotHeld);
+    assert_eq!(now(one.clone().release(held)).unwrap(), Release::NotHeld);
     release(&two, next);
 }
 
@@ -322,20 +325,20 @@ impl Pair {
     }
 
     /// Reads, and writes the next number if the hold becomes exclusive. `is_given_up`: the request is, at some moment.
-    fn read_and_write(&self, backend: &file::Store, (held, grant): &Taken, is_given_up: bool) {
+    fn read_and_write(&self, store: &Arc<file::Store>, (held, grant): &Taken, is_given_up: bool) {
         let before = self.read();
         let request = upgrade_of(held, true);
         let answer = std::thread::scope(|scope| {
             if is_given_up {
                 scope.spawn(|| request.stop.raise());
             }
-            block_on(backend.upgrade(held.clone(), request.clone())).unwrap()
+            block_on(store.clone().upgrade(held.clone(), request.clone())).unwrap()
         });
         assert_eq!(self.read(), before, "a writer came in between");
         if let Answer::Granted(later) = answer {
             assert!(later.token > grant.token);
             self.write(before + 1);
-            assert!(now(backend.downgrade(held.clone(), Mode::Shared)).unwrap());
+            assert!(now(store.clone().downgrade(held.clone(), Mode::Shared)).unwrap());
             assert_eq!(self.read(), before + 1);
         }
     }
@@ -349,7 +352,7 @@ fn nothing_is_written_between_reading_and_writing() {
     pair.write(1);
     std::thread::scope(|scope| {
         for worker in 0..6 {
-            let (backend, pair) = (scratch.open(), &pair);
+            let (store, pair) = (scratch.open(), &pair);
             scope.spawn(move || {
                 let mode = match worker {
                     0 | 1 => Mode::Upgradable,
@@ -358,14 +361,14 @@ fn nothing_is_written_between_reading_and_writing() {
                     _ => Mode::Shared,
                 };
                 for round in 0..60 {
-                    let taken = acquire(&backend, with(waiting("a"), mode));
+                    let taken = acquire(&store, with(waiting("a"), mode));
                     let before = pair.read();
                     match mode {
                         Mode::Exclusive => pair.write(before + 1),
-                        Mode::Upgradable => pair.read_and_write(&backend, &taken, round % 3 == 0),
+                        Mode::Upgradable => pair.read_and_write(&store, &taken, round % 3 == 0),
                         _ => {}
                     }
-                    release(&backend, taken.0);
+                    release(&store, taken.0);
                 }
             });
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, Release};
+use tenure::store::{Answer, Operate as _, Release, Store as _};
 use tenure::{ErrorKind, Mode};
 
 use crate::support::{
@@ -96,11 +96,11 @@ fn a_grant_that_comes_after_the_stop_is_given_back() {
     release(&one, last);
 }
 
-fn take_eventually(backend: &tenure::file::Store) -> tenure::backend::Hold {
+fn take_eventually(store: &Arc<tenure::file::Store>) -> tenure::store::Hold {
     let request = Arc::new(waiting("a"));
     hold(
         &request,
-        block_on(backend.acquire(request.clone())).unwrap(),
+        block_on(store.clone().acquire(request.clone())).unwrap(),
     )
     .unwrap()
     .0
@@ -126,7 +126,7 @@ fn close_ends_waiting() {
     let (one, two) = (scratch.open(), scratch.open());
     let _first = take(&one, "a");
     let (_request, future) = start_waiting(&two, waiting("a"));
-    now(two.close());
+    now(two.clone().close());
     assert_eq!(block_on(future).unwrap_err().kind(), ErrorKind::Closed);
 }
 
@@ -139,15 +139,20 @@ fn a_waiter_gets_the_name_when_it_is_broken() {
     let path = scratch.locks().join("a");
     let request = Arc::new(waiting("a"));
     let (second, grant) = block_on(async {
-        let waiter = tokio::spawn(two.acquire(request.clone()));
+        let waiter = tokio::spawn(two.clone().acquire(request.clone()));
         while blocked_on(&path) == 0 {
             tokio::task::yield_now().await;
         }
-        assert!(now(one.break_lock(name("a"), first.token)).unwrap());
+        assert!(
+            one.clone()
+                .break_lock(name("a"), first.token)
+                .await
+                .unwrap()
+        );
         hold(&request, waiter.await.unwrap().unwrap()).unwrap()
     });
     assert!(grant.token > first.token);
-    assert_eq!(now(one.release(first)).unwrap(), Release::NotHeld);
+    assert_eq!(now(one.clone().release(first)).unwrap(), Release::NotHeld);
     release(&two, second);
 }
 
@@ -199,14 +204,14 @@ fn a_counter_loses_no_count() {
     let tokens: Vec<u64> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
-                let (backend, counter) = (scratch.open(), &counter);
+                let (store, counter) = (scratch.open(), &counter);
                 scope.spawn(move || {
                     let mut tokens = Vec::new();
                     for _ in 0..100 {
-                        let held = take_eventually(&backend);
+                        let held = take_eventually(&store);
                         tokens.push(held.token);
                         add_one(counter);
-                        release(&backend, held);
+                        release(&store, held);
                     }
                     tokens
                 })

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tenure::backend::{Answer, Backend as _, BoxFuture, Hold, Request};
 use tenure::file;
+use tenure::store::{Answer, BoxFuture, ChangeMode as _, Hold, Operate as _, Request, Store as _};
 use tenure::{Error, Mode, OwnerId};
 use tenure_core::logic::table::{LockRequest, Table, Verdict};
 use tenure_core::time::Time;
 
 use crate::support::{
-    Scratch, block_on, hold, inspect, name, now, permits, poll, release, request, upgrade_of, with,
+    Scratch, block_on, hold, inspect, list, name, now, permits, poll, release, request, upgrade_of,
+    with,
 };
 
 type Upgrading = (Arc<Request>, BoxFuture<Result<Answer, Error>>);
@@ -27,7 +28,7 @@ enum State {
 }
 
 struct Walk {
-    stores: Vec<file::Store>,
+    stores: Vec<Arc<file::Store>>,
     states: Vec<State>,
     table: Table,
     last_token: u64,
@@ -91,7 +92,7 @@ impl Walk {
         let mode = modes[self.random.random_range(0..modes.len())];
         self.steps.push(format!("{who} tries {mode}"));
         let asked = Arc::new(with(request("a"), mode));
-        let answer = now(self.stores[who].acquire(asked.clone())).unwrap();
+        let answer = now(self.stores[who].clone().acquire(asked.clone())).unwrap();
         let wanted = Self::table_request(asked.owner, mode);
         let is_granted = matches!(self.table.acquire(&wanted, NOW), Verdict::Granted { .. });
         let taken = hold(&asked, answer);
@@ -107,7 +108,9 @@ impl Walk {
         let waits = self.random.random_range(0..2) > 0;
         self.steps.push(format!("{who} upgrades, waiting: {waits}"));
         let request = upgrade_of(&hold, waits);
-        let mut future = self.stores[who].upgrade(hold.clone(), request.clone());
+        let mut future = self.stores[who]
+            .clone()
+            .upgrade(hold.clone(), request.clone());
         let polled = poll(&mut future);
         let verdict = self.table.upgrade(&name("a"), hold.owner, waits, NOW);
         self.states[who] = match (verdict, polled) {
@@ -138,7 +141,7 @@ impl Walk {
                 };
                 self.steps.push(format!("{who} becomes {weaker}"));
                 assert!(self.table.downgrade(&name("a"), owner, weaker, NOW));
-                let changed = now(self.stores[who].downgrade(hold.clone(), weaker));
+                let changed = now(self.stores[who].clone().downgrade(hold.clone(), weaker));
                 assert!(changed.unwrap(), "{:#?}", self.steps);
                 self.states[who] = State::Holding(hold, weaker);
             }
@@ -148,10 +151,10 @@ impl Walk {
                 let view = self.table.view(&name("a")).unwrap();
                 let at = view.holds.iter().position(|it| it.owner == owner).unwrap();
                 let token = held[self.rank(&view.holds, at)].token.unwrap().get();
-                assert!(now(self.stores[0].break_lock(name("a"), token)).unwrap());
+                assert!(now(self.stores[0].clone().break_lock(name("a"), token)).unwrap());
                 self.table.release(&name("a"), owner, false, NOW);
                 // The client notices.
-                block_on(self.stores[who].renew(vec![hold]));
+                block_on(self.stores[who].clone().renew(vec![hold]));
             }
             _ => {
                 self.steps.push(format!("{who} releases"));
@@ -208,7 +211,7 @@ impl Walk {
             .map(|hold| hold.token.unwrap().get())
             .collect();
         assert_eq!(shown, tokens, "{:#?}", self.steps);
-        let listed = now(self.stores[0].list(String::new())).unwrap();
+        let listed = list(&self.stores[0], "");
         assert_eq!(listed.len(), usize::from(!wanted.is_empty()));
     }
 }

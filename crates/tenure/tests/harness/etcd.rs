@@ -1,12 +1,12 @@
-//! The backend on etcd, on real members that each test program starts once. Looks are by the published format of
+//! The store on etcd, on real members that each test program starts once. Looks are by the published format of
 //! keys (docs/stores/etcd.md) and ask the members out of band.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
+use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, methods_of_stores, open_at, requests_of};
 use tenure_testkit::etcd::{Etcd, Key, Member};

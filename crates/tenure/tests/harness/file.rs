@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{ContenderCounts, Failure, Harness, Verdict};
 use tenure::file;
 use tenure::guarantees::Guarantees;
+use tenure::store::{BoxFuture, Store as _};
 use tenure::{Client, Error};
 
 struct Directory {

@@ -4,29 +4,29 @@ use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Backend as _, BoxFuture};
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::memory::{self, Disturbance};
+use tenure::store::{BoxFuture, Store as _};
 use tenure::{Client, Error, LockName};
 use tenure_core::rt::Clock;
 
 struct Memory {
-    store: memory::Backend,
+    store: memory::Store,
     is_virtual: bool,
 }
 
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     done(Ok(Arc::new(Memory {
-        store: memory::Backend::new(),
+        store: memory::Store::new(),
         is_virtual: false,
     })))
 }
 
 pub(crate) fn open_virtual() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     done(Ok(Arc::new(Memory {
-        store: memory::Backend::with_virtual_clock(),
+        store: memory::Store::with_virtual_clock(),
         is_virtual: true,
     })))
 }
@@ -39,7 +39,7 @@ impl Memory {
     /// A capability of the store with the virtual clock.
     fn only_virtual(
         &self,
-        work: impl FnOnce(&memory::Backend) -> Verdict + Send + 'static,
+        work: impl FnOnce(&memory::Store) -> Verdict + Send + 'static,
     ) -> Option<BoxFuture<Verdict>> {
         let store = self.store.clone();
         self.is_virtual
@@ -50,7 +50,7 @@ impl Memory {
 impl Harness for Memory {
     fn client(&self) -> BoxFuture<Result<Client, Error>> {
         let store = self.store.clone();
-        Box::pin(async move { Client::from_backend(store) })
+        Box::pin(async move { Client::from_store(store) })
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -1,12 +1,12 @@
-//! The backends on Redis, on real servers that each test program starts once. Looks are by the published
+//! The stores on Redis, on real servers that each test program starts once. Looks are by the published
 //! format of keys (docs/stores/redis.md) and ask the servers out of band.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
+use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use super::skips::{ONE_PERMIT, ONE_SET_OF_PERMITS};
@@ -248,7 +248,7 @@ impl Harness for ServerHarness {
             for server in &servers {
                 server.restart();
                 until("it has loaded", || {
-                    server.info("persistence", "loading") == "0"
+                    server.info_is("persistence", "loading", "0")
                 });
             }
             if kind == Kind::Cluster {

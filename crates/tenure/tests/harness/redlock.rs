@@ -3,34 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Backend, BoxFuture};
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
+use tenure::store::{BoxFuture, Store};
 use tenure::{Client, Error, LockName};
 use tenure_core::rt::Clock;
 
 const TTL: Duration = Duration::from_secs(30);
 
 struct Redlock {
-    nodes: Vec<memory::Backend>,
+    nodes: Vec<memory::Store>,
     is_virtual: bool,
     guarantees: Guarantees,
 }
 
 pub(crate) fn open() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    open_over(3, memory::Backend::new(), false)
+    open_over(3, memory::Store::new(), false)
 }
 
 pub(crate) fn open_virtual() -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
-    open_over(5, memory::Backend::with_virtual_clock(), true)
+    open_over(5, memory::Store::with_virtual_clock(), true)
 }
 
 fn open_over(
     count: usize,
-    first: memory::Backend,
+    first: memory::Store,
     is_virtual: bool,
 ) -> BoxFuture<Result<Arc<dyn Harness>, Failure>> {
     let others = (1..count).map(|_| first.beside());
@@ -45,8 +45,8 @@ fn open_over(
     })
 }
 
-/// The backend of one client over the nodes. The suite delays replies on purpose, so no node is given up early.
-fn store(nodes: &[memory::Backend]) -> Result<Arc<majority::Store>, Error> {
+/// The store of one client over the nodes. The suite delays replies on purpose, so no node is given up early.
+fn store(nodes: &[memory::Store]) -> Result<Arc<majority::Store>, Error> {
     let nodes = nodes.iter().map(|node| Arc::new(node.clone()) as _);
     let settings = majority::Settings::default().with_node_timeout(TTL * 2);
     majority::Store::new(nodes.collect(), settings)
@@ -56,7 +56,7 @@ impl Redlock {
     /// A capability of the stores with the virtual clock.
     fn only_virtual(
         &self,
-        work: impl Fn(&[memory::Backend]) -> Verdict + Send + 'static,
+        work: impl Fn(&[memory::Store]) -> Verdict + Send + 'static,
     ) -> Option<BoxFuture<Verdict>> {
         let nodes = self.nodes.clone();
         self.is_virtual
@@ -67,7 +67,7 @@ impl Redlock {
 impl Harness for Redlock {
     fn client(&self) -> BoxFuture<Result<Client, Error>> {
         let store = store(&self.nodes);
-        Box::pin(async move { Client::from_backend(store?) })
+        Box::pin(async move { Client::from_dyn_store(store?) })
     }
 
     fn guarantees(&self) -> Guarantees {
@@ -157,14 +157,14 @@ impl Harness for Redlock {
 
     fn pause_store(&self) -> Option<BoxFuture<Verdict>> {
         self.only_virtual(|nodes| {
-            nodes.iter().for_each(memory::Backend::pause);
+            nodes.iter().for_each(memory::Store::pause);
             Ok(())
         })
     }
 
     fn resume_store(&self) -> Option<BoxFuture<Verdict>> {
         self.only_virtual(|nodes| {
-            nodes.iter().for_each(memory::Backend::resume);
+            nodes.iter().for_each(memory::Store::resume);
             Ok(())
         })
     }

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
 use tenure::guarantees::Guarantees;
+use tenure::store::BoxFuture;
 use tenure::{Client, Error};
 
 use tenure_testkit::proxy::{Fault, Planner};
@@ -41,7 +41,7 @@ async fn client_of_a_majority(url: &str) -> Result<Client, Error> {
     let settings = majority::Settings::default();
     let settings = settings.with_node_timeout(std::time::Duration::from_millis(1_300));
     let nodes = redis::Store::connect_independent(url).await?;
-    Client::from_backend(majority::Store::new(nodes, settings)?)
+    Client::from_dyn_store(majority::Store::new(nodes, settings)?)
 }
 
 /// A server on a busy machine may not answer within the limit of one attempt.

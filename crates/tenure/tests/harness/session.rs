@@ -4,9 +4,9 @@
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
+use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use super::skips::UPGRADABLE_OUTSIDE_THE_QUEUE;

@@ -162,7 +162,10 @@ pub(crate) const NO_LOCK_DELAY: Skips = (
 
 pub(crate) const NEVER_SILENT: Skips = (
     "this store cannot fall silent",
-    &["faults::a_silent_store_never_grants"],
+    &[
+        "faults::a_silent_store_never_grants",
+        "faults::a_silent_store_is_not_called_busy",
+    ],
 );
 
 pub(crate) const NO_PROCESSES: Skips = (

@@ -1,4 +1,4 @@
-//! The backend on a lease table: MariaDB and PostgreSQL, each a real server that each test program starts once, and
+//! The store on a lease table: MariaDB and PostgreSQL, each a real server that each test program starts once, and
 //! SQLite, a file for each harness. Looks are by the published format (docs/stores/table.md), over a connection
 //! of their own.
 
@@ -8,9 +8,9 @@ use std::time::Duration;
 use sqlx::Executor as _;
 use sqlx::sqlite::SqliteConnection;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
+use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::mariadb::{self, MariaDb};

@@ -1,12 +1,12 @@
-//! The backend on ZooKeeper, on real servers that each test program starts once. Looks are by the published
+//! The store on ZooKeeper, on real servers that each test program starts once. Looks are by the published
 //! layout (docs/stores/zookeeper.md) and ask the servers out of band.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tenure::backend::BoxFuture;
 use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdict};
 use tenure::error::Step;
+use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
 use tenure_testkit::jute::Session;

@@ -19,6 +19,7 @@ mod etcd;
 mod etcd_peers;
 mod redisson;
 mod redisson_fair;
+mod redisson_multi;
 mod redisson_rw;
 mod redisson_semaphore;
 mod shedlock;

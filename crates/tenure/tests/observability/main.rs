@@ -21,7 +21,7 @@ use recorder::Memory;
 const TTL: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-fn store() -> (memory::Backend, Client) {
+fn store() -> (memory::Store, Client) {
     subscriber::enable_all_spans();
     memory_store::store()
 }
@@ -161,7 +161,8 @@ fn a_loss_is_counted_once_with_its_reason_however_it_is_found() {
             .unwrap();
         settle().await;
         store.advance(11 * SECOND);
-        assert_eq!(guard.lost().await, LostReason::MaxHold);
+        assert_eq!(guard.lost().await, Some(LostReason::MaxHold));
+        settle().await;
         assert_eq!((lost("max_hold"), held()), (1.0, 0.0));
         assert!(guard.release().await.unwrap_err().is_lost());
         assert_eq!((lost("max_hold"), held()), (1.0, 0.0));

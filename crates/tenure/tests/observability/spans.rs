@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use tenure::{ErrorKind, LostReason};
+use tenure::{Client, ErrorKind, LostReason};
 use tracing::Instrument as _;
 
 use crate::subscriber::{SpanRecorder, enable_all_spans};
@@ -79,7 +79,9 @@ fn a_hold_that_is_lost_ends_with_the_reason_while_its_guard_lives() {
         let guard = lock.acquire().await.unwrap();
         settle().await;
         store.advance(11 * SECOND);
-        assert_eq!(guard.lost().await, LostReason::MaxHold);
+        assert_eq!(guard.lost().await, Some(LostReason::MaxHold));
+        // `lost` has read the clock; the renewal task reports the loss.
+        settle().await;
         let hold = &recorder.named("tenure.hold")[0];
         assert!(hold.is_closed());
         assert_eq!(
@@ -140,5 +142,31 @@ fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
         let holds = recorder.named("tenure.hold");
         assert!(holds.iter().all(|hold| hold.is_closed()));
         assert_eq!(holds[0].field("reason"), "session_gone");
+    });
+}
+
+#[test]
+fn a_long_wait_is_logged_with_the_holder_and_the_position() {
+    recorded(async |recorder| {
+        let (store, client) = store();
+        let guard = client.lock("a").label("deploy").acquire().await.unwrap();
+        let other = Client::from_store(store.clone()).unwrap();
+        let lock = other.lock("a");
+        let mut wait = pin!(lock.acquire());
+        assert!(futures_poll(wait.as_mut()).is_pending());
+        for (seconds, reports) in [(4, 0), (1, 1), (4, 1), (1, 2), (10, 3)] {
+            store.advance(seconds * SECOND);
+            assert!(futures_poll(wait.as_mut()).is_pending());
+            assert_eq!(recorder.events("still waiting").len(), reports);
+        }
+        let report = &recorder.events("still waiting")[0];
+        assert!(report["holder"].contains("\"deploy\""), "{report:?}");
+        let fields = ["name", "store", "waited", "position"];
+        assert_eq!(
+            fields.map(|it| &*report[it]),
+            ["\"a\"", "memory", "5s", "1"]
+        );
+        guard.release().await.unwrap();
+        drop(wait.await.unwrap());
     });
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_core::span::Current;
 
 /// One span, with its fields and its relations.
@@ -45,6 +45,7 @@ impl Visit for SpanRecord {
 struct Spans {
     all: Vec<SpanRecord>,
     entered: Vec<usize>,
+    events: Vec<BTreeMap<&'static str, String>>,
 }
 
 /// A subscriber for one thread. A clone shares its spans, for the test and for `tracing`.
@@ -56,6 +57,13 @@ impl SpanRecorder {
     pub(crate) fn named(&self, name: &str) -> Vec<SpanRecord> {
         let all = self.0.lock().unwrap().all.clone();
         all.into_iter().filter(|span| span.name == name).collect()
+    }
+
+    /// The fields of all events with this message, in their order.
+    pub(crate) fn events(&self, message: &str) -> Vec<BTreeMap<&'static str, String>> {
+        let events = self.0.lock().unwrap().events.clone();
+        let is_asked_for = |fields: &BTreeMap<_, String>| fields["message"] == message;
+        events.into_iter().filter(is_asked_for).collect()
     }
 
     /// The index of the first span of that name.
@@ -70,7 +78,13 @@ impl SpanRecorder {
     }
 }
 
-/// A subscriber for all threads that enables every span and keeps none, installed before the first span.
+/// All spans, and the events that most programs log.
+fn is_recorded(metadata: &Metadata<'_>) -> bool {
+    let is_logged = *metadata.level() <= Level::INFO && metadata.target().starts_with("tenure");
+    metadata.is_span() || is_logged
+}
+
+/// A subscriber for all threads that enables all that is recorded and keeps nothing, installed before the first span.
 ///
 /// Otherwise a span that one thread reaches first while no subscriber exists could stay off: `tracing` remembers for
 /// each span whether a subscriber wants it, and a subscriber that another thread installs at that moment is missed.
@@ -78,7 +92,7 @@ struct EverySpan;
 
 impl Subscriber for EverySpan {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
+        is_recorded(metadata)
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -109,7 +123,7 @@ fn index(id: &Id) -> usize {
 
 impl Subscriber for SpanRecorder {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_span()
+        is_recorded(metadata)
     }
 
     fn new_span(&self, span: &Attributes<'_>) -> Id {
@@ -139,7 +153,11 @@ impl Subscriber for SpanRecorder {
         self.0.lock().unwrap().all[index(id)].follows_from = Some(index(follows));
     }
 
-    fn event(&self, _: &Event<'_>) {}
+    fn event(&self, event: &Event<'_>) {
+        let mut record = SpanRecord::default();
+        event.record(&mut record);
+        self.0.lock().unwrap().events.push(record.fields);
+    }
 
     fn enter(&self, id: &Id) {
         self.0.lock().unwrap().entered.push(index(id));

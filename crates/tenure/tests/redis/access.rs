@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tenure::Client;
-use tenure::ErrorKind::{Backend, Denied};
+use tenure::ErrorKind::{Denied, Store};
 
 use crate::support::{
     TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
@@ -118,12 +118,14 @@ async fn a_user_of_one_server() {
         let server = Redis::start(KEEPS);
         introduce(user, [&server]);
         let at = server.address();
-        let url = format!("redis://{user}:{WORD}@{at}/?prefix=jobs:&timeout=1s{options}");
+        let url = format!("redis://{user}:{WORD}@{at}/?prefix=jobs:&timeout=1s{options}")
+            .replace("/?", "/1?");
         let (first, second) = (connect(&url).await, connect(&url).await);
         everything(&first, &second, "x").await;
         server.order(&["LPUSH", "jobs:odd", "x"]);
+        server.order(&["MOVE", "jobs:odd", "1"]);
         let odd = soon(first.lock("odd").ttl(TTL).try_acquire()).await;
-        assert_says(odd, Backend, &["list"]);
+        assert_says(odd, Store, &["list"]);
         assert_nothing_refused([&server]);
         assert_all_used(user, [&server], &[]).await;
         // A script that may not do all it does says what to read.
@@ -135,6 +137,9 @@ async fn a_user_of_one_server() {
         let other = connect(&url).await;
         let refused = soon(other.lock("x").ttl(TTL).try_acquire()).await;
         assert_says(refused, Denied, &["docs/stores/redis.md"]);
+        server.order(&["ACL", "SETUSER", user, "-select"]);
+        let refused = soon(tenure::connect(&url)).await;
+        assert_says(refused, Denied, &[&at, "docs/stores/redis.md"]);
     }
 }
 

@@ -106,7 +106,7 @@ async fn each_request_gets_its_own_answer() {
             match (number, tried) {
                 (10..30, Ok(None)) => {}
                 (30..50, Err(err)) => {
-                    assert_eq!(err.kind(), ErrorKind::Backend, "{err}");
+                    assert_eq!(err.kind(), ErrorKind::Store, "{err}");
                     assert_clear(&err);
                 }
                 (0..10 | 50.., Ok(Some(guard))) => taken.push(guard),

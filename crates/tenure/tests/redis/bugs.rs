@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure::ErrorKind::{Indeterminate, Invalid};
 
 use crate::support::{
-    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, take, take_and_release, until,
-    waiting,
+    TRUSTED, TTL, calls, client_of, connect, keys, owner, soon, start_acquire, take,
+    take_and_release, until, waiting,
 };
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
@@ -68,6 +68,25 @@ async fn a_release_sends_one_message() {
         // In the order in which they came.
         guard = soon(waiter).await.unwrap().unwrap();
     }
+    soon(guard.release()).await.unwrap();
+}
+
+/// The lock is handed over with a short lease. Requests that are slow for that lease are not slow for the ttl.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_handed_over_is_judged_by_its_ttl() {
+    needs!(redis);
+    let late = Duration::from_millis(900);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let url = server.url_by(proxy.port());
+    let slow = connect(&format!("{url}?timeout=20s&restart_guard=off")).await;
+    let holder = take(&client_of(&server).await, "x", TTL * 30).await;
+    proxy.plan("acquire", Fault::Late(late));
+    proxy.plan("look", Fault::Late(late));
+    let waiter = start_acquire(slow.lock("x").ttl(TTL * 30));
+    until("it waits", || waiting(&server, "x") == 1).await;
+    soon(holder.release()).await.unwrap();
+    let guard = soon(waiter).await.unwrap().unwrap();
     soon(guard.release()).await.unwrap();
 }
 

@@ -153,7 +153,7 @@ async fn a_master_is_killed() {
     .await;
     victim.kill();
     until("the replica takes over", || {
-        replica.info("replication", "role") == "master"
+        replica.info_is("replication", "role", "master")
     })
     .await;
     let mut last: Vec<_> = guards.iter().map(Guard::remaining).collect();

@@ -26,7 +26,7 @@ fn url(watched: &SentinelSetup) -> String {
 async fn until_replaced(watched: &SentinelSetup, before: u16) {
     until("another primary", || watched.primary_port() != before).await;
     until("it is one", || {
-        watched.primary().info("replication", "role") == "master"
+        watched.primary().info_is("replication", "role", "master")
     })
     .await;
 }
@@ -91,7 +91,7 @@ async fn the_primary_is_replaced_by_order() {
         tokio::time::sleep(TTL / 20).await;
     }
     until("the old one follows", || {
-        primary.info("replication", "role") == "slave"
+        primary.info_is("replication", "role", "slave")
     })
     .await;
     until_renewed(&guard).await;
@@ -199,7 +199,7 @@ async fn an_upgrade_that_no_replica_has_is_undone() {
     let primary = Redis::start(&[]);
     let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
     until("the replica follows", || {
-        replica.info("replication", "master_link_status") == "up"
+        replica.info_is("replication", "master_link_status", "up")
     })
     .await;
     let options = "timeout=1s&restart_guard=off";
@@ -268,4 +268,43 @@ async fn a_grant_is_given_back_when_replicas_cannot_be_asked() {
     );
     until("it is given back later", || owner(&server, "x").is_empty()).await;
     assert!(proxy.is_done());
+}
+
+/// `WAIT` blocks its connection, and a renewal does not wait behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_is_renewed_while_grants_wait_for_replicas() {
+    needs!(redis);
+    let primary = Redis::start(&[]);
+    let replica = Redis::start(&[&format!("replicaof 127.0.0.1 {}", primary.port())]);
+    until("the replica follows", || {
+        replica.info_is("replication", "master_link_status", "up")
+    })
+    .await;
+    let options = "timeout=4s&restart_guard=off&wait_replicas=1";
+    let client = connect(&format!("{}?{options}", primary.url())).await;
+    let lock = client.lock("x").ttl(LONG / 2);
+    let guard = answered(async || lock.acquire().await).await;
+    replica.stop();
+    // Each of them waits for 2 s, so ten of them in a row would take longer than the lease.
+    let others: Vec<_> = (0..10)
+        .map(|task| {
+            let client = client.clone();
+            tokio::spawn(async move {
+                for round in 0..2 {
+                    let lock = client.lock(format!("{task}-{round}")).ttl(LONG * 4);
+                    assert_says(
+                        lock.try_acquire().await,
+                        ErrorKind::Unreachable,
+                        &["wait_replicas"],
+                    );
+                }
+            })
+        })
+        .collect();
+    for other in others {
+        soon(other).await.unwrap();
+    }
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
+    replica.resume();
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tenure::backend::Severity;
+use tenure::store::Severity;
 
 use crate::support::{
     TTL, assert_all_expire, client_of, keys, owner, soon, start_acquire, take, until,

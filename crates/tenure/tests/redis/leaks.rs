@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::common::runtimes::assert_no_panic_after_the_runtime;
 use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, start_acquire, take,
@@ -23,6 +24,47 @@ fn connections(server: &Redis) -> usize {
 
 fn channels(server: &Redis) -> usize {
     server.ask(&["PUBSUB", "CHANNELS", "*"]).items().len()
+}
+
+/// A panic in a drop ends the process where `panic` is `abort`, though the driver catches it elsewhere.
+#[test]
+fn a_guard_that_outlives_its_runtime_does_not_panic() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let url = format!("{}{TRUSTED}", server.url());
+    assert_no_panic_after_the_runtime(&url, "outlives");
+}
+
+/// A task that waits for a loss ends with the hold, and the connection with the client.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_tasks_that_wait_for_a_loss() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let before = alive_tasks();
+    let client = client_of(&server).await;
+    take_and_release(&client, "warm", TTL).await;
+    let with_client = alive_tasks();
+    for round in 0..1_000 {
+        let guard = take(&client, "held", TTL).await;
+        tokio::spawn(guard.lost());
+        tokio::spawn(guard.at_risk());
+        match round % 2 {
+            0 => soon(guard.release()).await.unwrap(),
+            _ => drop(guard),
+        }
+    }
+    until("the tasks end with their holds", || {
+        alive_tasks() <= with_client
+    })
+    .await;
+    let guard = take(&client, "last", TTL).await;
+    let kept = (guard.lost(), guard.at_risk());
+    drop((guard, client));
+    until("the connection ends with the client", || {
+        connections(&server) == 0 && alive_tasks() <= before
+    })
+    .await;
+    assert_eq!(soon(kept.0).await, None);
 }
 
 /// Ten thousand futures of `acquire`, dropped after none to some polls, on names that are free and on one
@@ -82,7 +124,7 @@ async fn a_thousand_queued_clients_die() {
         .build()
         .unwrap();
     let url = format!("{}?timeout=20s&restart_guard=off", server.url());
-    for _ in 0..CLIENTS / 50 {
+    for batch in 1..=CLIENTS / 50 {
         for _ in 0..50 {
             let url = url.clone();
             doomed.spawn(async move {
@@ -91,12 +133,9 @@ async fn a_thousand_queued_clients_die() {
                 std::future::pending::<()>().await;
             });
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        let expected = i64::try_from(batch * 50).unwrap();
+        until("all of them wait", || waiting(&server, "x") == expected).await;
     }
-    until("all wait", || {
-        waiting(&server, "x") == i64::try_from(CLIENTS).unwrap()
-    })
-    .await;
     assert_eq!(
         (connections(&server), channels(&server)),
         (CLIENTS + 1, CLIENTS + 1)

@@ -1,4 +1,4 @@
-//! The `redis:` backends on real servers, with everything that can go wrong.
+//! The `redis:` stores on real servers, with everything that can go wrong.
 
 #![cfg(feature = "redis")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -12,11 +12,13 @@ mod access;
 mod batches;
 mod bugs;
 mod clocks;
+mod closed;
 mod clusters;
 mod failovers;
 mod forgetting;
 mod holders;
 mod leaks;
+mod load;
 #[cfg(feature = "redlock")]
 mod majorities;
 #[cfg(feature = "redlock")]
@@ -25,9 +27,11 @@ mod modes;
 mod proxy;
 mod redisson;
 mod refusals;
+mod reports;
 mod restarts;
 mod servers;
 mod several;
+mod socket;
 mod steps;
 mod tls;
 mod walk;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind::{self, Unreachable};
-use tenure::backend::{Answer, Backend, Hold, Release, Request};
+use tenure::store::{Answer, Hold, Release, Request, Store};
 use tenure::{Client, Guard, LockName, OwnerId, Renew};
 use tenure_core::rt;
 
@@ -61,7 +61,7 @@ async fn assert_kept(guard: &Guard) {
 /// One of the servers, asked as `redlock:` asks it.
 struct OneOfThem {
     servers: Vec<Redis>,
-    node: Arc<dyn Backend>,
+    node: Arc<dyn Store>,
 }
 
 impl OneOfThem {
@@ -72,7 +72,7 @@ impl OneOfThem {
     }
 
     /// As another client, or one that has heard of nothing yet.
-    async fn another(servers: &[Redis]) -> Arc<dyn Backend> {
+    async fn another(servers: &[Redis]) -> Arc<dyn Store> {
         let url = format!("{}{TRUSTED}", redlock_url(servers));
         let nodes = tenure::redis::Store::connect_independent(&url).await;
         nodes.unwrap().swap_remove(0)
@@ -88,8 +88,8 @@ impl OneOfThem {
     /// A hold, and a waiter for it.
     async fn contended(&self) -> (Hold, tokio::task::JoinHandle<Result<Answer, tenure::Error>>) {
         let first = Self::request(false);
-        let token = granted(soon(self.node.acquire(first.clone())).await);
-        let waiter = tokio::spawn(self.node.acquire(Self::request(true)));
+        let token = granted(soon(self.node.clone().acquire(first.clone())).await);
+        let waiter = tokio::spawn(self.node.clone().acquire(Self::request(true)));
         until("it waits", || waiting(&self.servers[0], "next") == 1).await;
         (Hold::new(&first, token), waiter)
     }
@@ -110,7 +110,7 @@ async fn a_hand_over_is_under_the_next_token() {
     let all = OneOfThem::start().await;
     let (hold, waiter) = all.contended().await;
     assert_eq!(hold.token, 7_000);
-    soon(all.node.release(hold)).await.unwrap();
+    soon(all.node.clone().release(hold)).await.unwrap();
     assert_eq!(granted(soon(waiter).await.unwrap()), 7_001);
 }
 
@@ -132,14 +132,14 @@ async fn a_release_ends_the_wait_for_what_it_releases() {
     let all = OneOfThem::start().await;
     // The server knows all scripts from now on.
     let before = OneOfThem::request(false);
-    let token = granted(soon(all.node.acquire(before.clone())).await);
-    soon(all.node.release(Hold::new(&before, token)))
+    let token = granted(soon(all.node.clone().acquire(before.clone())).await);
+    soon(all.node.clone().release(Hold::new(&before, token)))
         .await
         .unwrap();
     let first = OneOfThem::request(false);
-    let token = granted(soon(all.node.acquire(first.clone())).await);
+    let token = granted(soon(all.node.clone().acquire(first.clone())).await);
     let queued = OneOfThem::request(true);
-    let mut waiter = all.node.acquire(queued.clone());
+    let mut waiter = all.node.clone().acquire(queued.clone());
     tokio::select! {
         biased;
         answer = &mut waiter => panic!("{answer:?}"),
@@ -147,15 +147,17 @@ async fn a_release_ends_the_wait_for_what_it_releases() {
     }
     // A waiter that has not read its reply yet has to leave the queue with a request of its own. Replies come in the
     // order of the requests, so the waiter's is there now, and one poll reads it.
-    soon(all.node.inspect(first.name.clone())).await.unwrap();
+    soon(all.node.clone().inspect(first.name.clone()))
+        .await
+        .unwrap();
     let waiter = rt::poll_now(waiter).err().unwrap();
     let before = calls(&all.servers[0], "evalsha");
-    let released = soon(all.node.release(Hold::new(&queued, token))).await;
+    let released = soon(all.node.clone().release(Hold::new(&queued, token))).await;
     assert_eq!(released.unwrap(), Release::NotHeld);
     assert!(matches!(soon(waiter).await, Ok(Answer::Busy)));
     assert_eq!(calls(&all.servers[0], "evalsha"), before + 1);
     assert_eq!(waiting(&all.servers[0], "next"), 0);
-    soon(all.node.release(Hold::new(&first, token)))
+    soon(all.node.clone().release(Hold::new(&first, token)))
         .await
         .unwrap();
 }

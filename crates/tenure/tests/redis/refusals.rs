@@ -4,15 +4,17 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 
-use tenure::ErrorKind::{Backend, Denied, Invalid, Unreachable};
+use tenure::ErrorKind::{Denied, Invalid, Store, Unreachable};
+use tenure::store::Severity;
 
 use crate::support::{
     TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take,
     take_and_release, until,
 };
 use tenure_testkit::needs;
+use tenure_testkit::network::Network;
 use tenure_testkit::process::{Port, new_directory};
-use tenure_testkit::redis::{Cluster, PASSWORD, Redis, USER};
+use tenure_testkit::redis::{Cluster, PASSWORD, Redis, SentinelSetup, USER};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_server_listens_there() {
@@ -156,7 +158,7 @@ async fn the_memory_is_full() {
             false => soon(lock.try_acquire()).await.map(drop),
             true => soon(lock.acquire()).await.map(drop),
         };
-        assert_says(refused, Backend, &["memory", "maxmemory"]);
+        assert_says(refused, Store, &["memory", "maxmemory"]);
     }
     // What needs no memory goes on.
     tokio::time::sleep(TTL * 2).await;
@@ -177,11 +179,11 @@ async fn the_server_cannot_save() {
     server.order(&["SET", "k", "v"]);
     server.order(&["BGSAVE"]);
     until("the server gives up saving", || {
-        server.info("persistence", "rdb_last_bgsave_status") == "err"
+        server.info_is("persistence", "rdb_last_bgsave_status", "err")
     })
     .await;
     let refused = soon(client.lock("x").ttl(TTL).acquire()).await;
-    assert_says(refused, Backend, &["save"]);
+    assert_says(refused, Store, &["save"]);
     server.order(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     take_and_release(&client, "x", TTL).await;
 }
@@ -206,7 +208,7 @@ async fn something_else_lies_under_the_name() {
                 false => soon(lock.try_acquire()).await.map(drop),
                 true => soon(lock.acquire()).await.map(drop),
             };
-            assert_says(refused, Backend, &[kind, "x"]);
+            assert_says(refused, Store, &[kind, "x"]);
         }
         assert_eq!(server.ask(&["DUMP", "x"]), before, "{kind}");
         assert_eq!(keys(&server), ["x"]);
@@ -272,13 +274,13 @@ async fn a_server_that_still_loads_is_not_ready() {
     let fresh = connect_or_none(&url).await;
     for client in [Some(client.clone()), fresh].into_iter().flatten() {
         let refused = soon(client.lock("new").ttl(TTL).try_acquire()).await;
-        if server.info("persistence", "loading") == "1" {
+        if server.info_is("persistence", "loading", "1") {
             assert_says(refused, Unreachable, &["loading"]);
         }
     }
     server.order(&["CONFIG", "SET", "key-load-delay", "0"]);
     until("it has loaded", || {
-        server.info("persistence", "loading") == "0"
+        server.info_is("persistence", "loading", "0")
     })
     .await;
     // The server has every write, so it is trusted at once, and grants no other client what we hold.
@@ -323,4 +325,91 @@ async fn a_server_that_is_too_busy_with_a_script_is_not_lost() {
     server.order(&["SCRIPT", "KILL"]);
     until("it is killed", || server.ask(&["PING"]).text() == "PONG").await;
     take_and_release(&client, "x", TTL).await;
+}
+
+/// The server says why it closes a connection, before the client has sent anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_a_free_connection_says_so() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let mut kept = server.connection();
+    kept.ask(&["CONFIG", "SET", "maxclients", "1"]).unwrap();
+    let refused = soon(tenure::connect(&format!("{}{TRUSTED}", server.url()))).await;
+    assert_says(refused, Unreachable, &[&server.address(), "maxclients"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_does_not_exist_is_wrong_usage() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let url = format!("{}{TRUSTED}", server.url()).replace("/?", "/77?");
+    assert_says(soon(tenure::connect(&url)).await, Invalid, &["database"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sentinel_is_told_from_a_server() {
+    needs!(redis);
+    let watched = SentinelSetup::start(60_000);
+    let at = watched.sentinels[0].address();
+    let refused = soon(tenure::connect(&format!("redis://{at}/"))).await;
+    assert_says(refused, Invalid, &[&at, "redis+sentinel://"]);
+}
+
+/// A process that connects anew each time would hear of a start that never was.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_info_the_restart_guard_names_the_missing_right() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let user = [
+        "ACL", "SETUSER", "weak", "on", "nopass", "~*", "&*", "+@all", "-info",
+    ];
+    server.order(&user);
+    let url = server.url().replace("redis://", "redis://weak:word@");
+    let client = connect(&url).await;
+    let refused = soon(client.lock("x").ttl(TTL).try_acquire()).await;
+    assert_says(refused, Unreachable, &["may not run INFO", "+info"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_in_protected_mode_says_so() {
+    needs!(redis);
+    // A client that uses the loopback address is served.
+    let Some(network) = Network::new(0) else {
+        return;
+    };
+    let server = Redis::start(&["bind 0.0.0.0", "protected-mode yes"]);
+    let url = format!("redis://{}:{}{TRUSTED}", network.here, server.port());
+    let refused = soon(tenure::connect(&url)).await;
+    assert_says(refused, Denied, &[&network.here, "protected mode"]);
+}
+
+/// A check tries what a grant does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_that_no_lock_can_be_taken() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let bad = async |url: &str| {
+        let client = connect(url).await;
+        let findings = soon(client.check()).await.unwrap();
+        let bad = findings
+            .into_iter()
+            .filter(|it| it.severity == Severity::Bad);
+        bad.map(|it| it.text).collect::<Vec<_>>().join("\n")
+    };
+    let url = format!("{}{TRUSTED}", server.url());
+    assert_eq!(bad(&url).await, "");
+    for right in ["-@scripting", "-set", "resetkeys", "-publish"] {
+        let user = [
+            "ACL", "SETUSER", "weak", "reset", "on", "nopass", "~*", "&*", "+@all", right,
+        ];
+        server.order(&user);
+        let url = url.replace("redis://", "redis://weak:word@");
+        let found = bad(&url).await;
+        assert!(found.contains("docs/stores/redis.md"), "{right}: {found}");
+    }
+    server.order(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    assert!(bad(&url).await.contains("min-replicas-to-write"));
+    server.order(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    server.order(&["CONFIG", "SET", "maxmemory", "1"]);
+    assert!(bad(&url).await.contains("maxmemory"));
 }

@@ -1,6 +1,6 @@
 //! The server is killed and started again, and has forgotten everything or nothing.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure::{Client, ErrorKind, Guard};
 
@@ -59,7 +59,7 @@ async fn a_waiter_is_guarded_as_well() {
     let proxy = Proxy::redis(server.port());
     // Long enough for the old claim to last beyond the restart and the waiter's next request; the guard is as
     // long as the longest ttl of all, as it has to be.
-    let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
+    let (ttl, options) = (TTL * 3 / 2, "timeout=3s&restart_guard=12s");
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = first.lock("x").ttl(ttl);
@@ -88,7 +88,7 @@ async fn an_upgrade_is_guarded_as_well() {
     server.order(&["CONFIG", "SET", "appendfsync", "always"]);
     server.order(&["CONFIG", "SET", "appendonly", "yes"]);
     let proxy = Proxy::redis(server.port());
-    let (ttl, options) = (TTL * 3, "timeout=3s&restart_guard=12s");
+    let (ttl, options) = (TTL * 3 / 2, "timeout=3s&restart_guard=12s");
     let first = connect(&format!("{}?{options}", server.url_by(proxy.port()))).await;
     let second = connect(&format!("{}?{options}", server.url())).await;
     let lock = second.lock("x").ttl(ttl).upgradable();
@@ -118,7 +118,7 @@ async fn a_server_that_forgets_is_guarded_until_every_lease_is_over() {
     needs!(redis);
     // The guard is the longest ttl in use, as documented.
     let server = Redis::start(&[]);
-    let after = restart(&server, "timeout=3s&restart_guard=4s", TTL).await;
+    let after = restart(&server, "timeout=3s&restart_guard=8s", TTL).await;
     assert!(!after.both, "both claim to hold it");
     assert_says(soon(after.old.release()).await, ErrorKind::Lost, &[]);
     assert!(after.next.is_held());
@@ -151,7 +151,7 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
     for _ in 0..3 {
         server.restart();
         until("it has loaded", || {
-            server.info("persistence", "loading") == "0"
+            server.info_is("persistence", "loading", "0")
         })
         .await;
         assert_eq!(owner(&server, "y"), value);
@@ -182,8 +182,12 @@ async fn a_client_that_comes_later_is_guarded_too() {
         ErrorKind::Unreachable,
         &["started lately", "restart_guard"],
     );
-    let lock = client.lock("x").ttl(TTL).wait(Duration::from_millis(200));
+    let (wait, began) = (Duration::from_secs(30), Instant::now());
+    let lock = client.lock("x").ttl(TTL).wait(wait);
     let err = soon(lock.acquire()).await.unwrap_err();
+    // The wait would end before the guard does, so it is refused at once.
+    assert!(began.elapsed() < wait, "{err}");
+    assert_eq!(err.kind(), ErrorKind::Unreachable);
     let guard = err.restart_guard().expect("it says why");
     assert_eq!(guard.server, server.address());
     assert_eq!(guard.guard, Duration::from_secs(60));

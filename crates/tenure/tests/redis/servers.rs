@@ -19,7 +19,7 @@ fn a_server_keeps_its_port_and_forgets_or_keeps_its_data() {
         server.restart();
         assert_eq!(server.port(), before);
         until("it has loaded", || {
-            server.info("persistence", "loading") == "0"
+            server.info_is("persistence", "loading", "0")
         });
         assert_eq!(server.ask(&["GET", "k"]).text(), kept);
         server.stop();

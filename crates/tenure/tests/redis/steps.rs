@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::ErrorKind::{self, Backend, Indeterminate, Unreachable};
+use tenure::ErrorKind::{self, Indeterminate, Store, Unreachable};
 use tenure::{Client, Error, Guard, State};
 
 use crate::support::{
@@ -43,10 +43,10 @@ pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
     answered("BUSY Redis is busy running a script.", Unreachable),
     answered(
         "OOM command not allowed when used memory > 'maxmemory'.",
-        Backend,
+        Store,
     ),
-    answered("MISCONF Redis is configured to save RDB snapshots", Backend),
-    answered("ERR something that nobody has ever heard of", Backend),
+    answered("MISCONF Redis is configured to save RDB snapshots", Store),
+    answered("ERR something that nobody has ever heard of", Store),
     (Fault::Answer("NOSCRIPT No matching script."), None),
     (Fault::Trickle(Duration::from_millis(2)), None),
     (Fault::Late(Duration::from_millis(50)), None),
@@ -230,7 +230,7 @@ async fn an_acquire_goes_wrong_while_it_waits() {
             }
             Err(err) => {
                 assert_clear(&err);
-                let told = [Backend, Unreachable, Indeterminate].contains(&err.kind());
+                let told = [Store, Unreachable, Indeterminate].contains(&err.kind());
                 assert!(told, "after {fault:?}: {err}");
             }
         }

@@ -11,7 +11,7 @@ pub(crate) use crate::common::{
 use tenure_testkit::redis::Redis;
 
 /// Far above what the server and a machine with other work need, short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(8);
 
 /// For servers that keep nothing on disk, where the test is not about that: by default nothing
 /// would be granted for half a minute after their start.

@@ -123,3 +123,40 @@ async fn files_that_are_no_certificates_or_keys_are_named() {
         assert_says(refused, Invalid, &[culprit, option_named]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_of_the_wrong_sort_says_what_to_make_instead() {
+    needs!(redis, "openssl");
+    let certificates = Certificates::make();
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -batch";
+    certificates.openssl(&format!(
+        "req -x509 {key} -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout authority.key -out authority.crt"
+    ));
+    certificates.openssl(&format!(
+        "req {key} -subj /CN=localhost -keyout old.key -out old.csr"
+    ));
+    certificates.openssl(
+        "x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -out old.crt",
+    );
+    for (name, ca, words) in [
+        ("authority", "authority.crt", ["CA:TRUE", "CA:FALSE"]),
+        ("old", "ca.crt", ["version 1", "of version 3"]),
+    ] {
+        let server = Redis::start_tls_as(&certificates, name, false);
+        let ca = option("ca", &certificates, ca);
+        let refused = soon(tenure::connect(&url(&server, &[ca]))).await;
+        let words = [words[0], words[1], "subjectAltName"];
+        assert_says(refused, Unreachable, &words);
+    }
+    certificates.openssl("pkey -in server.key -aes256 -passout pass:secret -out encrypted.key");
+    certificates.openssl("ec -in server.key -aes256 -passout pass:secret -out older.key");
+    for file in ["encrypted.key", "older.key"] {
+        let options = [
+            option("cert", &certificates, "server.crt"),
+            option("key", &certificates, file),
+        ];
+        let url = format!("rediss://127.0.0.1:1/?{}", options.join("&"));
+        let refused = soon(tenure::connect(&url)).await;
+        assert_says(refused, Invalid, &[file, "is encrypted", "openssl pkey"]);
+    }
+}

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::backend::Severity;
+use tenure::store::{Finding, Severity};
 
 use crate::support::{
     Database, MARIADB, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone,
@@ -13,7 +13,7 @@ use tenure_testkit::mariadb::{DATABASE, MariaDb, PASSWORD, USER};
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 
-on_both!(a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
+on_both!(a_limit_of_a_user_is_named a_wrong_login_is_denied what_does_not_exist_is_named locks_need_no_table);
 on_both_alone!(the_holder_table_is_made_on_request);
 
 async fn a_wrong_login_is_denied(database: &dyn Database) {
@@ -30,15 +30,44 @@ async fn a_wrong_login_is_denied(database: &dyn Database) {
     assert_says(denied, ErrorKind::Denied, &["does not let \"nobody\" in"]);
 }
 
+/// Waiting for a connection helps with one of the limits only.
+async fn a_limit_of_a_user_is_named(database: &dyn Database) {
+    let is_mysql = database.url().starts_with("mysql");
+    let cases: &[(&str, &str)] = match is_mysql {
+        true => &[
+            ("WITH MAX_QUERIES_PER_HOUR 3", "MAX_QUERIES_PER_HOUR 0"),
+            (
+                "WITH MAX_CONNECTIONS_PER_HOUR 1",
+                "MAX_CONNECTIONS_PER_HOUR 0",
+            ),
+            ("WITH MAX_USER_CONNECTIONS 1", "MAX_USER_CONNECTIONS 0"),
+        ],
+        false => &[("CONNECTION LIMIT 1", "ALTER ROLE \"limited")],
+    };
+    for (at, (limit, says)) in cases.iter().enumerate() {
+        let user = name(&format!("limited{at}")).replace(['.', '-', '/'], "_");
+        database.rows(&match is_mysql {
+            true => format!("CREATE USER {user}@'%' IDENTIFIED BY '{PASSWORD}' {limit}; GRANT ALL ON {DATABASE}.* TO {user}@'%'"),
+            false => format!("CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}' {limit}"),
+        });
+        let url = database
+            .url()
+            .replacen(&format!("{USER}:"), &format!("{user}:"), 1);
+        // A client opens two connections, and sends more than three statements.
+        let outcome = soon(tenure::connect(&url)).await;
+        assert_says(outcome, ErrorKind::Unreachable, &[says, &user]);
+    }
+}
+
 async fn what_does_not_exist_is_named(database: &dyn Database) {
     let url = database.url();
     let nowhere = url.replacen(&format!("/{DATABASE}"), "/nowhere", 1);
-    // MariaDB says no more than this to a user without privileges.
-    assert_says(
-        soon(tenure::connect(&nowhere)).await,
-        ErrorKind::Denied,
-        &["nowhere"],
-    );
+    // MariaDB says no more to a user without privileges than that the user may not use the database.
+    let kind = match url.starts_with("postgres") {
+        true => ErrorKind::Invalid,
+        false => ErrorKind::Denied,
+    };
+    assert_says(soon(tenure::connect(&nowhere)).await, kind, &["nowhere"]);
     let port = {
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         nobody.local_addr().unwrap().port()
@@ -64,7 +93,19 @@ async fn locks_need_no_table(database: &dyn Database) {
     let status = soon(client.inspect(&name)).await.unwrap();
     assert_eq!(status.holds.len(), 1);
     let holder = &status.holds[0].holder;
-    assert!(holder.label.contains("of tenure"), "{holder}");
+    let connection = database.holders(&name)[0];
+    let is_postgres = database.url().starts_with("postgres");
+    let (by_hand, pid) = match is_postgres {
+        true => (
+            format!("SELECT pg_terminate_backend({connection})"),
+            std::process::id(),
+        ),
+        // The client library sends no attributes of the connection.
+        false => (format!("KILL {connection}"), 0),
+    };
+    let label = format!("connection {connection} of tenure; {by_hand} ends it");
+    assert_eq!((&holder.label, holder.pid), (&label, pid), "{holder}");
+    assert_eq!(holder.to_string().contains("pid"), is_postgres, "{holder}");
     let list = soon(client.list("")).await;
     assert_says(
         list,
@@ -93,7 +134,33 @@ async fn locks_need_no_table(database: &dyn Database) {
     );
     assert!(found(Severity::Warning, "not replicated"), "{findings:?}");
     assert!(found(Severity::Good, "silent for a ttl"), "{findings:?}");
-    soon(guard.release()).await.unwrap();
+    // The number of the connection stands for the token, which nothing shows.
+    assert!(
+        !soon(client.break_lock(&name, connection + 1))
+            .await
+            .unwrap()
+    );
+    let other = connect(&database.url()).await;
+    let broken = soon(other.break_lock(&name, connection)).await;
+    if is_postgres {
+        assert!(broken.unwrap());
+        soon(guard.lost()).await;
+        let (first, second) = (
+            take(&client, &name).await,
+            take(&client, "no-table-2").await,
+        );
+        let both = database.holders(&name)[0];
+        let broken = soon(other.break_lock(&name, both)).await;
+        assert_says(
+            broken,
+            ErrorKind::Unsupported,
+            &["other locks", &both.to_string()],
+        );
+        assert!(first.is_held() && second.is_held());
+    } else {
+        assert_says(broken, ErrorKind::Unsupported, &[&by_hand]);
+        soon(guard.release()).await.unwrap();
+    }
 }
 
 async fn the_holder_table_is_made_on_request(database: &dyn Database) {
@@ -158,6 +225,54 @@ async fn a_replica_is_refused() {
     );
 }
 
+/// A check before a deployment says that no lock can be taken, and that holds are not shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_every_right_that_is_missing() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let admin = server.database_admin();
+    for keys in ["bigint", "pair", "raw"] {
+        let url = format!("{}&keys={keys}", Database::url(&server));
+        let client = connect(&url).await;
+        let arguments = match keys {
+            "pair" => "int, int",
+            _ => "bigint",
+        };
+        for function in [
+            "pg_try_advisory_lock",
+            "pg_advisory_lock",
+            "pg_advisory_unlock",
+        ] {
+            let function = format!("{function}({arguments})");
+            admin.rows(&format!(
+                "REVOKE EXECUTE ON FUNCTION {function} FROM PUBLIC"
+            ));
+            let findings = soon(client.check()).await.unwrap();
+            let bad = findings.iter().find(|it| it.severity == Severity::Bad);
+            let text = &bad.expect("nothing was bad").text;
+            assert!(text.contains("GRANT EXECUTE ON FUNCTION"), "{text}");
+            admin.rows(&format!("GRANT EXECUTE ON FUNCTION {function} TO PUBLIC"));
+        }
+        let findings = soon(client.check()).await.unwrap();
+        assert!(
+            findings.iter().all(|it| it.severity != Severity::Bad),
+            "{findings:?}"
+        );
+    }
+    admin.rows(include_str!("../../src/sessions/sql/postgres.sql"));
+    admin.rows(&format!("GRANT SELECT ON tenure_holders TO {USER}"));
+    let client = connect(&Database::url(&server)).await;
+    let findings = soon(client.check()).await.unwrap();
+    let is_it = |it: &Finding| {
+        it.text
+            .contains("are not shown in the table tenure_holders")
+    };
+    assert!(findings.iter().any(is_it), "{findings:?}");
+    admin.rows(&format!("GRANT ALL ON tenure_holders TO {USER}"));
+    let findings = soon(client.check()).await.unwrap();
+    assert!(!findings.iter().any(is_it), "{findings:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_is_refused() {
     needs!(postgres);
@@ -166,7 +281,13 @@ async fn a_standby_is_refused() {
     let guard = take(&client, "x").await;
     server.become_standby();
     soon(guard.lost()).await;
-    let outcome = soon(tenure::connect(&Database::url(&server))).await;
+    // A server that was just started may be late.
+    let outcome = loop {
+        match soon(tenure::connect(&Database::url(&server))).await {
+            Err(err) if err.kind() == ErrorKind::Unreachable => {}
+            outcome => break outcome,
+        }
+    };
     assert_says(outcome, ErrorKind::Unsupported, &["standby", "primary"]);
 }
 
@@ -186,7 +307,7 @@ async fn a_full_table_of_locks_is_named() {
         }
         assert!(guards.len() < 100_000, "the table of locks was never full");
     };
-    assert_says::<()>(Err(err), ErrorKind::Backend, &["max_locks_per_transaction"]);
+    assert_says::<()>(Err(err), ErrorKind::Store, &["max_locks_per_transaction"]);
     // The other locks are still held, and their release makes room.
     let held = guards.len();
     assert!(guards.iter().all(|guard| guard.is_held()));

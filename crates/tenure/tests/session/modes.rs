@@ -250,7 +250,7 @@ async fn a_dead_session_frees_both_keys() {
     server.end(upgrader);
     let ended = soon(upgrading).await.unwrap();
     assert_says(ended, ErrorKind::Lost, &[]);
-    assert_eq!(soon(guard.lost()).await, LostReason::SessionGone);
+    assert_eq!(soon(guard.lost()).await, Some(LostReason::SessionGone));
     let next = soon(next).await.unwrap().unwrap();
 
     // A waiter for the second key dies, and asks again on another session.
@@ -308,14 +308,14 @@ async fn all_holders_are_shown_and_one_is_broken() {
     assert_eq!(modes().await, shown);
     let broken = other.break_lock(&name, first.token().get());
     assert!(soon(broken).await.unwrap());
-    assert_eq!(soon(first.lost()).await, LostReason::TakenOver);
+    assert_eq!(soon(first.lost()).await, Some(LostReason::TakenOver));
     assert_eq!(modes().await, shown[1..]);
     soon(second.release()).await.unwrap();
     soon(guard.upgrade()).await.unwrap();
     assert_eq!(modes().await, [of(&guard, Mode::Exclusive)]);
     let broken = other.break_lock(&name, guard.token().get());
     assert!(soon(broken).await.unwrap());
-    assert_eq!(soon(guard.lost()).await, LostReason::TakenOver);
+    assert_eq!(soon(guard.lost()).await, Some(LostReason::TakenOver));
     drop((first, guard));
     assert_nothing_left(&server).await;
 }
@@ -332,7 +332,7 @@ async fn an_upgradable_hold_needs_a_connection() {
     let second = upgradable(&client, &two).await;
     let lock = client.lock(&three).ttl(TTL).upgradable();
     let refused = soon(lock.try_acquire()).await;
-    assert_says(refused, ErrorKind::Backend, &["`connections`", "all 2"]);
+    assert_says(refused, ErrorKind::Store, &["`connections`", "all 2"]);
     let waiting = start_acquire(lock);
     soon(Arc::into_inner(first).unwrap().release())
         .await

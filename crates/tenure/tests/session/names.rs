@@ -51,7 +51,7 @@ async fn names_in_mysql_are_as_published() {
 /// Locks of our database, as `pg_locks` shows them: class, object, and whether they are one number or two.
 fn shown() -> Vec<(i64, i64, i64)> {
     let rows = POSTGRES.admin().rows(
-        "SELECT classid, objid, objsubid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND query LIKE '%tenure:%' AND application_name = 'tenure' AND usename = 'names'",
+        "SELECT classid, objid, objsubid FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE locktype = 'advisory' AND query LIKE '%tenure:%' AND application_name LIKE 'tenure pid %' AND usename = 'names'",
     );
     let number = |cell: &Option<String>| cell.as_ref().unwrap().parse().unwrap();
     let triple = |row: Vec<Option<String>>| (number(&row[0]), number(&row[1]), number(&row[2]));

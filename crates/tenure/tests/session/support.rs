@@ -14,7 +14,7 @@ use tenure_testkit::proxy::Proxy;
 use tenure_testkit::sql_client::Row;
 
 /// Much longer than a server and two busy cores need, and short enough to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(8);
 
 /// For servers that were started a moment ago.
 pub(crate) const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off&validate=200ms";

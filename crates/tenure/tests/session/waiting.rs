@@ -44,7 +44,11 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
                 granted += 1;
                 soon(guard.release()).await.unwrap();
             }
-            Err(err) => assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}"),
+            // `Unreachable`: the wait was shorter than the time until the first answer, and the name is free by now.
+            Err(err) => assert!(
+                matches!(err.kind(), ErrorKind::WaitElapsed | ErrorKind::Unreachable),
+                "{err}"
+            ),
         }
         until("nothing is left", || {
             database.holders(&name).is_empty() && database.waiters(&name).is_empty()
@@ -58,7 +62,7 @@ async fn dropped_acquires_leave_nothing(database: &dyn Database) {
     let holder = connect(&database.url()).await;
     let (client, name) = (connect(&database.url()).await, name("dropped"));
     let sessions =
-        |client: &tenure::Client| (client.guarantees().backend, database.sessions().len());
+        |client: &tenure::Client| (client.guarantees().scheme, database.sessions().len());
     for round in 0..30_u32 {
         // An acquisition that was dropped may still take the lock for a moment, and release it.
         let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
@@ -122,7 +126,9 @@ async fn a_client_that_gave_up_waits_still_sees_the_holder(database: &dyn Databa
     for _ in 0..30 {
         let lock = client.lock(&name).ttl(TTL).wait(Duration::from_millis(30));
         let err = soon(lock.acquire()).await.map(drop).unwrap_err();
-        assert_eq!(err.kind(), ErrorKind::WaitElapsed, "{err}");
+        // A busy server need not answer in so short a time.
+        let expected = [ErrorKind::WaitElapsed, ErrorKind::Unreachable];
+        assert!(expected.contains(&err.kind()), "{err}");
         let status = soon(client.inspect(&name)).await.unwrap();
         assert_eq!(status.holds.len(), 1, "{status:?}");
     }

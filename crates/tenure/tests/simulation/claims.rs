@@ -33,7 +33,7 @@ pub(crate) struct Claim {
     client: usize,
     mode: Mode,
     guard: Arc<Guard>,
-    lost: Pin<Box<dyn Future<Output = LostReason> + Send + Sync>>,
+    lost: Pin<Box<dyn Future<Output = Option<LostReason>> + Send + Sync>>,
     parts: Vec<ClaimedName>,
 }
 

@@ -10,7 +10,7 @@ use tenure::time::Time;
 
 use crate::history::start;
 use crate::machine::{Machine, panics};
-use crate::network::SimulatedBackend;
+use crate::network::SimulatedStore;
 use crate::random::Random;
 use crate::state::{Counts, FaultLevel, Link, Mutant, Simulation};
 use crate::transport::{MAX_DELAY, REQUEST_TIMEOUT, WAITER_TTL};
@@ -138,8 +138,8 @@ impl Director {
         let network = self.machine.network();
         let handle = self.machine.client(number).clone();
         let _inside = handle.enter();
-        let backend = SimulatedBackend::new(self.simulation.clone(), number, network.clone());
-        let client = Client::from_backend(backend).unwrap();
+        let store = SimulatedStore::new(self.simulation.clone(), number, network.clone());
+        let client = Client::from_store(store).unwrap();
         for _ in 0..WORKERS {
             let worker = Worker {
                 simulation: self.simulation.clone(),

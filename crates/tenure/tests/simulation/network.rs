@@ -1,14 +1,15 @@
-//! The network between a client and the store: a backend that delivers requests and replies as messages.
+//! The network between a client and the store: a store that delivers requests and replies as messages.
 
 use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{
-    Answer, Backend, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal, Request,
-};
 use tenure::guarantees::Guarantees;
 use tenure::memory;
+use tenure::store::{
+    Answer, BoxFuture, Finding, Grant, Hold, Listed, LossNotifier, Operate, Release, Renewal,
+    Request, Store,
+};
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, LostReason, Status};
 use tenure_core::rt::{Clock, Flag};
@@ -19,14 +20,14 @@ use crate::server::{PendingAcquire, index_of, known, lease, no_answer, notify_br
 use crate::state::{Mutant, Simulation};
 use crate::transport::{REQUEST_TIMEOUT, Transport, WAITER_TTL};
 
-/// The backend of one client.
-pub(crate) struct SimulatedBackend {
+/// The store of one client.
+pub(crate) struct SimulatedStore {
     transport: Transport,
     /// The runtime of the tasks that deliver messages, which belong to no client.
     network: Handle,
 }
 
-impl SimulatedBackend {
+impl SimulatedStore {
     pub(crate) fn new(simulation: Arc<Simulation>, client: usize, network: Handle) -> Self {
         let is_dead = simulation.state().links[client].is_dead.clone();
         Self {
@@ -48,7 +49,7 @@ impl SimulatedBackend {
         &self,
         what: &'static str,
         name: &'static str,
-        apply: impl Fn(memory::Backend) -> BoxFuture<T> + Send + Sync + 'static,
+        apply: impl Fn(Arc<memory::Store>) -> BoxFuture<T> + Send + Sync + 'static,
     ) -> BoxFuture<Result<T, Error>> {
         let (transport, delivery) = (self.transport.clone(), self.transport.delivery());
         let (sender, receiver) = oneshot::channel();
@@ -87,13 +88,19 @@ async fn arrived<T>(receiver: oneshot::Receiver<T>) -> T {
     }
 }
 
-impl Backend for SimulatedBackend {
+impl Store for SimulatedStore {
     fn guarantees(&self) -> &Guarantees {
         self.transport.simulation.store.guarantees()
     }
 
     fn clock(&self) -> Clock {
         self.transport.simulation.clock.clone()
+    }
+
+    /// Requests run in the runtime of the network. In which order a runtime drops its tasks differs from run to run, so
+    /// nothing may depend on whether it is gone.
+    fn needs_runtime(&self) -> bool {
+        false
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
@@ -107,7 +114,7 @@ impl Backend for SimulatedBackend {
         });
     }
 
-    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         let (transport, network) = (self.transport.clone(), self.network.clone());
         let (delivery, of_dequeue) = (transport.delivery(), transport.delivery());
         let sent = self.now();
@@ -177,7 +184,7 @@ impl Backend for SimulatedBackend {
         })
     }
 
-    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let sent = self.now();
         let simulation = self.transport.simulation.clone();
         let asked: Vec<_> = holds
@@ -222,7 +229,7 @@ impl Backend for SimulatedBackend {
         })
     }
 
-    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
         let simulation = self.transport.simulation.clone();
         let releasing = self.call("releases", known(&hold.name), move |store| {
             let mut hold = hold.clone();
@@ -237,20 +244,26 @@ impl Backend for SimulatedBackend {
         Box::pin(async move { releasing.await? })
     }
 
-    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
         // The answer comes at once or not at all, because no decision depends on it.
         if self.transport.passes() {
-            return self.transport.simulation.store.inspect(name);
+            return self.transport.simulation.store.clone().inspect(name);
         }
         let refused = Error::new(ErrorKind::Unreachable, "the connection was refused");
         Box::pin(ready(Err(refused)))
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        self.transport.simulation.store.list(prefix)
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        self.transport.simulation.store.clone().list(prefix)
     }
 
-    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
+    }
+}
+
+impl Operate for SimulatedStore {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
         let (simulation, client) = (self.transport.simulation.clone(), self.transport.client);
         let breaking = self.call("breaks", known(&name), move |store| {
             let (name, simulation) = (name.clone(), simulation.clone());
@@ -271,8 +284,8 @@ impl Backend for SimulatedBackend {
         Box::pin(async move { breaking.await? })
     }
 
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        self.transport.simulation.store.check()
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        self.transport.simulation.store.clone().check()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::backend::{Answer, Backend as _, Request};
+use tenure::store::{Answer, Request, Store as _};
 use tenure::time::Time;
 use tenure::{Error, ErrorKind, LockName, Mode};
 use tenure_core::rt::Flag;
@@ -47,7 +47,7 @@ impl PendingAcquire {
         let arrival = simulation.clock.now();
         let asked = Arc::new(table_request(&transport, &request, request.wait, arrival));
         transport.note("asks", known(&request.name), u64::from(request.wait));
-        let mut answering = simulation.store.acquire(asked.clone());
+        let mut answering = simulation.store.clone().acquire(asked.clone());
         let mut is_forgotten = false;
         let answer = tokio::select! {
             biased;
@@ -96,7 +96,7 @@ impl PendingAcquire {
                 false,
                 simulation.clock.now(),
             ));
-            drop(simulation.store.acquire(asked).await);
+            drop(simulation.store.clone().acquire(asked).await);
         }
     }
 }

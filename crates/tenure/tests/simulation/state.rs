@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tenure::backend::Backend as _;
 use tenure::memory;
+use tenure::store::Store as _;
 use tenure::{LockName, OwnerId};
 use tenure_core::rt::{Clock, Flag};
 use tokio::sync::mpsc::UnboundedSender;
@@ -51,7 +51,7 @@ pub(crate) enum FaultLevel {
 }
 
 pub(crate) struct Simulation {
-    pub(crate) store: memory::Backend,
+    pub(crate) store: Arc<memory::Store>,
     pub(crate) clock: Clock,
     pub(crate) mutant: Option<Mutant>,
     state: Mutex<State>,
@@ -138,7 +138,7 @@ pub(crate) struct Counts {
 
 impl Simulation {
     pub(crate) fn new(seed: u64, clients: usize, mutant: Option<Mutant>, keeps_all: bool) -> Self {
-        let store = memory::Backend::with_virtual_clock();
+        let store = Arc::new(memory::Store::with_virtual_clock());
         store.seed(seed ^ 0x5EED);
         let mut random = Random::new(seed);
         let links = (0..clients)

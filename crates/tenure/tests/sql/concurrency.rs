@@ -208,7 +208,7 @@ async fn a_deadlock_is_reported<DB: Bank>() {
         errors.extend(soon(worker).await.unwrap().err());
     }
     assert_eq!(errors.len(), 1, "{errors:?}");
-    assert_eq!(errors[0].kind(), ErrorKind::Backend);
+    assert_eq!(errors[0].kind(), ErrorKind::Store);
     assert_says(
         &errors[0],
         &["waited for each other", "same order", "rolled back"],

@@ -215,7 +215,7 @@ async fn a_constraint_that_is_checked_at_commit() {
         Ok::<_, Error>(())
     });
     let err = soon(call).await.unwrap_err();
-    assert_eq!(err.kind(), ErrorKind::Backend, "{err}");
+    assert_eq!(err.kind(), ErrorKind::Store, "{err}");
     assert!(work.try_acquire().await.unwrap().is_some());
     assert_eq!(balance(&pool, &id).await, 100);
 }
@@ -234,7 +234,7 @@ async fn a_body_that_swallows_an_error() {
         Ok::<_, Error>(())
     });
     let err = soon(call).await.unwrap_err();
-    assert_eq!(err.kind(), ErrorKind::Backend, "{err}");
+    assert_eq!(err.kind(), ErrorKind::Store, "{err}");
     assert_says(&err, &["earlier statement", "failed"]);
     assert!(work.try_acquire().await.unwrap().is_some());
     assert_eq!(balance(&pool, &id).await, 100);

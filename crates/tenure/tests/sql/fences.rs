@@ -44,7 +44,7 @@ async fn a_paused_holder_wakes_up_and_writes<DB: Bank>() {
     let pool = bank::<DB>(3).await;
     let (id, lock) = (account(&pool).await, name("lock"));
     let (store, first) = locks();
-    let second = Client::from_backend(store.clone()).unwrap();
+    let second = Client::from_store(store.clone()).unwrap();
     let paused = take(&first, &lock).await;
     deposit(&pool, &id, &paused, 1).await.unwrap();
     // The holder is paused here, and its lease ends.
@@ -73,7 +73,7 @@ async fn a_paused_holder_wakes_up_inside_its_transaction<DB: Bank>() {
     let pool = bank::<DB>(4).await;
     let (id, lock) = (account(&pool).await, name("lock"));
     let (store, first) = locks();
-    let second = Client::from_backend(store.clone()).unwrap();
+    let second = Client::from_store(store.clone()).unwrap();
     let paused = take(&first, &lock).await;
     let mut tx = DB::begin(&pool).await;
     let seen = read::<DB>(&mut tx, &id).await.unwrap();
@@ -156,7 +156,7 @@ async fn every_name_of_a_guard_is_fenced<DB: Bank>() {
     tx.fence(&both).await.unwrap();
     tx.commit().await.unwrap();
     store.expire(&names[1]).unwrap();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let newer = take(&other, &names[1]).await;
     let mut tx = DB::begin(&pool).await;
     tx.fence(&newer).await.unwrap();

@@ -122,7 +122,7 @@ async fn a_deposit_by_another_client_is_locked_and_fenced() {
     // A holder that was overtaken is refused, and rolled back.
     let stale = client.lock(&account).acquire().await.unwrap();
     store.expire(&account).unwrap();
-    let other = Client::from_backend(store.clone()).unwrap();
+    let other = Client::from_store(store.clone()).unwrap();
     let deposit = after_commit::deposit(&other, &mut db, &account, 10);
     assert_eq!(soon(deposit).await.unwrap(), 30);
     let tx = db.transaction().await.unwrap();

@@ -268,9 +268,9 @@ pub(crate) async fn until_waits<DB: Bank>(number: oneshot::Receiver<i64>) {
 }
 
 /// A store of locks in this process, on a clock that stands still, and a client of it.
-pub(crate) fn locks() -> (memory::Backend, Client) {
-    let store = memory::Backend::with_virtual_clock();
-    let client = Client::from_backend(store.clone()).unwrap();
+pub(crate) fn locks() -> (memory::Store, Client) {
+    let store = memory::Store::with_virtual_clock();
+    let client = Client::from_store(store.clone()).unwrap();
     (store, client)
 }
 

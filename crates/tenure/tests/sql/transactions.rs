@@ -20,6 +20,7 @@ on_each!(
     a_loss_cancels_the_body,
     a_lock_that_was_lost_at_the_end_is_not_committed_under,
     the_lock_may_be_entered_again,
+    several_names_are_held_until_the_end,
     a_pool_that_is_closed_leaves_no_lock,
     nothing_is_lost_among_many,
 );
@@ -191,6 +192,45 @@ async fn the_lock_may_be_entered_again<DB: Bank>() {
     });
     soon(outcome).await.unwrap();
     assert!(is_free(&client, &lock).await);
+}
+
+async fn several_names_are_held_until_the_end<DB: Bank>() {
+    let pool = bank::<DB>(3).await;
+    let (id, names) = (account(&pool).await, [name("lock"), name("lock")]);
+    let (store, client) = locks();
+    let other = Client::from_store(store).unwrap();
+    let work = client.lock_all(&names);
+    let outcome = work.transaction(&pool, async |tx, guard| {
+        assert_eq!(guard.names().count(), 2);
+        tx.fence(guard).await?;
+        for name in &names {
+            assert!(!is_free(&other, name).await);
+        }
+        write::<DB>(tx, &id, 111)
+            .await
+            .map_err(|err| Error::new(ErrorKind::Store, err.to_string()))
+    });
+    soon(outcome).await.unwrap();
+    assert_eq!(balance(&pool, &id).await, 111);
+    for name in &names {
+        assert!(is_free(&other, name).await);
+    }
+    // The loss of one of them ends the transaction.
+    for lost in 0..2 {
+        let outcome = work.transaction(&pool, async |tx, guard| {
+            write::<DB>(tx, &id, 0).await.unwrap();
+            let (name, token) = guard.tokens().nth(lost).unwrap();
+            assert!(other.break_lock(name, token).await?);
+            std::future::pending::<Result<(), Error>>().await
+        });
+        let err = soon(outcome).await.unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::Lost, "{err}");
+        assert_says(&err, &["was lost while the transaction ran", "rolled back"]);
+        assert_eq!(balance(&pool, &id).await, 111);
+        for name in &names {
+            until("it is free", async || is_free(&other, name).await).await;
+        }
+    }
 }
 
 async fn a_pool_that_is_closed_leaves_no_lock<DB: Bank>() {

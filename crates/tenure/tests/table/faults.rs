@@ -89,7 +89,7 @@ async fn a_client_is_cut_off_in_silence() {
         let next = next.unwrap().unwrap();
         // It was told before, at the deadline.
         assert!(!guard.is_held(), "both claim to hold it");
-        assert_eq!(soon(lost).await, LostReason::Expired);
+        assert_eq!(soon(lost).await, Some(LostReason::Expired));
         assert!(next.token() > guard.token());
         proxy.resume();
         drop(guard);

@@ -84,3 +84,29 @@ async fn a_thousand_holds_need_four_connections() {
         .await;
     }
 }
+
+/// A hold goes on being renewed while an operator lists far more names than fit into one reply.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_very_many_names_leaves_room_for_renewals() {
+    const DOUBLINGS: u32 = 16;
+    for db in Db::all() {
+        if !matches!(db, Db::File(_)) {
+            db.init().await;
+        }
+        let client = connect(&db.url()).await;
+        let guard = take(&client, "held", TTL).await;
+        let seed = take(&client, "many/", TTL).await;
+        // Each step doubles the number of rows.
+        for letter in (b'a'..).take(DOUBLINGS as usize).map(char::from) {
+            db.rows(&format!(
+                "INSERT INTO tenure_locks (name, owner, token, until, since, min_hold, delay, holder, queued) \
+                 SELECT CONCAT(name, '{letter}'), owner, token, until + 3600000000, since, 0, 0, holder, 0 FROM tenure_locks WHERE name LIKE 'many/%'"
+            ));
+        }
+        let listed = soon(client.list("many/")).await.unwrap();
+        assert_eq!(listed.len(), 1 << DOUBLINGS);
+        assert!(listed.is_sorted_by_key(|status| status.name.as_str()));
+        assert!(guard.is_held());
+        drop(seed);
+    }
+}

@@ -70,8 +70,8 @@ async fn a_holder_loses_the_lock_when_the_file_is_removed_or_replaced() {
         let token = soon(second.held()).await.unwrap();
         assert!(token > u64::from(guard.token()), "{removal:?}");
         let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
-        assert_eq!(reason, Ok(LostReason::TakenOver), "{removal:?}");
-        assert_eq!(soon(unheard.lost()).await, LostReason::TakenOver);
+        assert_eq!(reason, Ok(Some(LostReason::TakenOver)), "{removal:?}");
+        assert_eq!(soon(unheard.lost()).await, Some(LostReason::TakenOver));
         // The one that lost the lock ends nothing in the new file.
         assert!(soon(guard.release()).await.unwrap_err().is_lost());
         assert!(soon(first.inspect("held")).await.unwrap().is_held());
@@ -96,7 +96,7 @@ async fn a_holder_loses_the_lock_when_the_file_and_its_directory_are_gone() {
     let guard = take(&client, "held", LONG).await;
     std::fs::remove_dir_all(file.path().parent().unwrap()).unwrap();
     let reason = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
-    assert_eq!(reason, Ok(LostReason::TakenOver));
+    assert_eq!(reason, Ok(Some(LostReason::TakenOver)));
     assert!(soon(guard.release()).await.unwrap_err().is_lost());
 }
 

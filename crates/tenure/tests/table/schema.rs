@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use tenure::ErrorKind;
-use tenure::backend::{Finding, Severity};
 use tenure::conformance::lock_holder::LockHolder;
+use tenure::store::{Finding, Severity};
 
 use crate::support::{Db, TTL, assert_says, connect, lock_holder, soon, take, take_and_release};
 use tenure_testkit::sqlite::DatabaseFile;

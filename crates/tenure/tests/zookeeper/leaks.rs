@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use tenure::Renew;
 
+use crate::common::runtimes::assert_no_panic_after_the_runtime;
 use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
     ROOT, SHARED, client_by, client_of, connect, nodes, soon, start_acquire, take,
@@ -25,6 +26,14 @@ fn connections(server: &Zookeeper) -> usize {
 fn watched(server: &Zookeeper) -> usize {
     let lines = server.word("wchp");
     lines.lines().filter(|line| line.starts_with('/')).count()
+}
+
+/// A panic in a drop ends the process where `panic` is `abort`, though the driver catches it elsewhere.
+#[test]
+fn a_guard_that_outlives_its_runtime_does_not_panic() {
+    needs!(zookeeper);
+    let server = Zookeeper::start(&[]);
+    assert_no_panic_after_the_runtime(&url(server.port(), ""), "outlives");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,14 +81,14 @@ async fn sessions_go_with_the_client() {
     let server = Zookeeper::start(&[]);
     let client = client_of(&server).await;
     let mut guards = Vec::new();
-    for seconds in [6, 7, 8] {
+    for seconds in [9, 10, 11] {
         let ttl = Duration::from_secs(seconds);
         guards.push(take(&client, &format!("own{seconds}"), ttl).await);
     }
     assert_eq!(connections(&server), 4);
     client.close().await;
     until("they are free", || {
-        (6..9).all(|seconds| nodes(&server, &format!("own{seconds}")).is_empty())
+        (9..12).all(|seconds| nodes(&server, &format!("own{seconds}")).is_empty())
     })
     .await;
     assert!(guards.iter().all(|guard| !guard.is_held()));

@@ -1,4 +1,4 @@
-//! The backend `zookeeper:` on real servers, with everything that can go wrong.
+//! The store `zookeeper:` on real servers, with everything that can go wrong.
 
 #![cfg(feature = "zookeeper")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -9,6 +9,7 @@ mod common;
 mod support;
 
 mod cache;
+mod closed;
 mod failovers;
 mod leaks;
 mod modes;

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tenure::ErrorKind;
-use tenure::backend::Severity;
+use tenure::store::Severity;
 
 use crate::support::{
-    ROOT, SHARED, assert_says, client_of, connect, soon, take, take_and_release, unique, url,
+    ROOT, SHARED, TTL, assert_says, client_of, connect, nodes, soon, start_acquire, take,
+    take_and_release, unique, until, url,
 };
 use tenure_testkit::needs;
 use tenure_testkit::process::Port;
@@ -81,6 +82,61 @@ async fn what_check_finds() {
     assert!(client.guarantees().setting.contains("one server"));
 }
 
+/// `ZooDefs.Perms`.
+const READ: i32 = 1;
+const CREATE: i32 = 4;
+const ADMIN: i32 = 16;
+
+const ANYONE: (&str, &str) = ("world", "anyone");
+
+/// A check tries what a lock needs, and leaves nothing behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_finds_a_node_under_which_this_user_may_create_nothing() {
+    needs!(zookeeper);
+    let mut wire = SHARED.session();
+    let top = format!("/{}", unique("closed"));
+    wire.create(&top, b"", 0).unwrap();
+    let url_of = |root: &str| url(SHARED.port(), "").replace(ROOT, root);
+    let client = connect(&url_of(&top)).await;
+    for (rights, is_refused) in [(READ | ADMIN, true), (READ | ADMIN | CREATE, false)] {
+        wire.restrict(&top, rights, ANYONE);
+        let found = soon(client.check()).await.unwrap();
+        let mut bad = found.iter().filter(|it| it.severity == Severity::Bad);
+        let is_said =
+            |it: &tenure::store::Finding| it.text.contains(&top) && it.text.contains("create");
+        assert_eq!(bad.any(is_said), is_refused, "{found:?}");
+        wire.sync("/");
+        assert_eq!(wire.children(&top), [""; 0]);
+        if is_refused {
+            // A client makes the node of its locks when it connects.
+            let refused = soon(tenure::connect(&url_of(&format!("{top}/locks")))).await;
+            assert_says(refused, ErrorKind::Denied, &["this user may not"]);
+        }
+    }
+    // The right to delete is not needed there.
+    take_and_release(&client, "x", Duration::from_secs(5)).await;
+}
+
+/// Its rights are taken away while it waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_may_not_leave_the_queue_says_so() {
+    needs!(zookeeper);
+    let (first, second) = (client_of(&SHARED).await, client_of(&SHARED).await);
+    let name = unique("kept");
+    let guard = take(&first, &name, TTL).await;
+    let waiting = start_acquire(second.lock(&name).ttl(TTL));
+    until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+    let dir = format!("{ROOT}/{name}");
+    SHARED.session().restrict(&dir, 0, ANYONE);
+    let outcome = soon(waiting).await.unwrap();
+    assert_says(
+        outcome,
+        ErrorKind::Indeterminate,
+        &["refused the request to leave"],
+    );
+    drop(guard);
+}
+
 /// A server that is cut off and still serves reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server() {
@@ -90,7 +146,7 @@ async fn a_read_only_server() {
     let client = connect(&url(ensemble.nodes[0].port(), "")).await;
     ensemble.nodes[1].kill();
     ensemble.nodes[2].kill();
-    crate::support::until("it is read-only", || {
+    until("it is read-only", || {
         ensemble.nodes[0].mode().as_deref() == Some("read-only")
     })
     .await;

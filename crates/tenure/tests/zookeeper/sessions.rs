@@ -1,17 +1,19 @@
 //! Clients that are cut off, and servers that are stopped: a holder notices in time that its hold has ended.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::LostReason;
+use tenure::store::{Answer, Hold, Renewal, Request, Store as _};
+use tenure::{LockName, LostReason, OwnerId};
 
 use crate::common::power;
 use crate::support::{
-    SHARED, TTL, client_by, client_of, nodes, soon, start_acquire, take, unique, until,
+    SHARED, TTL, client_by, client_of, connect, nodes, soon, start_acquire, take, unique, until,
     until_renewed, url,
 };
 use tenure_testkit::disk::Disk;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Proxy};
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
 
 /// With several session timeouts: the holder learns of the loss before the server deletes its node.
@@ -41,7 +43,7 @@ async fn lost_comes_before_the_server_gives_it_away() {
                 !guard.is_held()
             })
             .await;
-            assert_eq!(soon(guard.lost()).await, LostReason::Expired);
+            assert_eq!(soon(guard.lost()).await, Some(LostReason::Expired));
             let gone = gone.await.unwrap();
             let (believed, freed) = (end - cut, gone - cut);
             eprintln!("ttl {ttl:?}: believed for {believed:?}, freed after {freed:?}");
@@ -115,7 +117,7 @@ async fn a_frozen_server() {
     let token = guard.token();
     server.stop();
     let reason = soon(guard.lost()).await;
-    assert_eq!(reason, LostReason::Expired);
+    assert_eq!(reason, Some(LostReason::Expired));
     server.resume();
     let next = soon(other.lock("frozen").ttl(TTL).acquire()).await.unwrap();
     assert!(next.token() > token);
@@ -163,4 +165,84 @@ async fn the_power_is_lost() {
         })
         .await;
     }
+}
+
+/// With one server each write is a contact, so a waiter gets a whole lease at once, whatever its client did meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_that_wants_a_whole_lease_gets_a_free_lock_at_once() {
+    needs!(zookeeper);
+    // A quarter of this session is longer than the limit of the assertion.
+    let ttl = Duration::from_secs(60);
+    let url = url(SHARED.port(), "").replace("ttl=8s", "ttl=60s");
+    let (holder, client) = (connect(&url).await, connect(&url).await);
+    let name = unique("whole-lease");
+    let held = take(&holder, &name, ttl).await;
+    let lock = client.lock(&name).ttl(ttl).min_lease(ttl);
+    let waiting = start_acquire(lock);
+    until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+    // Longer than the time between two records of a process that runs. The next request is such a record.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(soon(client.inspect(&name)).await.unwrap().is_held());
+    soon(held.release()).await.unwrap();
+    let granted = tokio::time::timeout(Duration::from_secs(12), waiting).await;
+    let guard = granted.expect("it waits for a longer lease").unwrap();
+    soon(guard.unwrap().release()).await.unwrap();
+}
+
+/// One session whose server is silent does not delay the renewal of the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_renewed_at_the_same_time() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let url = url(proxy.port(), "&timeout=60s").replace("timeout=3s&", "");
+    let store = soon(tenure::zookeeper::Store::connect(&url)).await.unwrap();
+    let mut holds = Vec::new();
+    for ttl in [50, 60].map(Duration::from_secs) {
+        let name = LockName::new(unique("renewed")).unwrap();
+        let request = Arc::new(Request::new(name, OwnerId::random(), ttl));
+        let answer = soon(store.clone().clone().acquire(request.clone()))
+            .await
+            .unwrap();
+        let Answer::Granted(grant) = answer else {
+            panic!("{answer:?}");
+        };
+        holds.push(Hold::new(&request, grant.token));
+    }
+    proxy.plan("renew", Fault::NoReply);
+    let before = proxy.take_seen().len();
+    assert!(before > 0);
+    let renewing = tokio::spawn({
+        let (store, holds) = (store.clone(), holds.clone());
+        store.clone().renew(holds)
+    });
+    let mut seen = Vec::new();
+    until("both sessions are renewed", || {
+        seen.extend(proxy.take_seen());
+        seen.iter().filter(|kind| *kind == "renew").count() == 2
+    })
+    .await;
+    proxy.resume();
+    for renewal in soon(renewing).await.unwrap() {
+        // The connection of a client that does not run for two seconds breaks, and then the answer is not known.
+        assert!(!matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
+    }
+    soon(store.clone().close()).await;
+}
+
+/// `max_hold` counts from the request for the lock, and not from the last renewal of the session that the hold shares.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_may_be_shorter_than_the_time_since_a_renewal() {
+    needs!(zookeeper);
+    let (client, ttl) = (client_of(&SHARED).await, Duration::from_secs(60));
+    take(&client, &unique("max-hold"), ttl)
+        .await
+        .release()
+        .await
+        .unwrap();
+    // The next renewal comes after a third of the ttl.
+    tokio::time::sleep(TTL).await;
+    let name = unique("max-hold");
+    let lock = client.lock(&name).ttl(ttl).max_hold(TTL);
+    let guard = soon(lock.acquire()).await.unwrap();
+    soon(guard.release()).await.unwrap();
 }

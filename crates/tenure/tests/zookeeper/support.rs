@@ -13,7 +13,7 @@ use tenure_testkit::proxy::Proxy;
 use tenure_testkit::zookeeper::{PASSWORD, USER, Zookeeper};
 
 /// Far longer than the server and two busy cores need, and short enough for a test to wait for its end.
-pub(crate) const TTL: Duration = Duration::from_secs(4);
+pub(crate) const TTL: Duration = Duration::from_secs(8);
 
 /// The node under which all locks of these tests lie.
 pub(crate) const ROOT: &str = "/app/locks";
@@ -22,7 +22,7 @@ pub(crate) const ROOT: &str = "/app/locks";
 pub(crate) static SHARED: LazyLock<Zookeeper> = LazyLock::new(|| Zookeeper::start(&[]));
 
 pub(crate) fn url(port: u16, options: &str) -> String {
-    format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{port}{ROOT}?ttl=4s&timeout=3s{options}")
+    format!("zookeeper://{USER}:{PASSWORD}@127.0.0.1:{port}{ROOT}?ttl=8s&timeout=3s{options}")
 }
 
 pub(crate) async fn client_of(server: &Zookeeper) -> Client {

@@ -1,4 +1,4 @@
-//! The requests that a lock on etcd needs at least, through the client library that the backend uses.
+//! The requests that a lock on etcd needs at least, through the client library that the store uses.
 
 use prost::Message;
 use tenure::Error;

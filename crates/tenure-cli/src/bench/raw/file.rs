@@ -17,12 +17,12 @@ pub(crate) struct RawFile {
 }
 
 impl RawFile {
-    /// As long as a record of the file backend.
+    /// As long as a record of the file store.
     const RECORD_LENGTH: usize = 1024;
 
     pub(crate) fn new() -> io::Result<Self> {
-        // The file is not in the lock directory, where all files belong to the backend. The file is never synced, as the
-        // backend does not sync in the common case, so the kind of disk does not matter.
+        // The file is not in the lock directory, where all files belong to the store. The file is never synced, as the
+        // store does not sync in the common case, so the kind of disk does not matter.
         let path = std::env::temp_dir().join(format!("tenure-bench-{}.raw", std::process::id()));
         let file = OpenOptions::new()
             .read(true)
@@ -62,7 +62,7 @@ pub(crate) async fn contend_for_flock(
     path: &Path,
     rounds: u32,
 ) -> Result<Vec<HoldTimes>, AnyError> {
-    // The backend opens a lock file with the same flags.
+    // The store opens a lock file with the same flags.
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let file: File = rustix::fs::open(path, flags, Mode::empty())?.into();
     wait_for_start()?;

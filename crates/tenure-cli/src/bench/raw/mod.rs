@@ -36,12 +36,8 @@ pub(super) enum Raw {
 impl Raw {
     /// Connects to the store with this URL; `name` is part of the names of all keys, nodes and tables. Returns `None`
     /// when the store can only be measured alone.
-    pub(super) async fn connect(
-        backend: &str,
-        url: &str,
-        name: &str,
-    ) -> Result<Option<Self>, Error> {
-        Ok(match backend {
+    pub(super) async fn connect(store: &str, url: &str, name: &str) -> Result<Option<Self>, Error> {
+        Ok(match store {
             "memory" => Some(Self::Memory(Arc::default())),
             "file" => {
                 let file = RawFile::new().map_err(measurement_error)?;

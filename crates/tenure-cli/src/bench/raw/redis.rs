@@ -1,4 +1,4 @@
-//! The commands that a lock on Redis needs at least, through the client library that the backend uses.
+//! The commands that a lock on Redis needs at least, through the client library that the store uses.
 
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -71,7 +71,7 @@ impl RawRedis {
             return Ok(());
         }
         Err(Error::new(
-            ErrorKind::Backend,
+            ErrorKind::Store,
             "somebody else uses the keys of the measurement",
         ))
     }
@@ -100,6 +100,10 @@ impl Server {
     /// than one server, and for a URL that this parser refuses.
     fn parse(url: &str) -> Option<Self> {
         let mut url = redis::parse_redis_url(url)?;
+        // Of a socket the parser reads the login in the options only.
+        if url.scheme() == "redis+unix" {
+            return None;
+        }
         // The parser does not know the options of `tenure`.
         let options: Vec<(String, String)> = url.query_pairs().into_owned().collect();
         url.set_query(None);
@@ -238,6 +242,7 @@ mod tests {
             "redis+cluster://a,b",
             "redlock://a,b,c",
             "rediss://a?ca=/no/such/file",
+            "redis+unix:///s?db=1",
         ] {
             assert!(Server::parse(url).is_none(), "{url}");
         }

@@ -1,4 +1,4 @@
-//! The statements that a lock in a database needs at least, through the client library that the backend uses.
+//! The statements that a lock in a database needs at least, through the client library that the store uses.
 
 use std::str::FromStr as _;
 use std::sync::Arc;

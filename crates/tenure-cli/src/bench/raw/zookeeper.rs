@@ -1,4 +1,4 @@
-//! The requests that a lock on ZooKeeper needs at least, through the client library that the backend uses.
+//! The requests that a lock on ZooKeeper needs at least, through the client library that the store uses.
 
 use std::time::Duration;
 

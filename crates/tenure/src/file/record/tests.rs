@@ -48,7 +48,7 @@ fn body(token: u64) -> HolderJson<'static> {
     }
 }
 
-/// Grants as the backend does, with a wall clock that was never set: only the counter keeps tokens growing.
+/// Grants as the store does, with a wall clock that was never set: only the counter keeps tokens growing.
 fn grant(file: &File, boot: u64) -> RecordWriter {
     let mut plan = read(file).unwrap().plan(0, boot, || Ok(0)).unwrap();
     plan.raise(file, boot, State::Free, None).unwrap();

@@ -3,9 +3,11 @@
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError};
+use tokio::io::AsyncReadExt as _;
 
 use tenure_core::error::Error;
 use tenure_core::rt::Task;
@@ -16,8 +18,13 @@ use crate::tls;
 use super::super::context::Context;
 use super::super::settings::Settings;
 
+/// How long a server may take to say why it closes a connection, and how many bytes that may be.
+const MAX_REFUSAL_WAIT: Duration = Duration::from_secs(1);
+const MAX_REFUSAL: u64 = 4_096;
+
 /// One server, with all that a connection to it needs.
 pub(super) struct Endpoint {
+    host: Host,
     client: Client,
     /// `None`: connections are plain.
     tls: Option<tls::Connector>,
@@ -44,6 +51,7 @@ impl Drop for Driver {
 impl Endpoint {
     pub(super) fn of_server(host: &Host, settings: &Settings) -> Result<Self, Error> {
         Ok(Self {
+            host: host.clone(),
             client: settings.client(host)?,
             tls: settings.tls_connector(host)?,
         })
@@ -51,6 +59,7 @@ impl Endpoint {
 
     pub(super) fn of_sentinel(host: &Host, settings: &Settings) -> Result<Self, Error> {
         Ok(Self {
+            host: host.clone(),
             client: settings.sentinel_client(host)?,
             tls: settings.tls_connector(host)?,
         })
@@ -66,10 +75,16 @@ impl Endpoint {
             let connecting = self
                 .client
                 .get_multiplexed_async_connection_with_config(&config);
-            return Ok(Multiplexed {
-                connection: connecting.await?,
-                _driver: None,
-            });
+            return match connecting.await {
+                Ok(connection) => Ok(Multiplexed {
+                    connection,
+                    _driver: None,
+                }),
+                Err(err) if err.is_connection_dropped() && !err.is_connection_refusal() => {
+                    Err(self.refusal(context).await.unwrap_or(err))
+                }
+                Err(err) => Err(err),
+            };
         };
         // With TLS of its own the client library takes the provider of cryptography of the process, or sets one
         // (`create_rustls_config` in its `connection.rs`).
@@ -90,6 +105,33 @@ impl Endpoint {
             connection,
             _driver: Some(Arc::new(driver)),
         })
+    }
+
+    /// What the server says before it closes a connection, when it has too many of them or is in protected mode. Such a
+    /// text can be lost if the client has sent something, so this connection sends nothing.
+    async fn refusal(&self, context: &Context) -> Option<RedisError> {
+        let limit = context.now().after(MAX_REFUSAL_WAIT);
+        let mut text = Vec::new();
+        let reading = async {
+            let name = self.host.name.as_str();
+            #[cfg(unix)]
+            if self.host.is_socket() {
+                let stream = tokio::net::UnixStream::connect(name).await?;
+                return stream.take(MAX_REFUSAL).read_to_end(&mut text).await;
+            }
+            let stream = tokio::net::TcpStream::connect((name, self.host.port)).await?;
+            stream.take(MAX_REFUSAL).read_to_end(&mut text).await
+        };
+        tokio::select! {
+            biased;
+            // What came before an error counts too.
+            _ = reading => {}
+            () = context.clock.sleep_until(limit) => {}
+        }
+        let text = String::from_utf8(text).ok()?;
+        let (code, detail) = text.lines().next()?.strip_prefix('-')?.split_once(' ')?;
+        let detail = detail.to_owned();
+        Some(redis::make_extension_error(code.to_owned(), Some(detail)))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Connections, and which server has a key: one server, the primary that sentinels name, or a node of a cluster.
 //!
-//! `endpoint` opens a connection, `server` is one server with its connection and `call` one request; `sentinel` and
-//! `cluster` find the server. `slot_map` and `slots` are the map of a cluster, `shard_subscriptions` the messages in it.
+//! `endpoint` opens a connection, `server` is one server with its connection and `call` one request; `replication` asks
+//! for the replicas that have a grant; `sentinel` and `cluster` find the server. `slot_map` and `slots` are the map of a cluster, `shard_subscriptions` the messages in it.
 
 mod call;
 mod cluster;
 mod endpoint;
+mod replication;
 mod sentinel;
 mod server;
 mod shard_subscriptions;

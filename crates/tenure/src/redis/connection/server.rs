@@ -18,6 +18,7 @@ use super::super::errors;
 use super::super::server_info::{Persistence, ServerInfo};
 use super::super::settings::Topology;
 use super::endpoint::{Endpoint, Multiplexed};
+use super::replication::Replication;
 
 /// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
@@ -25,7 +26,7 @@ const PIPELINE_BUFFER: usize = 256;
 /// One server.
 pub(crate) struct Server {
     pub(crate) host: Host,
-    endpoint: Endpoint,
+    endpoint: Arc<Endpoint>,
     context: Arc<Context>,
     is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
@@ -36,6 +37,7 @@ pub(crate) struct Server {
 pub(crate) struct Connection {
     pub(crate) host: Host,
     multiplexed: Multiplexed,
+    replication: Replication,
     pub(crate) server_info: ServerInfo,
     start: ServerStart,
     /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
@@ -49,7 +51,7 @@ pub(crate) struct Connection {
 impl Server {
     pub(crate) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
         Ok(Self {
-            endpoint: Endpoint::of_server(&host, &context.settings)?,
+            endpoint: Arc::new(Endpoint::of_server(&host, &context.settings)?),
             host,
             context: context.clone(),
             is_retired: Arc::default(),
@@ -140,6 +142,7 @@ impl Server {
         tracing::debug!(host = %self.host, version = server_info.version, "connected");
         Ok(Connection {
             host: self.host.clone(),
+            replication: Replication::new(&self.endpoint, &self.context, &self.host, &multiplexed),
             multiplexed,
             start: ServerStart::new(clock.now(), uptime),
             restart_guard: settings.restart_guard.filter(|_| forgets),
@@ -187,7 +190,10 @@ impl Connection {
 
     /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
     pub(crate) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
-        Some(self.start.report(&self.host, self.restart_guard?, now))
+        let mut guard = self.start.report(&self.host, self.restart_guard?, now);
+        guard.unknown =
+            (self.server_info.is_unknown).then_some("this user may not run INFO (allow +info)");
+        Some(guard)
     }
 
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
@@ -196,6 +202,12 @@ impl Connection {
 
     pub(crate) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().unsubscribe(channel).await
+    }
+
+    /// How many replicas have all that this connection was answered by now; waits for them for half of the time limit of
+    /// a request. `key`: a key of ours on this server, which is written.
+    pub(crate) async fn acknowledged(&self, key: &str) -> Result<u32, Error> {
+        self.replication.acknowledged(key).await
     }
 
     /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.

@@ -13,10 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream};
 use redis::{PushInfo, PushKind, Value};
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
+use tenure_core::logic::pace;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
@@ -36,6 +38,10 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often subscriptions are checked while they are needed.
 const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Requests that one round of maintenance has under way at a time on each connection. (As many as in `requests.rs`, which
+/// imports this folder.)
+const MAX_PARALLEL: usize = 64;
 
 /// The shortest time between two rounds of maintenance, however often the task is woken.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
@@ -240,8 +246,10 @@ impl ShardSubscriptions {
                 (true, Some(_)) => {}
             }
         }
+        let spread = pace::spread(woken.len());
         for owner in woken {
-            self.context.events.wake(owner, WakeUp::AskAgain);
+            let wake_up = WakeUp::ask_within(spread);
+            self.context.events.wake(owner, wake_up);
         }
     }
 
@@ -293,11 +301,14 @@ impl ShardSubscriptions {
             cmd.arg(self.channel(slot));
             async move { cmd.query_async::<Value>(&mut *multiplexed).await }
         };
-        let missing = slots.difference(&subscribed);
-        let subscribe = missing.map(|slot| send("SSUBSCRIBE", *slot));
-        let unneeded = subscribed.difference(slots);
-        let unsubscribe = unneeded.map(|slot| send("SUNSUBSCRIBE", *slot));
-        let (replies, _) = tokio::join!(join_all(subscribe), join_all(unsubscribe));
+        let missing: Vec<_> = slots.difference(&subscribed).copied().collect();
+        let unneeded: Vec<_> = subscribed.difference(slots).copied().collect();
+        let requests = missing.into_iter().map(|slot| send("SSUBSCRIBE", slot));
+        let subscribe = stream::iter(requests).buffer_unordered(MAX_PARALLEL);
+        let requests = unneeded.into_iter().map(|slot| send("SUNSUBSCRIBE", slot));
+        let unsubscribe = stream::iter(requests).buffer_unordered(MAX_PARALLEL);
+        let (replies, _): (Vec<_>, Vec<_>) =
+            tokio::join!(subscribe.collect(), unsubscribe.collect());
         for err in replies.into_iter().filter_map(Result::err) {
             if err.is_io_error() {
                 // The node has stopped, or does not answer.

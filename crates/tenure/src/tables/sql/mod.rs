@@ -10,6 +10,7 @@
 
 pub(super) mod ending;
 pub(super) mod modes;
+mod probe;
 pub(super) mod schema;
 pub(super) mod shedlock;
 mod together;
@@ -133,6 +134,9 @@ pub(crate) struct Statements {
     #[cfg(feature = "postgres")]
     pub(crate) table: String,
 }
+
+/// How many holds one statement lists: the reply of a statement for all of a million could not come within its time limit.
+pub(crate) const LIST_PAGE: usize = 10_000;
 
 /// The channel of all notifications. The server keeps the channels of its databases apart.
 #[cfg(feature = "postgres")]
@@ -455,12 +459,36 @@ impl Statements {
         ))
     }
 
-    /// All holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, all holders beside others:
-    /// `[name, mode]` and the same, and then all waiters: `[name, holder]`.
+    /// The first [`LIST_PAGE`] holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, all holders beside
+    /// others: `[name, mode]` and the same, and then all waiters: `[name, holder]`.
     pub(crate) fn list(&self, prefix: &str) -> Statement {
-        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
+        let (now, waiters) = (self.dialect.now(), &self.waiters);
+        let begins = self.begins(prefix);
+        let page = self.page(&begins);
+        let beside = self.holders_beside("name", &begins);
+        Statement::rows(format!(
+            "/*tenure:look*/ {page};{beside};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
+        ))
+    }
+
+    /// The next [`LIST_PAGE`] holds after the name `last`, as it stands in the table.
+    pub(crate) fn list_more(&self, prefix: &str, last: &str) -> Statement {
+        let (begins, last) = (self.begins(prefix), self.dialect.name(last));
+        let page = self.page(&format!("{begins} AND name>{last}"));
+        Statement::rows(format!("/*tenure:look*/ {page}"))
+    }
+
+    fn page(&self, which: &str) -> String {
+        let (now, locks) = (self.dialect.now(), &self.locks);
+        format!(
+            "SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {which} ORDER BY name LIMIT {LIST_PAGE}"
+        )
+    }
+
+    /// A condition on names.
+    fn begins(&self, prefix: &str) -> String {
         let prefix = escaped(prefix);
-        let begins = match self.dialect {
+        match self.dialect {
             _ if prefix.is_empty() => "1=1".to_owned(),
             #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => {
@@ -471,11 +499,7 @@ impl Statements {
                 let (count, literal) = (prefix.chars().count(), self.dialect.name(&prefix));
                 format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
             }
-        };
-        let beside = self.holders_beside("name", &begins);
-        Statement::rows(format!(
-            "/*tenure:look*/ SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {begins} ORDER BY name;{beside};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
-        ))
+        }
     }
 
     /// Locks the row of a name, where the database has a statement for that.

@@ -20,7 +20,7 @@ pub(crate) struct LockRequest {
 pub(crate) struct Statements {
     pub(crate) dialect: Dialect,
     /// The table, quoted.
-    table: String,
+    pub(super) table: String,
 }
 
 impl Statements {

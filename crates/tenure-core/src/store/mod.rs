@@ -1,18 +1,18 @@
-//! The interface of all stores: what a backend must be able to do.
+//! The interface of all stores: what a store must be able to do.
 //!
 //! # Contract
 //!
-//! Backends implement [`Backend`]; only the driver calls it. A backend knows one store and no other backend.
+//! Stores implement [`Store`]; only the driver calls it. A store knows no other store.
 //!
 //! The driver has done before it calls:
 //! - name and options are validated, and what [`Guarantees`](crate::guarantees::Guarantees) does not claim was refused;
-//! - at most one [`Backend::acquire`] per client and name is under way;
+//! - at most one [`Store::acquire`] per client and name is under way;
 //! - the owner id is fresh for each acquisition.
 //!
 //! The driver does after it called:
 //! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
 //!   never dropped half-way: when the caller gives up, the driver stops the [`Request`] and polls on in
-//!   the background. So a backend needs no clean-up for dropped futures, only for a stopped request.
+//!   the background. So a store needs no clean-up for dropped futures, only for a stopped request.
 //!   Futures that only look (`inspect`, `list`, `check`), break or write may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;
 //! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind::Indeterminate) it calls `release`
@@ -22,16 +22,21 @@
 //! acquisition that waits for its turn.
 //!
 //! A returned future that is ready at its first poll costs no task switch and works without a runtime.
-//! Run [`conformance`](crate::conformance) against a new backend.
+//! Run [`conformance`](crate::conformance) against a new store.
 
-mod adapter;
+mod capabilities;
 mod finding;
 mod interface;
 mod loss_notifier;
 mod messages;
+mod requests;
 
-pub use self::adapter::AsyncBackend;
+pub use self::capabilities::{
+    AcquireAll, AnswerNow, ChangeMode, GuardedWrite, Operate, RaiseToken,
+};
 pub use self::finding::{Finding, Severity};
-pub use self::interface::{Backend, BoxFuture};
+pub use self::interface::Store;
 pub use self::loss_notifier::{LossListener, LossNotifier};
-pub use self::messages::{AllAnswer, Answer, Grant, Hold, Release, Renewal, Request};
+pub use self::messages::{
+    AllAnswer, Answer, BoxFuture, Grant, Hold, Listed, Release, Renewal, Request,
+};

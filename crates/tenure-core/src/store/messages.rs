@@ -1,16 +1,21 @@
-//! What driver and backend tell each other: requests, grants, holds and outcomes.
+//! What driver and store tell each other: requests, grants, holds and outcomes.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::fence::OwnerId;
-use crate::holder::Holder;
+use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::Flag;
 use crate::time::Time;
+
+/// A boxed future that owns what it needs.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// One acquisition.
 #[derive(Debug)]
@@ -36,17 +41,22 @@ pub struct Request {
     pub min_lease: Duration,
     /// Whether the driver renews the hold; otherwise the hold ends with the lease that the answer has.
     pub is_renewed: bool,
-    /// The fencing token to grant under, unless the name's next one is greater: for a backend that is
-    /// made of backends and wants the same token from all of them. `None`: the store's own choice.
+    /// The fencing token to grant under, unless the name's next one is greater: for a store that is
+    /// made of stores and wants the same token from all of them. `None`: the store's own choice.
     pub propose: Option<u64>,
-    /// What others shall see of us; `since` is filled in by the backend.
+    /// What others shall see of us; `since` is filled in by the store.
     pub holder: Arc<Holder>,
     /// Raised when the caller gave up: it dropped the future, or closed the client.
     pub stop: Flag,
+    /// When the caller gives up, on [`Store::clock`](super::Store::clock); `MAX`: never. Then `stop` is raised; so a
+    /// store needs this only to refuse at once what cannot come in time.
+    pub until: Time,
+    /// See [`report_taken`](Request::report_taken).
+    pub(crate) taken: Arc<AtomicBool>,
 }
 
 impl Request {
-    /// A request for an exclusive hold that does not wait. For tests and for backends made of backends.
+    /// A request for an exclusive hold that does not wait. For tests and for stores made of stores.
     pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
         Self {
             name,
@@ -62,11 +72,25 @@ impl Request {
             propose: None,
             holder: Arc::default(),
             stop: Flag::new(),
+            until: Time::MAX,
+            taken: Arc::default(),
         }
     }
 }
 
 impl Request {
+    /// Says that the store has answered, and that the name is taken: another owner holds the name or comes first. A store
+    /// calls this when a request begins to wait, and at each later answer. A wait that ends without such an answer counts
+    /// as the silence of the store, unless [`inspect`](super::Store::inspect) answers at once.
+    pub fn report_taken(&self) {
+        self.taken.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the store has said that the name is taken.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Relaxed)
+    }
+
     /// What `work` returns; `None` when the request is stopped before that. Cancel safe as far as `work` is.
     pub async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
@@ -105,14 +129,14 @@ pub enum AllAnswer {
 pub struct Grant {
     /// Strictly greater than every token granted for this name before.
     pub token: u64,
-    /// When the successful request was sent, on [`Backend::clock`](super::Backend::clock); read *before* sending.
+    /// When the successful request was sent, on [`Store::clock`](super::Store::clock); read *before* sending.
     /// For a hold that another client handed over to us: when the last request that kept our place in the queue was sent.
     pub sent: Time,
     /// Time between request and reply; zero where there is no network.
     pub round_trip: Duration,
     /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
     pub ttl: Option<Duration>,
-    /// The backend reports the end of a hold without a lease by itself, through its
+    /// The store reports the end of a hold without a lease by itself, through its
     /// [`LossNotifier`](super::LossNotifier), so that nothing has to be checked.
     pub watched: bool,
 }
@@ -129,7 +153,7 @@ impl Grant {
         }
     }
 
-    /// The same, where the backend reports the end of the hold by itself.
+    /// The same, where the store reports the end of the hold by itself.
     #[must_use]
     pub fn watched(mut self) -> Self {
         self.watched = true;
@@ -137,7 +161,7 @@ impl Grant {
     }
 }
 
-/// A hold, as far as a backend needs to know it.
+/// A hold, as far as a store needs to know it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Hold {
@@ -217,4 +241,13 @@ pub enum Release {
     Released,
     /// The hold was not ours, or not any more.
     NotHeld,
+}
+
+/// What a store finds that is held.
+#[derive(Debug)]
+pub enum Listed {
+    /// Each name has to be inspected. A name may be there twice.
+    Names(Vec<LockName>),
+    /// The holds were read together.
+    Statuses(Vec<Status>),
 }

@@ -1,4 +1,4 @@
-//! How a backend tells the driver that a hold ended.
+//! How a store tells the driver that a hold ended.
 
 use std::fmt;
 use std::sync::Weak;
@@ -6,14 +6,14 @@ use std::sync::Weak;
 use crate::fence::OwnerId;
 use crate::lost::LostReason;
 
-/// Reports losses to the driver. A backend gets its notifier by [`Backend::attach`](super::Backend::attach).
+/// Reports losses to the driver. A store gets its notifier by [`Store::attach`](super::Store::attach).
 ///
 /// A clone is cheap and keeps nothing alive; calls after the client is gone do nothing.
-/// A backend must not call the notifier while it holds a lock that its own methods take.
+/// A store must not call the notifier while it holds a lock that its own methods take.
 #[derive(Clone)]
 pub struct LossNotifier(Weak<dyn LossListener>);
 
-/// The receiver of the reports: the driver, or a backend that is made of backends.
+/// The receiver of the reports: the driver, or a store that is made of stores.
 pub trait LossListener: Send + Sync {
     /// The hold of this owner is definitely over.
     fn lost(&self, owner: OwnerId, reason: LostReason);

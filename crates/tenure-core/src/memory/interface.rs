@@ -1,4 +1,4 @@
-//! The store as a backend: each operation, undisturbed or as a test has scripted it.
+//! The interface of the store: each operation, undisturbed or as a test has scripted it.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use super::acquire::{self, Acquired};
 use super::disturbance::reply_lost;
 use super::request::perform;
-use super::store::{Backend, Store};
+use super::store::{Shared, Store};
 use super::wait::Wanted;
 use super::{inspect, release, upgrade, wait};
-use crate::backend::{
-    self, AllAnswer, Answer, BoxFuture, Finding, Grant, Hold, LossNotifier, Release, Renewal,
-    Request, Severity,
-};
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
 use crate::holder::Status;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
+use crate::store::{
+    self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Finding, Grant, Hold,
+    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Severity,
+};
 use crate::time::Time;
 
-impl backend::Backend for Backend {
+impl store::Store for Store {
     fn guarantees(&self) -> &Guarantees {
         &self.0.guarantees
     }
@@ -37,7 +37,7 @@ impl backend::Backend for Backend {
         notifiers.push(notifier);
     }
 
-    fn acquire(&self, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         grant_or_wait(
             &self.0,
             request,
@@ -47,50 +47,13 @@ impl backend::Backend for Backend {
         )
     }
 
-    fn acquire_all(&self, requests: Vec<Arc<Request>>) -> BoxFuture<Result<AllAnswer, Error>> {
-        // All requests are stopped together.
-        let first = requests.first().cloned();
-        // Read before the request is on its way: a test may make the way long.
-        let sent = self.0.clock.now();
-        let apply = move |store: &Arc<Store>| acquire::acquire_all(store, &requests, sent);
-        // A request that is stopped before it has reached the table has changed nothing.
-        let stopped = || Ok(Ok(AllAnswer::Busy(0)));
-        match poll_now(perform(&self.0, Step::Acquire, first, apply, stopped)) {
-            Ok(outcome) => Box::pin(ready(outcome.and_then(|answer| answer))),
-            Err(pending) => Box::pin(async move { pending.await? }),
-        }
+    fn needs_runtime(&self) -> bool {
+        false
     }
 
-    fn upgrade(&self, _: Hold, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        grant_or_wait(
-            &self.0,
-            request,
-            Step::Upgrade,
-            upgrade::upgrade,
-            Wanted::Upgrade,
-        )
-    }
-
-    fn downgrade(&self, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
-        let apply = move |store: &Arc<Store>| upgrade::downgrade(store, &hold, mode);
-        perform(&self.0, Step::Downgrade, None, apply, || Err(reply_lost()))
-    }
-
-    fn answers_now(&self) -> bool {
-        true
-    }
-
-    fn acquire_now(&self, request: &Request) -> Option<Grant> {
-        acquire::acquire_now(&self.0, request)
-    }
-
-    fn release_now(&self, hold: &Hold) -> Option<Release> {
-        release::release_now(&self.0, hold)
-    }
-
-    fn renew(&self, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let (sent, count) = (self.0.clock.now(), holds.len());
-        let apply = move |store: &Arc<Store>| release::renew(store, &holds, sent);
+        let apply = move |store: &Arc<Shared>| release::renew(store, &holds, sent);
         let renewing = perform(&self.0, Step::Renew, None, apply, || Err(reply_lost()));
         Box::pin(async move {
             renewing.await.unwrap_or_else(|err| {
@@ -100,34 +63,108 @@ impl backend::Backend for Backend {
         })
     }
 
-    fn release(&self, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        let apply = move |store: &Arc<Store>| release::release(store, &hold);
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        let apply = move |store: &Arc<Shared>| release::release(store, &hold);
         perform(&self.0, Step::Release, None, apply, || Err(reply_lost()))
     }
 
-    fn raise(&self, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
-        let apply = move |store: &Arc<Store>| {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        let apply = move |store: &Arc<Shared>| inspect::status(store, &name);
+        perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        let apply = move |store: &Arc<Shared>| inspect::list(store, &prefix);
+        perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
+    }
+
+    fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
+        Some(self)
+    }
+
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
+    }
+
+    fn as_answer_now(self: Arc<Self>) -> Option<Arc<dyn AnswerNow>> {
+        Some(self)
+    }
+
+    fn as_raise_token(self: Arc<Self>) -> Option<Arc<dyn RaiseToken>> {
+        Some(self)
+    }
+
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
+    }
+}
+
+impl AcquireAll for Store {
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> BoxFuture<Result<AllAnswer, Error>> {
+        // All requests are stopped together.
+        let first = requests.first().cloned();
+        // Read before the request is on its way: a test may make the way long.
+        let sent = self.0.clock.now();
+        let apply = move |store: &Arc<Shared>| acquire::acquire_all(store, &requests, sent);
+        // A request that is stopped before it has reached the table has changed nothing.
+        let stopped = || Ok(Ok(AllAnswer::Busy(0)));
+        match poll_now(perform(&self.0, Step::Acquire, first, apply, stopped)) {
+            Ok(outcome) => Box::pin(ready(outcome.and_then(|answer| answer))),
+            Err(pending) => Box::pin(async move { pending.await? }),
+        }
+    }
+}
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        grant_or_wait(
+            &self.0,
+            request,
+            Step::Upgrade,
+            upgrade::upgrade,
+            Wanted::Upgrade,
+        )
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Shared>| upgrade::downgrade(store, &hold, mode);
+        perform(&self.0, Step::Downgrade, None, apply, || Err(reply_lost()))
+    }
+}
+
+impl AnswerNow for Store {
+    fn acquire_now(&self, request: &Request) -> Option<Grant> {
+        acquire::acquire_now(&self.0, request)
+    }
+
+    fn release_now(&self, hold: &Hold) -> Option<Release> {
+        release::release_now(&self.0, hold)
+    }
+}
+
+impl RaiseToken for Store {
+    fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
+        let apply = move |store: &Arc<Shared>| {
             store.with_state(|state, now| state.table.raise(&hold.name, hold.owner, token, now))
         };
         perform(&self.0, Step::Acquire, None, apply, || Err(reply_lost()))
     }
+}
 
-    fn inspect(&self, name: LockName) -> BoxFuture<Result<Status, Error>> {
-        let apply = move |store: &Arc<Store>| inspect::status(store, &name);
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Shared>| inspect::break_lock(store, &name, token);
         perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
     }
 
-    fn list(&self, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
-        let apply = move |store: &Arc<Store>| inspect::list(store, &prefix);
-        perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
-    }
-
-    fn break_lock(&self, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        let apply = move |store: &Arc<Store>| inspect::break_lock(store, &name, token);
-        perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
-    }
-
-    fn check(&self) -> BoxFuture<Result<Vec<Finding>, Error>> {
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
         Box::pin(ready(Ok(vec![Finding::new(
             Severity::Good,
             "the store is this process: it excludes clients of this store only, and ends with the process",
@@ -137,17 +174,17 @@ impl backend::Backend for Backend {
 
 /// Sends a request that may have to wait for its turn.
 fn grant_or_wait(
-    store: &Arc<Store>,
+    store: &Arc<Shared>,
     request: Arc<Request>,
     step: Step,
-    ask: fn(&Arc<Store>, &Request, Time) -> Acquired,
+    ask: fn(&Arc<Shared>, &Request, Time) -> Acquired,
     wanted: Wanted,
 ) -> BoxFuture<Result<Answer, Error>> {
     let apply = {
         let request = request.clone();
         // Read before the request is on its way: a test may make the way long.
         let sent = store.clock.now();
-        move |store: &Arc<Store>| ask(store, &request, sent)
+        move |store: &Arc<Shared>| ask(store, &request, sent)
     };
     // A request that is stopped before it has reached the table has changed nothing.
     let stopped = || Ok(Acquired::Answered(Ok(Answer::Busy)));

@@ -1,0 +1,204 @@
+//! What a wait that ended without a grant is to be told: who holds the name, or that the store did not answer.
+
+use std::future::pending;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Step};
+use crate::holder::{Rounded, Status};
+use crate::name::LockName;
+use crate::rt::Clock;
+
+use super::shared::Driver;
+use super::until::Until;
+
+/// How long before the end of a wait the store is asked who holds the name: a quarter of the wait, within these limits, and
+/// at most half of the wait. The longest is enough for a login to a database.
+const INSPECT_LIMITS: (Duration, Duration) =
+    (Duration::from_millis(100), Duration::from_millis(300));
+
+/// How long [`ping`](Driver::ping) takes at most: the default `timeoutSeconds` of a probe in Kubernetes.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+
+/// The name that a ping reads. Whether the name is held makes no difference.
+const PING_NAME: &str = "ping";
+
+/// Added before the part below a millisecond is left out.
+const HALF_A_MILLISECOND: Duration = Duration::from_micros(500);
+
+/// Which task sends the request of a wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    ThisTask,
+    /// A task of the same client or owner, which came first.
+    AnotherTask,
+}
+
+/// Whether nothing keeps the store from granting the name.
+fn is_free(status: &Status) -> bool {
+    let has_waiters = status.queue.as_ref().is_some_and(|queue| !queue.is_empty());
+    !status.is_held() && status.reserved.is_none() && !has_waiters
+}
+
+/// How long before its end a wait of this length begins to ask for the holder.
+fn time_to_inspect(wait: Duration) -> Duration {
+    let (least, most) = INSPECT_LIMITS;
+    (wait / 4).clamp(least, most).min(wait / 2)
+}
+
+/// What the store said about a name near the end of a wait; `None`: nothing.
+pub(crate) type Inspected = Option<Result<Status, Error>>;
+
+/// What is known about a name that was not acquired.
+#[derive(Debug)]
+pub(crate) enum LastStatus {
+    /// The store was not asked.
+    NotAsked,
+    /// The store did not say who holds the name.
+    Unknown,
+    Said(Box<Status>),
+}
+
+impl LastStatus {
+    pub(super) fn of(inspected: Inspected) -> Self {
+        match inspected {
+            Some(Ok(status)) => Self::Said(Box::new(status)),
+            Some(Err(_)) | None => Self::Unknown,
+        }
+    }
+}
+
+impl Driver {
+    /// Resolves at the end of the wait, with what the store says about the name by then. The store is asked before the end,
+    /// so that a wait is not longer than its limit. A wait for ever does not end, and neither does one try.
+    pub(crate) async fn over(&self, name: &LockName, until: Until) -> Inspected {
+        let (Until::At(end) | Until::OnceBy(end)) = until else {
+            return pending().await;
+        };
+        let clock = &self.clock;
+        let asked_for = time_to_inspect(end.since(clock.now()));
+        clock.wait_until(end.before(asked_for)).await;
+        // A wait that is shorter than a round trip, or that began to ask late, does not make a store silent.
+        let limit = end.since(clock.now()).max(INSPECT_LIMITS.0);
+        // In a box: most waits end before.
+        let inspected = Box::pin(self.inspect_within(name, limit)).await;
+        clock.sleep_until(end).await;
+        inspected
+    }
+
+    /// What is known after a wait of this length, in which the store did not say to the request that the name is taken.
+    ///
+    /// # Errors
+    /// `Unreachable`: the store is silent, so nothing is known about the name.
+    pub(crate) fn refuse_silence(
+        &self,
+        inspected: Inspected,
+        wait: Duration,
+        asker: Asker,
+    ) -> Result<LastStatus, Error> {
+        let (known, cause) = match inspected {
+            // Another task may have got answers, and the lock may have become free in the last moment.
+            Some(Ok(status)) if asker == Asker::AnotherTask || !is_free(&status) => {
+                return Ok(LastStatus::Said(Box::new(status)));
+            }
+            Some(Ok(_)) => ("the lock is free now, so retry or raise `wait`", None),
+            Some(Err(err)) => ("it is unknown who holds the lock", Some(err)),
+            None => ("it is unknown who holds the lock", None),
+        };
+        let waited = Rounded(wait + HALF_A_MILLISECOND);
+        let message = format!("the store did not answer within {waited}; {known}");
+        let err = Error::new(ErrorKind::Unreachable, message);
+        Err(match cause {
+            Some(cause) => err.with_source(cause),
+            None => err,
+        })
+    }
+
+    /// The end of one try behind another task, which asks the store for the name. If the store has not answered that task,
+    /// it is asked whether the name is taken: a silent store must not look like a busy one.
+    ///
+    /// # Errors
+    /// The errors of an inspection; `Unreachable`: the store is silent until `until`.
+    pub(crate) async fn busy_behind_task(
+        &self,
+        name: &LockName,
+        until: Until,
+    ) -> Result<LastStatus, Error> {
+        if self.queue.is_said_to_be_taken(name) {
+            return Ok(LastStatus::NotAsked);
+        }
+        let wait = until.length(&self.clock);
+        let inspecting = self.detachable(self.store.clone().inspect(name.clone()));
+        match self.until_over(self.end(until), inspecting).await? {
+            Ok(answer) => answer.map(|status| LastStatus::Said(Box::new(status))),
+            Err(()) => self.refuse_silence(None, wait, Asker::AnotherTask),
+        }
+    }
+
+    /// Whether the store answers, by a request that only reads.
+    pub(crate) async fn ping(&self) -> Result<(), Error> {
+        let explain = |err: Error| err.with_scheme(self.scheme()).with_step(Step::Inspect);
+        self.refuse_closed().map_err(explain)?;
+        let name = LockName::new(PING_NAME).map_err(explain)?;
+        match self.inspect_within(&name, PING_LIMIT).await {
+            Some(answer) => answer.map(drop).map_err(explain),
+            None => {
+                let message = format!("the store did not answer within {PING_LIMIT:?}");
+                Err(explain(Error::new(ErrorKind::Unreachable, message)))
+            }
+        }
+    }
+
+    /// What the store says about the name; `None`: nothing within `limit`.
+    pub(super) async fn inspect_within(&self, name: &LockName, limit: Duration) -> Inspected {
+        let clock = &self.clock;
+        // Also on the real clock, because a virtual one may stand still: the limit bounds how long a caller waits.
+        let real_clock = Clock::system();
+        let real_limit = limit.max(INSPECT_LIMITS.1);
+        tokio::select! {
+            biased;
+            status = self.detachable(self.store.clone().inspect(name.clone())) => Some(status),
+            () = clock.sleep_until(clock.now().after(limit)) => None,
+            () = real_clock.sleep_until(real_clock.now().after(real_limit)) => None,
+        }
+    }
+
+    /// The error of a wait that is over, in a store that answers. It names the holder if the store has said who that is.
+    pub(crate) async fn wait_elapsed(
+        &self,
+        name: &LockName,
+        waited: Duration,
+        ttl: Duration,
+        last: LastStatus,
+    ) -> Error {
+        let status = match last {
+            LastStatus::Said(status) => Some(*status),
+            LastStatus::Unknown => None,
+            LastStatus::NotAsked => {
+                let inspected = self.inspect_within(name, INSPECT_LIMITS.0).await;
+                inspected.and_then(Result::ok)
+            }
+        };
+        let reserved = status.as_ref().and_then(|status| status.reserved);
+        let guard = status.as_ref().and_then(|it| it.restart_guard.clone());
+        let guard = guard.filter(|guard| !guard.left(ttl).is_zero());
+        let answers = status.is_some();
+        let holder = status.and_then(|status| Some(status.holds.into_iter().next()?.holder));
+        let still = if waited.is_zero() { "" } else { "still " };
+        let taken = match (&holder, reserved) {
+            (Some(holder), _) => format!("it {still}is held by {holder}"),
+            (None, Some(left)) => format!("it {still}stays reserved for another {left:.0?}"),
+            (None, None) if answers => "it was not granted, though it is free by now".into(),
+            (None, None) => "it was held when the store answered last".into(),
+        };
+        let message = if let Some(guard) = &guard {
+            format!("waited {waited:?}; {}", guard.describe(ttl))
+        } else if waited.is_zero() {
+            format!("{taken}, and `wait` is zero; raise it or use `try_acquire`")
+        } else {
+            format!("waited {waited:?} and {taken}; raise `wait` or use `try_acquire`")
+        };
+        let err = Error::new(ErrorKind::WaitElapsed, message);
+        let err = err.with_holder(holder).with_restart_guard(guard);
+        self.explain(err, name, Step::Acquire)
+    }
+}

@@ -1,0 +1,213 @@
+//! The state of one hold, as the futures and tokens of its guard read it. They may be kept for longer than the guard, so
+//! the state keeps alive neither the hold nor its client.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::logic::lease::{Lease, State};
+use crate::lost::LostReason;
+use crate::options::Mode;
+use crate::rt::{Clock, lock};
+use crate::time::Time;
+
+use super::observe::Observation;
+#[cfg(feature = "tokio-util")]
+use super::tokens::Tokens;
+
+/// The state of one hold, from its grant to its end.
+pub(crate) struct HoldState {
+    clock: Clock,
+    /// Time alone can change the state: the hold has a deadline, or has to be checked.
+    pub(super) is_clocked: bool,
+    pub(super) lease: Mutex<ScheduledLease>,
+    pub(super) progress: Progress,
+    /// Notified when a renewal is overdue or has failed, and when the hold is lost or over.
+    changed: Notify,
+    #[cfg(feature = "tokio-util")]
+    pub(super) tokens: Tokens,
+}
+
+/// How far the hold has come between its grant and its end.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// A caller has the guard. Before that, a release is one of an unused hold.
+    pub(super) is_used: AtomicBool,
+    /// The release has begun: from now on the hold is neither renewed nor reported as lost.
+    pub(super) is_ending: AtomicBool,
+    /// The loss is reported.
+    is_lost: AtomicBool,
+    /// The hold has ended: no loss is reported any more.
+    is_over: AtomicBool,
+}
+
+/// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
+pub(super) struct ScheduledLease {
+    pub(super) lease: Lease,
+    pub(super) mode: Mode,
+    /// The store has not confirmed yet that the hold is shared.
+    pub(super) is_unconfirmed: bool,
+    pub(super) due: Option<Time>,
+    pub(super) observation: Option<Observation>,
+}
+
+impl HoldState {
+    pub(super) fn new(clock: Clock, lease: ScheduledLease, is_clocked: bool) -> Arc<Self> {
+        Arc::new(Self {
+            clock,
+            is_clocked,
+            lease: Mutex::new(lease),
+            progress: Progress::default(),
+            changed: Notify::new(),
+            #[cfg(feature = "tokio-util")]
+            tokens: Tokens::default(),
+        })
+    }
+
+    pub(super) fn now(&self) -> Time {
+        if self.is_clocked {
+            self.clock.now()
+        } else {
+            Time::ZERO
+        }
+    }
+
+    /// Held, at risk or lost, by the clock of this moment.
+    pub(crate) fn state(&self) -> State {
+        let now = self.now();
+        lock(&self.lease).lease.state(now)
+    }
+
+    /// Time until the deadline; [`Duration::MAX`] without one.
+    pub(crate) fn remaining(&self) -> Duration {
+        let scheduled = lock(&self.lease);
+        let now = self.clock.now();
+        match scheduled.lease.state(now) {
+            State::Lost(_) => Duration::ZERO,
+            _ => scheduled.lease.deadline().since(now),
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.progress.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// Says that the hold is lost. Returns whether that was not said before.
+    pub(super) fn raise_lost(&self) -> bool {
+        !self.progress.is_lost.swap(true, Ordering::SeqCst)
+    }
+
+    /// Says that nothing more happens to the hold: what waits for a loss ends.
+    pub(super) fn set_over(&self) {
+        if !self.progress.is_over.swap(true, Ordering::SeqCst) {
+            self.notify();
+        }
+    }
+
+    /// Wakes what waits for a change.
+    pub(crate) fn notify(&self) {
+        self.changed.notify_waiters();
+    }
+
+    /// Wakes what waits for a loss, and cancels the tokens.
+    pub(super) fn notify_loss(&self) {
+        self.notify();
+        #[cfg(feature = "tokio-util")]
+        self.tokens.cancel();
+    }
+
+    /// A token that the loss of this hold cancels.
+    #[cfg(feature = "tokio-util")]
+    pub(crate) fn child_token(&self) -> tokio_util::sync::CancellationToken {
+        let parent = self.tokens.parent();
+        // No timer is needed for a deadline that has passed.
+        if matches!(self.state(), State::Lost(_)) {
+            parent.cancel();
+        }
+        parent.child_token()
+    }
+
+    /// How the hold ended; `None`: it has not ended. `Some(None)`: it ended without a loss.
+    fn end(&self) -> Option<Option<LostReason>> {
+        let now = self.now();
+        let scheduled = lock(&self.lease);
+        let progress = &self.progress;
+        let (is_lost, is_over) = (&progress.is_lost, &progress.is_over);
+        let is_over = is_over.load(Ordering::SeqCst);
+        // Once its release has begun, a hold is lost only when the release says so: not by its deadline.
+        let may_be_lost = is_lost.load(Ordering::SeqCst) || !self.is_ending();
+        match scheduled.lease.state(now) {
+            State::Lost(reason) if may_be_lost => Some(Some(reason)),
+            _ => is_over.then_some(None),
+        }
+    }
+
+    /// Resolves with the reason when the hold is lost, and with `None` when the hold, or this entry into it, has ended
+    /// without a loss. Reads the clock whenever it is polled. Cancel safe.
+    pub(crate) async fn lost(self: Arc<Self>, entry: EntryEnd) -> Option<LostReason> {
+        self.when(|it| it.end().or_else(|| entry.is_over().then_some(None)))
+            .await
+    }
+
+    /// Resolves with the time until the deadline when a renewal is overdue or has failed, and when the hold is lost; with
+    /// `None` as [`lost`](Self::lost). Reads the clock whenever it is polled. Cancel safe.
+    pub(crate) async fn at_risk(self: Arc<Self>, entry: EntryEnd) -> Option<Duration> {
+        let is_at_risk = |it: &Self| !it.is_ending() && it.state() != State::Held;
+        self.when(|it| match it.end() {
+            Some(end) => Some(end.map(|_| Duration::ZERO)),
+            None if entry.is_over() => Some(None),
+            None => is_at_risk(it).then(|| Some(it.remaining())),
+        })
+        .await
+    }
+
+    /// Resolves when the hold is lost, and when it has ended in another way. Cancel safe.
+    pub(super) async fn ended(&self) {
+        self.when(|it| it.end().map(drop)).await;
+    }
+
+    /// Resolves with what `read` returns, which is asked whenever this is polled.
+    async fn when<T>(&self, read: impl Fn(&Self) -> Option<T>) -> T {
+        let mut woken = pin!(self.changed.notified());
+        poll_fn(|cx| {
+            loop {
+                // Registers before it reads the state, so that a change in between is not missed.
+                woken.as_mut().enable();
+                if let Some(output) = read(self) {
+                    return Poll::Ready(output);
+                }
+                ready!(woken.as_mut().poll(cx));
+                woken.set(self.changed.notified());
+            }
+        })
+        .await
+    }
+}
+
+/// Whether an entry into the hold has ended while other entries go on. An entry that is the only one ends with the hold.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntryEnd(Option<Arc<AtomicBool>>);
+
+impl EntryEnd {
+    /// The end of one of several entries.
+    pub(crate) fn of_entry() -> Self {
+        Self(Some(Arc::default()))
+    }
+
+    /// The entry has ended; [`HoldState::notify`] wakes what waits for that.
+    pub(crate) fn set_over(&self) {
+        if let Some(is_over) = &self.0 {
+            is_over.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        let is_over = self.0.as_ref();
+        is_over.is_some_and(|is_over| is_over.load(Ordering::SeqCst))
+    }
+}

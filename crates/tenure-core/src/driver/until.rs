@@ -1,0 +1,52 @@
+//! Until when an acquisition waits.
+
+use std::time::Duration;
+
+use crate::rt::Clock;
+use crate::time::Time;
+
+/// Until when an acquisition waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Until {
+    /// One try.
+    Once,
+    /// One try, whose answer is awaited until then.
+    OnceBy(Time),
+    /// A point on the client's clock.
+    At(Time),
+    /// For ever.
+    Forever,
+}
+
+impl Until {
+    /// Whether the acquisition waits while the name is taken.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Self::At(_) | Self::Forever)
+    }
+
+    /// One try that ends with this wait.
+    pub(crate) fn once(self) -> Self {
+        match self {
+            Self::At(time) => Self::OnceBy(time),
+            Self::Once | Self::OnceBy(_) | Self::Forever => Self::Once,
+        }
+    }
+
+    /// How long the wait lasts from now on; the greatest duration if for ever.
+    pub(crate) fn length(self, clock: &Clock) -> Duration {
+        match self {
+            Self::At(time) | Self::OnceBy(time) => time.since(clock.now()),
+            Self::Once => Duration::ZERO,
+            Self::Forever => Duration::MAX,
+        }
+    }
+
+    /// From the option.
+    pub(crate) fn from_wait(wait: Duration, now: Time) -> Self {
+        if wait.is_zero() {
+            Self::Once
+        } else {
+            Self::At(now.after(wait))
+        }
+    }
+}

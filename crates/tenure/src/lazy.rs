@@ -1,0 +1,249 @@
+//! A store that connects at its first request, for `connect_lazy`.
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::guarantees::{Capability, Guarantees, Order};
+use tenure_core::holder::Status;
+use tenure_core::name::LockName;
+use tenure_core::options::Options;
+use tenure_core::rt::{Clock, Flag, Spawner, lock};
+use tenure_core::store::{
+    AcquireAll, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed, LossNotifier,
+    Operate, RaiseToken, Release, Renewal, Request,
+};
+use tenure_core::support::{self, SingleFlight};
+
+/// Makes the store; called again after an attempt that failed.
+type Connect =
+    Box<dyn Fn() -> BoxFuture<Result<Arc<dyn tenure_core::store::Store>, Error>> + Send + Sync>;
+
+/// A store that has no connection until its first request, and tries again with each request until one succeeds. From
+/// then on the store itself connects again when it has to.
+#[derive(Clone)]
+pub(crate) struct Store(Arc<Shared>);
+
+struct Shared {
+    connect: Connect,
+    store: OnceLock<Arc<dyn tenure_core::store::Store>>,
+    attempts: SingleFlight<Error>,
+    /// The runtime of the client: connections must not belong to the runtime of a caller.
+    spawner: Spawner,
+    notifier: Mutex<Option<LossNotifier>>,
+    closing: Flag,
+    /// What is known before the store was asked: it may be able to do everything.
+    unknown: Guarantees,
+}
+
+impl Store {
+    /// # Errors
+    /// `Closed` outside a runtime.
+    pub(crate) fn new(name: &'static str, connect: Connect) -> Result<Self, Error> {
+        let mut unknown = Guarantees::new(name, Order::Fair, Vec::new());
+        unknown.setting = "not connected yet".into();
+        unknown.shared = true;
+        unknown.upgradable = true;
+        unknown.permits = true;
+        unknown.min_hold = true;
+        unknown.lock_delay = true;
+        Ok(Self(Arc::new(Shared {
+            connect,
+            store: OnceLock::new(),
+            attempts: SingleFlight::default(),
+            spawner: support::spawner()?,
+            notifier: Mutex::default(),
+            closing: Flag::new(),
+            unknown,
+        })))
+    }
+
+    fn connected(&self) -> Option<Arc<dyn tenure_core::store::Store>> {
+        self.0.store.get().cloned()
+    }
+
+    /// Sends a request to the store, after a connection is there.
+    fn send<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Arc<dyn tenure_core::store::Store>) -> BoxFuture<Result<T, Error>>
+        + Send
+        + 'static,
+    ) -> BoxFuture<Result<T, Error>> {
+        if let Some(store) = self.connected() {
+            return request(store);
+        }
+        let shared = self.0.clone();
+        Box::pin(async move {
+            shared.connect().await?;
+            match shared.store.get() {
+                Some(store) => request(store.clone()).await,
+                None => Err(closed()),
+            }
+        })
+    }
+}
+
+impl Shared {
+    /// Makes the store unless it is there. Cancel safe: the next request makes an attempt of its own.
+    async fn connect(&self) -> Result<(), Error> {
+        let find = || self.store.get().map(drop);
+        let attempt = async {
+            let connecting = self.spawner.within((self.connect)());
+            let store = tokio::select! {
+                biased;
+                () = self.closing.raised() => return Err(closed()),
+                store = connecting => store?,
+            };
+            if let Some(notifier) = lock(&self.notifier).take() {
+                store.attach(notifier);
+            }
+            // The attempts exclude each other, so nothing is there yet.
+            let _ = self.store.set(store);
+            Ok(())
+        };
+        let connected = self.attempts.run(&Clock::system(), find, attempt).await;
+        connected.map_err(|err| err.with_step(Step::Connect))
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
+}
+
+/// Refuses what the store cannot do. The driver does that with what it knew before the store was connected.
+fn check(store: &dyn tenure_core::store::Store, request: &Request) -> Result<(), Error> {
+    let mut options = Options::default();
+    options.mode = request.mode;
+    options.fair = request.fair;
+    options.min_hold = request.min_hold;
+    options.lock_delay = request.lock_delay;
+    let Some(missing) = Capability::missing(&options, store.guarantees()) else {
+        return Ok(());
+    };
+    let (scheme, what) = (store.guarantees().scheme, missing.as_str());
+    let others = store.stores_with(missing);
+    let message = format!("{scheme} has no {what}; stores that have it: {others}");
+    Err(Error::new(ErrorKind::Unsupported, message))
+}
+
+fn refused<T: Send + 'static>(err: Error) -> BoxFuture<Result<T, Error>> {
+    Box::pin(std::future::ready(Err(err)))
+}
+
+impl tenure_core::store::Store for Store {
+    fn guarantees(&self) -> &Guarantees {
+        match self.0.store.get() {
+            Some(store) => store.guarantees(),
+            None => &self.0.unknown,
+        }
+    }
+
+    fn stores_with(&self, capability: Capability) -> String {
+        // Before the store is there, nothing is refused.
+        self.connected()
+            .map_or_else(String::new, |store| store.stores_with(capability))
+    }
+
+    fn attach(&self, notifier: LossNotifier) {
+        *lock(&self.0.notifier) = Some(notifier);
+    }
+
+    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+        if let Some(store) = self.connected() {
+            return store.acquire(request);
+        }
+        let (shared, stopped) = (self.0.clone(), request.clone());
+        let acquiring = self.send(move |store| match check(&*store, &request) {
+            Ok(()) => store.acquire(request),
+            Err(err) => refused(err),
+        });
+        Box::pin(async move {
+            let mut acquiring = acquiring;
+            tokio::select! {
+                biased;
+                answer = &mut acquiring => return answer,
+                () = stopped.stop.raised() => {}
+            }
+            match shared.store.get() {
+                // The store has the request, and knows that it was stopped.
+                Some(_) => acquiring.await,
+                None => Ok(Answer::Busy),
+            }
+        })
+    }
+
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+        match self.connected() {
+            Some(store) => store.renew(holds),
+            // Without a store there is no hold.
+            None => {
+                let unknown = holds.iter().map(|_| Renewal::Unknown(closed())).collect();
+                Box::pin(std::future::ready(unknown))
+            }
+        }
+    }
+
+    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+        match self.connected() {
+            Some(store) => store.release(hold),
+            // Nothing was ever sent.
+            None => Box::pin(std::future::ready(Ok(Release::NotHeld))),
+        }
+    }
+
+    fn ends_by_itself(&self, hold: &Hold) -> bool {
+        self.connected()
+            .is_none_or(|store| store.ends_by_itself(hold))
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        self.send(move |store| store.inspect(name))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+        self.send(move |store| store.list(prefix))
+    }
+
+    fn close(self: Arc<Self>) -> BoxFuture<()> {
+        self.0.closing.raise();
+        match self.connected() {
+            Some(store) => store.close(),
+            None => Box::pin(std::future::ready(())),
+        }
+    }
+
+    fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
+        self.connected()?.as_acquire_all()
+    }
+
+    fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        self.connected()?.as_change_mode()
+    }
+
+    fn as_raise_token(self: Arc<Self>) -> Option<Arc<dyn RaiseToken>> {
+        self.connected()?.as_raise_token()
+    }
+
+    fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
+        self.connected()?.as_guarded_write()
+    }
+
+    fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
+        Some(self)
+    }
+}
+
+/// The first request of a client may be that of an operator. What needs a hold needs no connection here: without one there
+/// is no hold.
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        self.send(move |store| store.break_lock(name, token))
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        self.send(|store| store.check())
+    }
+
+    fn init(self: Arc<Self>) -> BoxFuture<Result<Vec<String>, Error>> {
+        self.send(|store| store.init())
+    }
+}
