@@ -252,7 +252,11 @@ impl Connections {
                 attempts.others = attempts.others.saturating_sub(1);
                 goes_on
             }
-            Recovery::NewLease | Recovery::UseLease | Recovery::None | Recovery::LogIn => false,
+            Recovery::NewLease
+            | Recovery::UseLease
+            | Recovery::ReadPresent
+            | Recovery::None
+            | Recovery::LogIn => false,
         }
     }
 

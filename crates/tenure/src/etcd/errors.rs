@@ -32,6 +32,8 @@ pub(super) enum Recovery {
     NewLease,
     /// The lease exists: an earlier attempt of the request made it.
     UseLease,
+    /// The server does not have the past any more: do without it.
+    ReadPresent,
     /// Nothing helps.
     None,
 }
@@ -314,6 +316,12 @@ const KNOWN: &[(&str, ErrorKind, Recovery, &str)] = &[
         Recovery::UseLease,
         "the lease is there already",
     ),
+    (
+        "mvcc: required revision has been compacted",
+        ErrorKind::Store,
+        Recovery::ReadPresent,
+        "the server has deleted the past that was asked for",
+    ),
 ];
 
 /// The first error of type `E` in a chain of sources, also if an [`io::Error`] contains it.
@@ -466,6 +474,14 @@ mod tests {
             ErrorKind::Store,
             Recovery::UseLease,
             &[(Code::FailedPrecondition, "etcdserver: lease already exists")],
+        ),
+        (
+            ErrorKind::Store,
+            Recovery::ReadPresent,
+            &[(
+                Code::OutOfRange,
+                "etcdserver: mvcc: required revision has been compacted",
+            )],
         ),
     ];
 

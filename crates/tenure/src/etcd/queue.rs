@@ -296,6 +296,15 @@ pub(super) fn early_token(own: &[u8], keys: &[KeyValue]) -> EarlyToken {
     }
 }
 
+/// The first key of a queue that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct FirstWaiter {
+    pub(super) key: Vec<u8>,
+    pub(super) created: i64,
+    /// Whether its client makes the key again if its early token is taken, see [`early_token`].
+    pub(super) may_be_made_again: bool,
+}
+
 /// What an upgrade has to wait for, and the token that it leads to.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UpgradePlan {
@@ -303,8 +312,8 @@ pub(super) struct UpgradePlan {
     pub(super) last_holder: i64,
     /// Whether other keys hold.
     pub(super) has_others: bool,
-    /// The first key that waits, and its create revision.
-    pub(super) first_waiter: Option<(Vec<u8>, i64)>,
+    /// The first key that waits.
+    pub(super) first_waiter: Option<FirstWaiter>,
     /// When the queue was read.
     pub(super) read_at: i64,
     /// Greater than all tokens that were granted, and smaller than all that will be.
@@ -318,15 +327,19 @@ pub(super) fn plan_upgrade(own: &[u8], keys: &[KeyValue], revision: i64) -> Opti
     let holders = count_holders(&contenders(&records));
     keys[..holders].iter().position(|kv| kv.key == own)?;
     let last_holder = keys[holders - 1].create_revision;
-    let first_waiter = keys.get(holders);
+    let first_waiter = keys.get(holders).map(|kv| FirstWaiter {
+        key: kv.key.clone(),
+        created: kv.create_revision,
+        may_be_made_again: records[holders].mode() != Mode::Exclusive,
+    });
     // The token of a waiter is its create revision, or one less (see `early_token`).
-    let early = |at: usize| i64::from(records[at].mode() != Mode::Exclusive);
-    let next = first_waiter.map(|kv| kv.create_revision - early(holders));
+    let next = first_waiter.as_ref();
+    let next = next.map(|it| it.created - i64::from(it.may_be_made_again));
     let token = next.map_or(revision, |next| (next - 1).min(revision));
     Some(UpgradePlan {
         last_holder,
         has_others: holders > 1,
-        first_waiter: first_waiter.map(|kv| (kv.key.clone(), kv.create_revision)),
+        first_waiter,
         read_at: revision,
         token: u64::try_from(token.max(last_holder)).ok()?,
     })

@@ -565,9 +565,19 @@ pub(super) async fn read_directory(
     connections: &Connections,
     directory: &Directory,
 ) -> Result<DirectorySnapshot, Error> {
+    Ok(read_directory_at(connections, directory, 0).await?)
+}
+
+/// The directory as it was at that revision; 0: as it is.
+pub(super) async fn read_directory_at(
+    connections: &Connections,
+    directory: &Directory,
+    revision: i64,
+) -> Result<DirectorySnapshot, RequestError> {
     let range = wire::Range {
         key: directory.start().to_vec(),
         range_end: directory.end(),
+        revision,
         sort_order: SortOrder::Ascend.into(),
         sort_target: SortTarget::Create.into(),
         ..wire::Range::default()

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
+use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
 use super::errors::{self, Recovery, RequestError};
 use super::key_state::KeyState;
 use super::names::Directory;
-use super::queue::{self, Goal, QueueEntry, QueuePosition, UpgradePlan};
+use super::queue::{self, EarlyToken, Goal, QueueEntry, QueuePosition, UpgradePlan};
 use super::record::KeyRecord;
 use super::requests::{self, DirectorySnapshot, Replaced};
 use super::store::{HeldEntry, Store};
@@ -160,6 +161,8 @@ struct Upgrade<'a> {
 impl Upgrade<'_> {
     /// Becomes exclusive, if need be after the other holders have left.
     async fn until_answered(&self, hold: &Hold) -> Result<Answer, Error> {
+        let context = &self.store.context;
+        let mut retries = RetryBudget::until(context.request_limit());
         loop {
             let (own, plan) = self.look().await.map_err(errors::without_effect)?;
             let record = KeyRecord::read(&own.value);
@@ -171,6 +174,10 @@ impl Upgrade<'_> {
                 return Ok(Answer::Busy);
             }
             if !plan.has_others
+                && self
+                    .is_token_free(&plan)
+                    .await
+                    .map_err(errors::without_effect)?
                 && let Some(answer) = self.become_exclusive_alone(&own, &plan).await?
             {
                 return Ok(answer);
@@ -179,6 +186,25 @@ impl Upgrade<'_> {
                 let waited = self.wait_for_others(hold, &own).await;
                 return waited.map_err(upgrade_is_unknown);
             }
+            if retries.is_spent(&context.clock) {
+                return Ok(Answer::Busy);
+            }
+            retries.pause(&context.clock).await;
+        }
+    }
+
+    /// Whether the token of the plan is that of no other hold. It may be that of a reader that has left, if the first waiter
+    /// came right behind that reader: then the client of the waiter makes its key again, and the next look finds another token.
+    async fn is_token_free(&self, plan: &UpgradePlan) -> Result<bool, Error> {
+        let Some(waiter) = plan.first_waiter.as_ref().filter(|it| it.may_be_made_again) else {
+            return Ok(true);
+        };
+        let connections = &self.store.connections;
+        match requests::read_directory_at(connections, &self.directory, waiter.created).await {
+            Ok(then) => Ok(queue::early_token(&waiter.key, &then.keys) != EarlyToken::Taken),
+            // The waiter has been there for so long that its client has read the answer and has left the key as it is.
+            Err(err) if err.recovery == Recovery::ReadPresent => Ok(true),
+            Err(err) => Err(err.error),
         }
     }
 
@@ -229,7 +255,7 @@ impl Upgrade<'_> {
     ) -> Result<Option<Answer>, Error> {
         // The first waiter is blocked by our key, and keeps out all that come later.
         let nothing_granted = match &plan.first_waiter {
-            Some((key, created)) => wire::Compare::created(key, *created),
+            Some(waiter) => wire::Compare::created(&waiter.key, waiter.created),
             None => wire::Compare::all_created_before(
                 self.directory.start(),
                 &self.directory.end(),
@@ -269,9 +295,9 @@ impl Upgrade<'_> {
         let arriving = record.clone().upgrading(None);
         let arrived = self.replace_own(&arriving, own.mod_revision, Vec::new());
         let arrived = at(arrived.await?)?;
-        let mut snapshot = self.read_directory().await?;
-        snapshot.keys.retain(|kv| kv.create_revision < arrived);
-        let (_, plan) = self.plan(&snapshot.keys, arrived)?;
+        let Some((snapshot, plan)) = self.plan_since(arrived).await? else {
+            return self.give_up(hold).await;
+        };
         let saying = record.clone().upgrading(Some(plan.last_holder));
         let said = at(self.replace_own(&saying, arrived, Vec::new()).await?)?;
         match self.wait(&snapshot, plan.last_holder).await? {
@@ -281,10 +307,35 @@ impl Upgrade<'_> {
                 Ok(self.granted(plan.token))
             }
             WaitOutcome::EntryLost => Err(lost()),
-            WaitOutcome::Stopped => match downgrade(self.store, hold, Mode::Upgradable).await? {
-                true => Ok(Answer::Busy),
-                false => Err(lost()),
-            },
+            WaitOutcome::Stopped => self.give_up(hold).await,
+        }
+    }
+
+    /// The keys that were there when the upgrade arrived, and the plan. `None`: the request was stopped.
+    async fn plan_since(
+        &self,
+        arrived: i64,
+    ) -> Result<Option<(DirectorySnapshot, UpgradePlan)>, Error> {
+        let mut retries = RetryBudget::without_limit();
+        loop {
+            let mut snapshot = self.read_directory().await?;
+            snapshot.keys.retain(|kv| kv.create_revision < arrived);
+            let (_, plan) = self.plan(&snapshot.keys, arrived)?;
+            if self.is_token_free(&plan).await? {
+                return Ok(Some((snapshot, plan)));
+            }
+            if self.request.stop.is_raised() {
+                return Ok(None);
+            }
+            retries.pause(&self.store.context.clock).await;
+        }
+    }
+
+    /// Lets the others in again.
+    async fn give_up(&self, hold: &Hold) -> Result<Answer, Error> {
+        match downgrade(self.store, hold, Mode::Upgradable).await? {
+            true => Ok(Answer::Busy),
+            false => Err(lost()),
         }
     }
 

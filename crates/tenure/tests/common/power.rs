@@ -35,7 +35,8 @@ pub(crate) async fn lose_power(
     let next = match tried {
         Some(next) => next,
         None => {
-            soon(guard.release()).await.unwrap();
+            // Releases in the background, until the server has answered after its start.
+            drop(guard);
             answered(async || lock.acquire().await).await
         }
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode};
 use tenure_testkit::etcd::{Etcd, Key};
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Fault;
+use tenure_testkit::proxy::{Fault, Proxy};
 use tokio::task::JoinHandle;
 
 use crate::common::walk::{Walk, WalkOptions};
@@ -360,6 +360,68 @@ async fn an_upgrade_has_a_greater_token_than_a_reader_that_came_and_went() {
             .await
             .unwrap();
         assert!(next.token() > last, "{:?} after {last:?}", next.token());
+        soon(next.release()).await.unwrap();
+    }
+}
+
+/// A waiter came right behind a reader, so that its client has to make its key again. Meanwhile the reader leaves and the
+/// upgrade becomes exclusive: the number below the key of the waiter is the token of the reader.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_before_a_waiter_that_queues_again_has_a_token_of_its_own() {
+    needs!(etcd);
+    // No other test moves the revision.
+    let etcd = Etcd::start(1, &[]);
+    let proxy = Proxy::etcd(etcd.members[0].port());
+    let url = etcd.url_by(&[proxy.address()]);
+    let (holder, other) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    let waiter = connect(&format!("{url}?timeout=60s")).await;
+    for waits in [false, true] {
+        let name = format!("again-{waits}");
+        let upgradable = soon(holder.lock(&name).ttl(TTL).upgradable().acquire()).await;
+        let upgradable = Arc::new(upgradable.unwrap());
+        let reader = soon(other.lock(&name).ttl(TTL).shared().acquire()).await;
+        let reader = reader.unwrap();
+        let last = reader.token();
+        proxy.take_seen();
+        proxy.block("release");
+        let waiting = start_acquire(waiter.lock(&name).ttl(HOUR).upgradable());
+        until("it makes its key again", || {
+            proxy.take_seen().contains(&"release".to_owned())
+        })
+        .await;
+        let has_arrived = || {
+            let keys = etcd.keys(&format!("{name}/"));
+            keys.iter().any(|key| {
+                key.value.contains("\"mode\":\"upgrad") && !key.value.contains("upgradable")
+            })
+        };
+        let upgrading = match waits {
+            true => {
+                let upgrading = start_upgrade(&upgradable);
+                until("the upgrade is there", has_arrived).await;
+                soon(reader.release()).await.unwrap();
+                upgrading
+            }
+            false => {
+                soon(reader.release()).await.unwrap();
+                let upgrading = start_upgrade(&upgradable);
+                until("the upgrade is there", has_arrived).await;
+                upgrading
+            }
+        };
+        proxy.resume();
+        soon(upgrading).await.unwrap().unwrap();
+        let upgraded = upgradable.token();
+        assert!(upgraded > last, "{upgraded:?} after {last:?}");
+        soon(Arc::into_inner(upgradable).unwrap().release())
+            .await
+            .unwrap();
+        let next = soon(waiting).await.unwrap().unwrap();
+        assert!(
+            next.token() > upgraded,
+            "{:?} after {upgraded:?}",
+            next.token()
+        );
         soon(next.release()).await.unwrap();
     }
 }
