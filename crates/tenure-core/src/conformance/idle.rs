@@ -15,7 +15,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 const CHECK_VALIDITY: Duration = Duration::from_millis(200);
 
 /// How long all tests of a process may wait together. After that the tests begin on a busy machine.
-const TOTAL_WAIT_LIMIT: Duration = Duration::from_secs(120);
+const TOTAL_WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The time that the tests of a process waited is printed when it reaches this, and again whenever it has doubled.
 const FIRST_PRINTED_WAIT: Duration = Duration::from_secs(5);
