@@ -304,7 +304,7 @@ impl<T> Drop for DetachableRequest<T> {
     }
 }
 
-fn runtime_is_gone() -> Error {
+pub(super) fn runtime_is_gone() -> Error {
     Error::new(
         ErrorKind::Closed,
         "the runtime of this client is gone; the lease runs out by itself",

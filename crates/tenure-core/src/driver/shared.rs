@@ -232,17 +232,13 @@ impl Driver {
         // the flag after its hold is in the list, so this reaches every hold.
         self.renewals.all_lost(LostReason::SessionGone);
         self.renewals.stop();
-        // The program may end right after this, and its background tasks with it. On the real clock: the limit bounds
-        // how long the caller waits for a silent store.
-        let clock = Clock::system();
-        tokio::select! {
-            biased;
-            () = self.tasks.background.all_done() => {}
-            () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
-        }
+        // The program may end right after this, and its background tasks with it.
+        until_close_timeout(self.tasks.background.all_done()).await;
         self.loss_callbacks.clear();
         self.wait_callbacks.clear();
-        self.store.clone().close().await;
+        if !self.tasks.is_runtime_gone() {
+            close_store(self.store.clone()).await;
+        }
     }
 }
 
@@ -250,10 +246,27 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.renewals.stop();
         if !self.closed.is_raised()
-            && let Err(Some(pending)) = self.tasks.poll_anywhere(self.store.clone().close())
+            && let Err(Some(pending)) = self
+                .tasks
+                .poll_anywhere(Box::pin(close_store(self.store.clone())))
         {
             self.tasks.spawner.spawn(pending);
         }
+    }
+}
+
+async fn close_store(store: Arc<dyn Store>) {
+    until_close_timeout(store.clone().close()).await;
+    store.abandon();
+}
+
+/// Awaits `work`, but no longer than a caller of `close` waits for a silent store: on the real clock.
+async fn until_close_timeout(work: impl Future<Output = ()>) {
+    let clock = Clock::system();
+    tokio::select! {
+        biased;
+        () = work => {}
+        () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
     }
 }
 

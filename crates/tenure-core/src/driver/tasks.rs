@@ -3,12 +3,12 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::rt::{BackgroundTasks, Clock, Spawner};
 use crate::store::BoxFuture;
 use crate::support::RuntimeWatch;
 
-use super::detach::{DetachableRequest, RequestMonitor};
+use super::detach::{DetachableRequest, RequestMonitor, runtime_is_gone};
 
 /// The tasks of one client.
 pub(super) struct Tasks {
@@ -32,7 +32,7 @@ impl Tasks {
 
     /// Whether the store needs the runtime of this client, and that one has shut down: then nothing of the store may be
     /// polled, because timers and sockets panic, and a panic may end the process.
-    fn is_runtime_gone(&self) -> bool {
+    pub(super) fn is_runtime_gone(&self) -> bool {
         let runtime = self.runtime.as_ref();
         runtime.is_some_and(RuntimeWatch::is_gone)
     }
@@ -55,10 +55,9 @@ impl Tasks {
         future: BoxFuture<Result<T, Error>>,
     ) -> DetachableRequest<T> {
         match self.is_runtime_gone() {
-            true => self.monitor.detachable(Box::pin(ready(Err(Error::new(
-                ErrorKind::Closed,
-                "the runtime of this client is gone; the lease runs out by itself",
-            ))))),
+            true => self
+                .monitor
+                .detachable(Box::pin(ready(Err(runtime_is_gone())))),
             false => self.monitor.detachable(future),
         }
     }

@@ -71,10 +71,16 @@ pub trait Store: Send + Sync + 'static {
     /// and sorts. A store that reads many holds in one request returns them instead.
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>>;
 
-    /// Ends sessions and connections. Holds that are left end with them or run out.
+    /// Gives back what is left, as far as the servers answer. No request comes after this one.
+    ///
+    /// The driver drops the future after a second, and then calls [`abandon`](Store::abandon).
     fn close(self: Arc<Self>) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
+
+    /// Ends sessions and connections without waiting for a server; called after [`close`](Store::close). Holds that are
+    /// left end with their sessions or run out.
+    fn abandon(&self) {}
 
     /// See [`AcquireAll`].
     fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {

@@ -25,12 +25,8 @@ pub(super) const PARALLEL_DELETIONS: usize = 16;
 /// How many leases closing revokes at the same time.
 const PARALLEL_REVOKES: usize = 64;
 
-/// How long closing may take: the store may be away, and leases end by themselves.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    store.refuse_without_runtime()?;
     let Some(entry) = begin_release(store, hold) else {
         return Ok(Release::NotHeld);
     };
@@ -239,29 +235,16 @@ pub(super) fn spawn_until_closed(
 pub(super) async fn close(store: &Store) {
     store.context.closing.raise();
     store.maintenance.stop();
-    if store.runtime.is_gone() {
-        return;
-    }
-    let limit = store.context.now().after(CLOSE_TIMEOUT);
-    let revoke_all = async {
-        // Leases of single locks are revoked in the background, and a lease that is being granted is not known yet.
-        store.context.background.all_done().await;
-        let shared = store.leases.all_shared();
-        let mut ids: Vec<_> = shared.iter().map(|lease| lease.id).collect();
-        ids.extend(store.holds.select(|_, entry| Some(entry.lease.id)));
-        ids.extend(store.holds.select(|_, entry| entry.unused_reservation()));
-        ids.sort_unstable();
-        ids.dedup();
-        // What cannot be revoked expires.
-        let revoke = async |id| drop(requests::revoke_lease(&store.connections, id).await);
-        let revokes = stream::iter(ids).for_each_concurrent(PARALLEL_REVOKES, revoke);
-        revokes.await;
-    };
-    tokio::select! {
-        biased;
-        // A lease that cannot be revoked expires.
-        () = revoke_all => {}
-        () = store.context.clock.sleep_until(limit) => {}
-    }
-    store.connections.close();
+    // Leases of single locks are revoked in the background, and a lease that is being granted is not known yet.
+    store.context.background.all_done().await;
+    let shared = store.leases.all_shared();
+    let mut ids: Vec<_> = shared.iter().map(|lease| lease.id).collect();
+    ids.extend(store.holds.select(|_, entry| Some(entry.lease.id)));
+    ids.extend(store.holds.select(|_, entry| entry.unused_reservation()));
+    ids.sort_unstable();
+    ids.dedup();
+    // A lease that cannot be revoked expires.
+    let revoke = async |id| drop(requests::revoke_lease(&store.connections, id).await);
+    let revokes = stream::iter(ids).for_each_concurrent(PARALLEL_REVOKES, revoke);
+    revokes.await;
 }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag};
 use tenure_core::store::{Hold, LossNotifier};
-use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
+use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
 use super::connection::Connections;
@@ -35,8 +35,6 @@ pub struct Store {
     pub(super) holds: HoldRegistry<HeldEntry>,
     /// The task that keeps leases alive and deletes keys that are not renewed.
     pub(super) maintenance: Arc<Maintenance>,
-    /// The runtime of the connections.
-    pub(super) runtime: RuntimeWatch,
     pub(super) loss_notifier: OnceLock<LossNotifier>,
 }
 
@@ -133,7 +131,6 @@ impl Store {
             keys: KeysInUse::default(),
             holds: HoldRegistry::default(),
             maintenance: Arc::default(),
-            runtime: RuntimeWatch::new(&context.spawner),
             loss_notifier: OnceLock::new(),
             connections,
             context,
@@ -143,17 +140,6 @@ impl Store {
     /// The directory of the keys that contend for `name`.
     pub(super) fn directory(&self, name: &LockName) -> Directory {
         Directory::new(&self.context.settings, name)
-    }
-
-    /// Without the runtime of the connections no request can be sent.
-    pub(super) fn refuse_without_runtime(&self) -> Result<(), Error> {
-        match self.runtime.is_gone() {
-            true => Err(Error::new(
-                ErrorKind::Closed,
-                "the runtime of this client is gone; the lease runs out by itself",
-            )),
-            false => Ok(()),
-        }
     }
 
     /// The key of a hold.

@@ -41,7 +41,6 @@ pub(super) async fn upgrade(
     hold: &Hold,
     request: &Request,
 ) -> Result<Answer, Error> {
-    store.refuse_without_runtime()?;
     let entry = store.holds.get(hold.owner).ok_or_else(lost)?;
     let upgrading = Upgrade {
         directory: store.directory(&hold.name),
@@ -60,7 +59,6 @@ pub(super) async fn upgrade(
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
 pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
-    store.refuse_without_runtime()?;
     let Some(entry) = store.holds.get(hold.owner) else {
         return Ok(false);
     };

@@ -114,6 +114,12 @@ impl tenure_core::store::Store for Store {
         })
     }
 
+    fn abandon(&self) {
+        for node in &self.nodes {
+            node.abandon();
+        }
+    }
+
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
     }

@@ -1,11 +1,9 @@
 //! Release on all nodes, the end of requests whose caller has left, and closing.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::quorum::{Tally, Verdict};
-use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, BoxFuture, Hold, Release, Request};
 use tenure_core::support::RetryBudget;
 
@@ -13,9 +11,6 @@ use super::errors::{no_answer, no_majority};
 use super::holds::QuorumHold;
 use super::requests::NodeRequests;
 use super::store::Store;
-
-/// How long `close` waits for requests to single nodes.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Releases a hold on all nodes. The name was ours, and is free, when a majority answers so; it was not ours when
 /// a majority definitely did not have the hold.
@@ -220,13 +215,7 @@ pub(super) async fn close(store: &Arc<Store>) {
     store.closing.raise();
     let now = store.clock.now();
     store.holds.all().iter().for_each(|hold| hold.end(now));
-    // On the real clock: the limit is about how long the caller waits.
-    let clock = Clock::system();
-    tokio::select! {
-        biased;
-        () = store.background.all_done() => {}
-        () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
-    }
+    store.background.all_done().await;
     let mut closing = NodeRequests::new(store.nodes.iter().map(|node| node.clone().close()));
     while closing.next().await.is_some() {}
 }

@@ -97,6 +97,10 @@ impl tenure_core::store::Store for Store {
         })
     }
 
+    fn abandon(&self) {
+        self.connections.close();
+    }
+
     fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
         Some(self)
     }

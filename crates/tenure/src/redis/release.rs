@@ -1,27 +1,16 @@
 //! Releasing a hold or a place in the queue, and closing the client.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
 use super::requests::{MAX_PARALLEL, ReleaseKind};
 use super::store::{HeldEntry, Store};
 
-/// How long closing may take: the server may be gone, and leases end by themselves.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
     let entry = store.holds.remove(hold.owner);
-    if store.runtime.is_gone() {
-        return Err(Error::new(
-            ErrorKind::Closed,
-            "the runtime of this client is gone; the lease runs out by itself",
-        ));
-    }
     let is_proposed = entry.as_ref().is_none_or(|entry| entry.is_proposed);
     let kind = ReleaseKind {
         is_unclean: hold.unclean,
@@ -54,22 +43,11 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 /// Releases what is held, lets waiters leave, and ends the connections.
 pub(super) async fn close(store: &Store) {
     store.maintenance.stop();
-    if store.runtime.is_gone() {
-        return;
+    let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
+    let holds = store.holds.select(hold);
+    for some in holds.chunks(MAX_PARALLEL) {
+        join_all(some.iter().map(|hold| release(store, hold))).await;
     }
-    let limit = store.context.now().after(CLOSE_TIMEOUT);
-    let close = async {
-        let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
-        let holds = store.holds.select(hold);
-        for some in holds.chunks(MAX_PARALLEL) {
-            join_all(some.iter().map(|hold| release(store, hold))).await;
-        }
-        // The driver has stopped the waiters.
-        store.context.operations.all_done().await;
-    };
-    tokio::select! {
-        () = close => {}
-        () = store.context.clock.sleep_until(limit) => {}
-    }
-    store.connections.close();
+    // The driver has stopped the waiters.
+    store.context.operations.all_done().await;
 }

@@ -13,7 +13,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::Request;
-use tenure_core::support::{self, HoldRegistry, Maintenance, RuntimeWatch};
+use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
 use super::connection::Connections;
@@ -33,8 +33,6 @@ pub struct Store {
     pub(super) holds: HoldRegistry<HeldEntry>,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
-    /// The runtime of the connections.
-    pub(super) runtime: RuntimeWatch,
 }
 
 /// What has to be remembered of a hold to renew and to release it.
@@ -153,7 +151,6 @@ impl Store {
             connections,
             holds: HoldRegistry::default(),
             maintenance,
-            runtime: RuntimeWatch::new(&spawner),
         }))
     }
 

@@ -114,6 +114,10 @@ impl tenure_core::store::Store for Store {
         })
     }
 
+    fn abandon(&self) {
+        release::abandon(self);
+    }
+
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -21,9 +20,6 @@ use super::operations::OperationResult;
 use super::requests;
 use super::session::Session;
 use super::store::Store;
-
-/// How long closing may take: the server may be away, and it ends silent sessions by itself.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the release of one acquisition has to do next.
 enum Step {
@@ -175,28 +171,23 @@ pub(super) async fn close(store: &Store) {
     let context = &store.context;
     context.closing.raise();
     context.maintenance.stop();
-    let limit = context.clock.now().after(CLOSE_TIMEOUT);
-    let close = async {
-        let is_waiting = |it: &Arc<Session>| it.is_waiting.load(Ordering::SeqCst);
-        let mut waiting = store.sessions.all();
-        waiting.retain(is_waiting);
-        // A server does not notice that a client that waits in its queue has closed the connection; so each waiter
-        // cancels its wait first.
-        join_all(waiting.iter().map(|it| it.end.ended.raised())).await;
-        let sessions = store.sessions.take_all();
-        join_all(sessions.iter().map(|it| it.close())).await;
-        store.holder_table.clear().await;
-        // The tasks end sessions in the server, over the control connection.
-        context.tasks.all_done().await;
-        store.control.close().await;
-        store.connector.close().await;
-    };
-    tokio::select! {
-        biased;
-        // A session that is not closed in time ends with its connection.
-        () = close => {}
-        () = context.clock.sleep_until(limit) => {}
-    }
+    let is_waiting = |it: &Arc<Session>| it.is_waiting.load(Ordering::SeqCst);
+    let mut waiting = store.sessions.all();
+    waiting.retain(is_waiting);
+    // A server does not notice that a client that waits in its queue has closed the connection; so each waiter
+    // cancels its wait first.
+    join_all(waiting.iter().map(|it| it.end.ended.raised())).await;
+    let sessions = store.sessions.take_all();
+    join_all(sessions.iter().map(|it| it.close())).await;
+    store.holder_table.clear().await;
+    // The tasks end sessions in the server, over the control connection.
+    context.tasks.all_done().await;
+    store.control.close().await;
+    store.connector.close().await;
+}
+
+/// Ends what is left after [`close`]: a session that was not closed in time ends with its connection.
+pub(super) fn abandon(store: &Store) {
     for session in store.sessions.take_all() {
         session.end.ended.raise();
     }

@@ -9,8 +9,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
-use tenure_core::rt::{Clock, Flag, Spawner, lock};
-use tenure_core::support::RuntimeWatch;
+use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::time::Time;
 
 use crate::database::{RequestError, Row, within};
@@ -48,7 +47,6 @@ pub(super) struct Reply {
 pub(super) struct Pool {
     settings: Settings,
     clock: Clock,
-    runtime: RuntimeWatch,
     idle: Mutex<Vec<Connection>>,
     permits: Semaphore,
     /// Requests that are not urgent need one of these permits as well. There is one less of them, so that an urgent
@@ -61,15 +59,9 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(
-        settings: &Settings,
-        connections: usize,
-        clock: Clock,
-        spawner: &Spawner,
-    ) -> Self {
+    pub(super) fn new(settings: &Settings, connections: usize, clock: Clock) -> Self {
         Self {
             settings: settings.clone(),
-            runtime: RuntimeWatch::new(spawner),
             idle: Mutex::default(),
             permits: Semaphore::new(connections),
             ordinary_permits: Semaphore::new(connections.saturating_sub(1).max(1)),
@@ -208,12 +200,6 @@ impl Pool {
         stop: &Flag,
         decide: Option<&Decide<'_>>,
     ) -> Result<Reply, NoReply> {
-        if self.runtime.is_gone() {
-            return Err(NoReply::NotSent(Error::new(
-                ErrorKind::Closed,
-                "the runtime of this client is gone; the lease runs out by itself",
-            )));
-        }
         let _permit = self.permit(statement, stop).await?;
         let idle = self.take_idle()?;
         let is_fresh = idle.is_none();
@@ -433,8 +419,7 @@ mod tests {
     async fn a_refused_commit_leaves_no_transaction_open() {
         let file = DatabaseFile::new();
         let settings = Settings::of_file(&file.path().display().to_string()).unwrap();
-        let spawner = tenure_core::support::spawner().unwrap();
-        let pool = Pool::new(&settings, 1, Clock::system(), &spawner);
+        let pool = Pool::new(&settings, 1, Clock::system());
         let statements = Statements::new(Dialect::Sqlite, "tenure_locks");
         let ask = |sql: &str| pool.ask(Statement::rows(sql.to_owned()));
         ask("PRAGMA journal_mode=DELETE").await.unwrap();

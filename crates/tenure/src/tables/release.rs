@@ -1,16 +1,11 @@
 //! Releasing a hold or a place in the queue, and closing the client.
 
-use std::time::Duration;
-
 use futures_util::stream::{self, StreamExt as _};
 
 use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
 use super::store::Store;
-
-/// How long closing may take: the server may be gone, and leases end by themselves.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many releases wait for a connection at once when the client is closed: more than there are connections, so that none
 /// is idle, and few beside the holds that a client may have.
@@ -29,34 +24,27 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 
 /// Releases what is held, lets waiters leave, and ends the connections.
 pub(super) async fn close(store: &Store) {
-    let limit = store.clock.now().after(CLOSE_TIMEOUT);
     // The driver has stopped the waiters, so notifications are not needed any more.
     #[cfg(feature = "postgres")]
     if let Some(listener) = &store.listener {
         listener.stop();
     }
-    let close = async {
-        let now = store.clock.now();
-        let holds = store.holds.select(|owner, entry| {
-            let mut hold = Hold::of(entry.name.clone(), owner);
-            // The guard of a hold that has run out may still be there, and then nothing has released the hold.
-            hold.unclean = entry.ends <= now;
-            Some(hold)
-        });
-        // What cannot be released ends with its lease.
-        let releases = stream::iter(holds).for_each_concurrent(RELEASES_AT_ONCE, async |hold| {
-            let _ = release(store, &hold).await;
-        });
-        releases.await;
-        store.acquisitions.all_done().await;
-        #[cfg(feature = "postgres")]
-        if let Some(listener) = &store.listener {
-            listener.ended().await;
-        }
-        store.requests.pool.close().await;
-    };
-    tokio::select! {
-        () = close => {}
-        () = store.clock.sleep_until(limit) => {}
+    let now = store.clock.now();
+    let holds = store.holds.select(|owner, entry| {
+        let mut hold = Hold::of(entry.name.clone(), owner);
+        // The guard of a hold that has run out may still be there, and then nothing has released the hold.
+        hold.unclean = entry.ends <= now;
+        Some(hold)
+    });
+    // What cannot be released ends with its lease.
+    let releases = stream::iter(holds).for_each_concurrent(RELEASES_AT_ONCE, async |hold| {
+        let _ = release(store, &hold).await;
+    });
+    releases.await;
+    store.acquisitions.all_done().await;
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.ended().await;
     }
+    store.requests.pool.close().await;
 }

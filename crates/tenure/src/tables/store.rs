@@ -89,7 +89,7 @@ impl Store {
             && settings.connections > 1
             && settings.format == Format::Tenure;
         let connections = settings.connections - usize::from(has_listener);
-        let pool = Arc::new(Pool::new(&settings, connections, clock.clone(), &spawner));
+        let pool = Arc::new(Pool::new(&settings, connections, clock.clone()));
         let server_info = match &settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Location::Server(_) => {

@@ -102,6 +102,10 @@ impl tenure_core::store::Store for Store {
         })
     }
 
+    fn abandon(&self) {
+        self.sessions.abandon();
+    }
+
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
     }

@@ -1,7 +1,6 @@
 //! Releasing a hold, leaving the queue, and closing the client.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
@@ -15,9 +14,6 @@ use super::names::{self, Dialect};
 use super::requests;
 use super::session::Session;
 use super::store::{HeldEntry, Store};
-
-/// How long closing may take: the servers may be gone, and sessions end by themselves.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Deletes the node of that owner.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
@@ -146,14 +142,10 @@ pub(super) async fn give_up(store: &Store, request: &Request, err: Error) -> Err
 
 /// Ends all sessions, and all nodes with them.
 pub(super) async fn close(store: &Store) {
-    let limit = store.clock.now().after(CLOSE_TIMEOUT);
     store.sessions.closing.raise();
     store.maintenance.stop();
     // A held entry keeps its session open, and so does a task in the background.
     drop(store.holds.take_all());
-    tokio::select! {
-        () = store.background.all_done() => {}
-        () = store.clock.sleep_until(limit) => {}
-    }
-    store.sessions.close(limit).await;
+    store.background.all_done().await;
+    store.sessions.close().await;
 }

@@ -335,17 +335,11 @@ impl Sessions {
         });
     }
 
-    /// Ends all sessions, so that nothing of them is left in the store. Returns when the servers have confirmed the
-    /// ends, or at `limit`.
-    pub(super) async fn close(&self, limit: Time) {
+    /// Ends all sessions, so that nothing of them is left in the store. Returns when the servers have confirmed the ends.
+    pub(super) async fn close(&self) {
         self.closing.raise();
-        let clock = &self.shared.clock;
         // A session that is being opened has to be ended as well.
-        tokio::select! {
-            biased;
-            () = self.opening.idle() => {}
-            () = clock.sleep_until(limit) => {}
-        }
+        self.opening.idle().await;
         let sessions = std::mem::take(&mut *lock(&self.open));
         let states: Vec<_> = sessions
             .values()
@@ -354,15 +348,14 @@ impl Sessions {
             .collect();
         // The library ends a session when its last handle is dropped.
         drop(sessions);
-        let ended = async {
-            for mut state in states {
-                while !state.changed().await.is_terminated() {}
-            }
-        };
-        tokio::select! {
-            () = ended => {}
-            () = clock.sleep_until(limit) => {}
+        for mut state in states {
+            while !state.changed().await.is_terminated() {}
         }
+    }
+
+    /// Ends all sessions, as far as their servers hear of it.
+    pub(super) fn abandon(&self) {
+        drop(std::mem::take(&mut *lock(&self.open)));
     }
 }
 
