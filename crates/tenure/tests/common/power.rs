@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure::{FencingToken, Renew};
 
-use super::{answered, connect, soon};
+use super::{answered, connect};
 use tenure_testkit::disk::Disk;
 
 /// The tokens of the grants before and after the power failure.
@@ -26,7 +26,7 @@ pub(crate) async fn lose_power(
     restart_after(&|dir| disk.begin(dir));
     let (first, second) = (connect(url).await, connect(url).await);
     let lock = first.lock("power").ttl(ttl).renew(Renew::Never);
-    let guard = soon(lock.acquire()).await.unwrap();
+    let guard = answered(async || lock.acquire().await).await;
     let old = guard.token();
     restart_after(&|dir| disk.lose_power(dir));
     let lock = second.lock("power").ttl(ttl);
@@ -42,6 +42,5 @@ pub(crate) async fn lose_power(
     };
     let new = next.token();
     assert!(new > old || !remembers, "{new} after {old}");
-    soon(next.release()).await.unwrap();
     Tokens { old, new }
 }
