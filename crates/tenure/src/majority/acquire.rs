@@ -13,66 +13,40 @@ use tenure_core::options::Mode;
 use tenure_core::store::{Answer, Grant, Renewal, Request};
 use tenure_core::time::Time;
 
-use super::errors::{no_answer, no_majority, still_granted};
+use super::errors::{no_majority, still_granted};
 use super::holds::QuorumHold;
 use super::release::{finish_request, release_until_answered};
 use super::renew::{Lease, majority_lease, renew_holds};
-use super::requests::NodeRequests;
 use super::store::Store;
-use super::wait::{self, Shortage, sleep_until};
-
-/// What a node answered.
-enum Reply {
-    Acquired(Result<Answer, Error>),
-    /// The token that the hold has after it was to be raised.
-    Raised(Result<Option<u64>, Error>),
-}
+use super::vote::{Event, Reply, Vote};
+use super::wait::Shortage;
 
 struct Acquisition {
-    store: Arc<Store>,
-    request: Arc<Request>,
-    hold: Arc<QuorumHold>,
-    quorum: QuorumAcquisition,
-    requests: NodeRequests<Reply>,
-    nodes: Vec<NodeState>,
+    vote: Vote,
+    asked: Vec<Asked>,
     shortage: Shortage,
 }
 
-/// Where the acquisition stands with one node.
-struct NodeState {
+/// What was asked of one node, and what it granted.
+#[derive(Default)]
+struct Asked {
     request: Option<Arc<Request>>,
-    /// When the request that is under way is given up; never for a request that waits.
-    give_up_at: Time,
     grant: Option<Grant>,
     /// The node was refused because of another contender, or given back to one.
     is_busy: bool,
-    error: Option<Error>,
-    /// When to ask again; `MAX` while the node has our hold or our place in its queue.
-    ask_again_at: Time,
 }
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
     let nodes = store.nodes.len();
     let hold = QuorumHold::new(request, nodes);
     store.holds.insert(hold.owner, &hold, store.clock.now());
-    let node = |_| NodeState {
-        request: None,
-        give_up_at: Time::MAX,
-        grant: None,
-        is_busy: false,
-        error: None,
-        ask_again_at: Time::MAX,
+    let quorum = match request.mode {
+        Mode::Exclusive => QuorumAcquisition::new(nodes),
+        _ => QuorumAcquisition::beside_others(nodes),
     };
     let acquisition = Acquisition {
-        store: store.clone(),
-        request: request.clone(),
-        hold,
-        quorum: match request.mode {
-            Mode::Exclusive => QuorumAcquisition::new(nodes),
-            _ => QuorumAcquisition::beside_others(nodes),
-        },
-        requests: NodeRequests::none(nodes),
-        nodes: (0..nodes).map(node).collect(),
+        vote: Vote::new(store, request, hold, quorum),
+        asked: (0..nodes).map(|_| Asked::default()).collect(),
         shortage: Shortage::default(),
     };
     acquisition.run().await
@@ -80,97 +54,57 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
 
 impl Acquisition {
     async fn run(mut self) -> Result<Answer, Error> {
-        let proposal = self.store.proposal();
-        for node in 0..self.nodes.len() {
+        let proposal = self.vote.store.proposal();
+        for node in 0..self.vote.nodes() {
             self.ask(node, proposal);
         }
         loop {
-            match self.quorum.verdict(|| self.store.next_choice()) {
+            match self.vote.verdict() {
                 Next::Won { token } => return self.won(token).await,
-                Next::Raise { token, nodes } => self.raise(token, &nodes),
-                Next::Lost if !self.request.wait || self.is_cut_off() => return self.lost(),
+                Next::Raise { token, nodes } => self.vote.raise(token, &nodes),
+                Next::Lost if !self.vote.request.wait || self.vote.is_cut_off() => {
+                    return self.lost();
+                }
                 Next::Lost | Next::Wait => self.watch_shortage(),
             }
-            let store = self.store.clone();
-            let next = self.next_due();
-            tokio::select! {
-                biased;
-                reply = self.requests.next(), if self.requests.is_any_open() => {
-                    if let Some((node, reply)) = reply {
-                        self.apply(node, reply);
-                    }
-                }
-                () = self.request.stop.raised() => return self.stopped().await,
-                () = sleep_until(&store.clock, next) => self.do_what_is_due(store.clock.now()),
+            let give_back_at = self.give_back_at();
+            match self.vote.next(give_back_at).await {
+                Event::Reply(node, reply) => self.apply(node, reply),
+                Event::Stopped => return self.stopped().await,
+                Event::Due(now) => self.do_what_is_due(now),
             }
         }
     }
 
     fn ask(&mut self, node: usize, proposal: u64) {
-        let (mode, wait) = (self.request.mode, self.request.wait);
-        let request = self.hold.request_to(node, mode, wait, proposal);
-        if request.owner != self.hold.owner {
-            let now = self.store.clock.now();
-            self.store.holds.insert(request.owner, &self.hold, now);
+        let Vote { store, hold, .. } = &self.vote;
+        let (mode, wait) = (self.vote.request.mode, self.vote.request.wait);
+        let request = hold.request_to(node, mode, wait, proposal);
+        if request.owner != hold.owner {
+            store.holds.insert(request.owner, hold, store.clock.now());
         }
-        self.quorum.asked(node);
-        let state = &mut self.nodes[node];
-        state.give_up_at = match self.request.wait {
-            true => Time::MAX,
-            false => self.store.node_deadline(request.ttl),
-        };
-        state.ask_again_at = Time::MAX;
-        state.is_busy = false;
-        state.error = None;
-        state.request = Some(request.clone());
-        let answer = self.store.nodes[node].clone().acquire(request);
-        let reply = Box::pin(async { Reply::Acquired(answer.await) });
-        self.requests.send(node, reply);
-    }
-
-    /// The second round: these nodes granted a smaller token than another node of the majority.
-    fn raise(&mut self, token: u64, nodes: &[usize]) {
-        for &node in nodes {
-            if self.requests.is_open(node) {
-                continue;
-            }
-            let raising = self.store.nodes[node]
-                .clone()
-                .raise(self.hold.on_node(node, false), token);
-            self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
-            let reply = Box::pin(async move { Reply::Raised(raising.await) });
-            self.requests.send(node, reply);
-        }
+        let asked = &mut self.asked[node];
+        asked.is_busy = false;
+        asked.request = Some(request.clone());
+        let answer = store.nodes[node].clone().acquire(request);
+        self.vote.ask(node, answer);
     }
 
     /// Takes the reply of a node into account.
     fn apply(&mut self, node: usize, reply: Reply) {
-        let state = &mut self.nodes[node];
-        state.give_up_at = Time::MAX;
+        self.vote.has_answered(node);
         match reply {
-            Reply::Acquired(Ok(Answer::Granted(grant))) => {
-                self.quorum.granted(node, grant.token);
-                self.hold.set_held(node, self.request.mode);
-                self.store.note_token(grant.token);
-                self.shortage.note_round_trip(grant.round_trip);
-                state.grant = Some(grant);
-                // Another contender has given this node back, and may have given back those that we do not ask now.
-                let now = self.store.clock.now();
-                let busy = self.nodes.iter_mut().filter(|state| state.is_busy);
-                busy.for_each(|state| state.ask_again_at = now);
-            }
-            Reply::Acquired(Ok(_)) => {
-                state.is_busy = true;
+            Reply::Answered(Ok(Answer::Granted(grant))) => self.granted(node, grant),
+            Reply::Answered(Ok(_)) => {
+                self.asked[node].is_busy = true;
                 self.refused(node);
             }
-            Reply::Acquired(Err(err)) => self.failed(node, err),
-            Reply::Raised(Ok(Some(token))) => {
-                self.store.note_token(token);
-                self.quorum.raised(node, token);
-            }
-            Reply::Raised(Ok(None)) => {
-                self.hold.set_lost(node);
-                self.refused(node);
+            Reply::Answered(Err(err)) => self.failed(node, err),
+            Reply::Raised(Ok(token)) => {
+                if token.is_none() {
+                    self.asked[node].grant = None;
+                }
+                self.vote.raised(node, token);
             }
             Reply::Raised(Err(err)) => {
                 // The node has the hold, or had it; without the token it has no vote.
@@ -180,71 +114,60 @@ impl Acquisition {
         }
     }
 
+    fn granted(&mut self, node: usize, grant: Grant) {
+        let Vote { store, hold, .. } = &self.vote;
+        hold.set_held(node, self.vote.request.mode);
+        store.note_token(grant.token);
+        self.shortage.note_round_trip(grant.round_trip);
+        let now = store.clock.now();
+        self.vote.quorum.granted(node, grant.token);
+        self.asked[node].grant = Some(grant);
+        // Another contender has given this node back, and may have given back those that we do not ask now.
+        for node in 0..self.vote.nodes() {
+            if self.asked[node].is_busy {
+                self.vote.ask_again_at(node, now);
+            }
+        }
+    }
+
     /// The node has nothing of us.
     fn refused(&mut self, node: usize) {
-        self.quorum.refused(node);
-        self.nodes[node].grant = None;
-        self.nodes[node].ask_again_at = self.cooldown();
+        self.asked[node].grant = None;
+        self.vote.refused(node);
     }
 
     fn failed(&mut self, node: usize, err: Error) {
-        if err.kind() == ErrorKind::Indeterminate {
-            self.quorum.unclear(node);
-        } else {
-            self.quorum.refused(node);
-        }
-        self.nodes[node].grant = None;
-        self.nodes[node].error = Some(err);
-        self.nodes[node].ask_again_at = self.cooldown();
-    }
-
-    fn cooldown(&self) -> Time {
-        match self.request.wait {
-            true => wait::ask_again_at(&self.store.clock, self.request.ttl),
-            false => Time::MAX,
-        }
+        self.asked[node].grant = None;
+        self.vote.failed(node, err);
     }
 
     fn watch_shortage(&mut self) {
-        if !self.request.wait || self.quorum.held().is_empty() {
+        let Vote { store, request, .. } = &self.vote;
+        if !request.wait || self.vote.quorum.held().is_empty() {
             self.shortage.end();
         } else {
-            self.shortage.begin(&self.store.clock, self.request.ttl);
+            self.shortage.begin(&store.clock, request.ttl);
         }
-    }
-
-    /// Whether so many nodes fail that no contender can have a majority.
-    fn is_cut_off(&self) -> bool {
-        let failed = self.nodes.iter().filter(|state| state.error.is_some());
-        failed.count() + self.store.majority() > self.nodes.len()
-    }
-
-    /// When [`do_what_is_due`](Self::do_what_is_due) has something to do.
-    fn next_due(&self) -> Time {
-        let times = self.nodes.iter().enumerate().map(|(node, state)| {
-            // A node that has not answered the last request is not asked again before it has.
-            match self.requests.is_open(node) {
-                true => state.give_up_at,
-                false => state.give_up_at.min(state.ask_again_at),
-            }
-        });
-        times.fold(self.give_back_at(), Time::min)
     }
 
     fn give_back_at(&self) -> Time {
-        self.shortage.give_back_at(self.quorum.held().len())
+        self.shortage.give_back_at(self.vote.quorum.held().len())
     }
 
     fn do_what_is_due(&mut self, now: Time) {
-        self.give_up_silent_nodes(now);
+        for node in self.vote.give_up_silent_nodes(now) {
+            self.asked[node].grant = None;
+            if let Some(request) = &self.asked[node].request {
+                request.stop.raise();
+            }
+        }
         if self.give_back_at() <= now {
             self.make_room();
         }
-        let proposal = self.store.proposal();
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].ask_again_at <= now && !self.requests.is_open(node) {
-                let error = self.nodes[node].error.as_ref();
-                if error.is_some_and(|err| err.kind() == ErrorKind::Indeterminate) {
+        let proposal = self.vote.store.proposal();
+        for node in 0..self.vote.nodes() {
+            if self.vote.is_due(node, now) {
+                if self.vote.is_unclear(node) {
                     // The earlier request may have been granted, or may still be: its owner id is given up.
                     self.give_back(node);
                 }
@@ -253,57 +176,45 @@ impl Acquisition {
         }
     }
 
-    fn give_up_silent_nodes(&mut self, now: Time) {
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].give_up_at <= now {
-                self.nodes[node].give_up_at = Time::MAX;
-                if let Some(request) = &self.nodes[node].request {
-                    request.stop.raise();
-                }
-                let timeout = self.store.settings.node_timeout_for(self.request.ttl);
-                self.failed(node, no_answer(timeout));
-            }
-        }
-    }
-
     /// Gives all nodes back, so that another contender can have them, unless they are a majority.
     fn make_room(&mut self) {
         self.shortage.end();
-        let held = self.quorum.held();
-        if held.is_empty() || held.len() >= self.store.majority() {
+        let held = self.vote.quorum.held();
+        if held.is_empty() || held.len() >= self.vote.store.majority() {
             return;
         }
         self.shortage.note_given_back();
         for node in held {
             self.give_back(node);
-            self.nodes[node].is_busy = true;
+            self.asked[node].is_busy = true;
             self.refused(node);
         }
     }
 
     /// Releases what the node has or may have of us. The next request to the node has another owner id.
     fn give_back(&mut self, node: usize) {
-        let mut hold = self.hold.replace_owner(node);
+        let mut hold = self.vote.hold.replace_owner(node);
         // A name that was not obtained does not stay reserved.
         hold.unused = true;
-        self.store.holds.remove_alias(hold.owner, &self.hold);
-        let release = release_until_answered(self.store.clone(), node, hold);
-        self.store.background.run(Box::pin(release));
+        self.vote
+            .store
+            .holds
+            .remove_alias(hold.owner, &self.vote.hold);
+        let release = release_until_answered(self.vote.store.clone(), node, hold);
+        self.vote.store.background.run(Box::pin(release));
     }
 
     /// A majority has granted the name and knows the token.
     async fn won(mut self, token: u64) -> Result<Answer, Error> {
-        let now = self.store.clock.now();
-        self.hold.set_granted(token, now);
-        self.store.note_token(token);
-        while let Some((node, reply)) = self.requests.next_arrived() {
+        let now = self.vote.store.clock.now();
+        self.vote.hold.set_granted(token, now);
+        self.vote.store.note_token(token);
+        while let Some((node, reply)) = self.vote.requests.next_arrived() {
             self.apply(node, reply);
         }
-        for node in self.quorum.behind(token) {
-            self.tell_token(node, token);
-        }
-        let held = self.quorum.held().into_iter();
-        let grants = held.filter_map(|node| self.nodes[node].grant.take());
+        self.vote.tell_token(token);
+        let held = self.vote.quorum.held().into_iter();
+        let grants = held.filter_map(|node| self.asked[node].grant.take());
         let grants: Vec<_> = grants.collect();
         let mut lease = self.lease_of(&grants);
         if lease.is_some_and(|lease| is_over(lease, now)) {
@@ -314,9 +225,9 @@ impl Acquisition {
             ));
         }
         let (store, hold, min_lease) = (
-            self.store.clone(),
-            self.hold.clone(),
-            self.request.min_lease,
+            self.vote.store.clone(),
+            self.vote.hold.clone(),
+            self.vote.request.min_lease,
         );
         let round_trip = self.shortage.round_trip();
         self.finish_other_requests();
@@ -352,40 +263,30 @@ impl Acquisition {
         };
         let leases: Vec<_> = grants.iter().filter_map(lease).collect();
         let without_lease = grants.len() - leases.len();
-        majority_lease(leases, without_lease, self.store.majority())
-    }
-
-    /// Tells the token to a node that granted a smaller one. If that fails, the majority that knows the token is enough.
-    fn tell_token(&self, node: usize, token: u64) {
-        let raising = self.store.nodes[node]
-            .clone()
-            .raise(self.hold.on_node(node, false), token);
-        self.store.background.run(Box::pin(async {
-            let _ = raising.await;
-        }));
+        majority_lease(leases, without_lease, self.vote.store.majority())
     }
 
     /// Finishes in the background what is under way after the verdict.
     fn finish_other_requests(mut self) {
-        let has_ended = self.hold.ended.is_raised();
-        for node in 0..self.nodes.len() {
-            let Some(request) = self.nodes[node].request.take() else {
+        let has_ended = self.vote.hold.ended.is_raised();
+        for node in 0..self.vote.nodes() {
+            let Some(request) = self.asked[node].request.take() else {
                 continue;
             };
-            let Some(pending) = self.requests.take(node) else {
+            let Some(pending) = self.vote.requests.take(node) else {
                 continue;
             };
             let answer = Box::pin(async move {
                 match pending.await {
-                    Reply::Acquired(answer) => answer,
+                    Reply::Answered(answer) => answer,
                     // The node has granted before it was asked to raise the token. A hold that was given up is released
                     // there now; a hold that lasts is released there when it is released on the other nodes.
                     Reply::Raised(..) if has_ended => Err(still_granted()),
                     Reply::Raised(..) => Ok(Answer::Busy),
                 }
             });
-            let (store, hold) = (self.store.clone(), self.hold.clone());
-            self.store.background.run(Box::pin(async move {
+            let (store, hold) = (self.vote.store.clone(), self.vote.hold.clone());
+            self.vote.store.background.run(Box::pin(async move {
                 finish_request(&store, &hold, node, request, answer).await;
             }));
         }
@@ -393,13 +294,13 @@ impl Acquisition {
 
     /// Ends the attempt: whatever there is goes back, on all nodes that did not definitely refuse.
     fn give_up(mut self) {
-        self.hold.end(self.store.clock.now());
-        self.store.holds.remove(&self.hold);
-        while let Some((node, reply)) = self.requests.next_arrived() {
+        self.vote.hold.end(self.vote.store.clock.now());
+        self.vote.store.holds.remove(&self.vote.hold);
+        while let Some((node, reply)) = self.vote.requests.next_arrived() {
             self.apply(node, reply);
         }
-        for node in self.quorum.to_release() {
-            if !self.requests.is_open(node) {
+        for node in self.vote.quorum.to_release() {
+            if !self.vote.requests.is_open(node) {
                 self.give_back(node);
             }
         }
@@ -408,10 +309,9 @@ impl Acquisition {
 
     /// There is no majority, and nothing to wait for.
     fn lost(mut self) -> Result<Answer, Error> {
-        let nodes = self.nodes.len();
-        let is_cut_off = self.is_cut_off();
-        let errors = self.nodes.iter_mut().filter_map(|state| state.error.take());
-        let errors: Vec<_> = errors.collect();
+        let nodes = self.vote.nodes();
+        let is_cut_off = self.vote.is_cut_off();
+        let errors = self.vote.take_errors();
         self.give_up();
         match is_cut_off {
             true => Err(no_majority(errors, nodes, "could not be asked")),
@@ -421,22 +321,22 @@ impl Acquisition {
 
     /// The caller gave up. Returns when every node has answered what became of its request, or was silent for too long.
     async fn stopped(mut self) -> Result<Answer, Error> {
-        self.hold.end(self.store.clock.now());
-        for state in &self.nodes {
-            if let Some(request) = &state.request {
+        self.vote.hold.end(self.vote.store.clock.now());
+        for asked in &self.asked {
+            if let Some(request) = &asked.request {
                 request.stop.raise();
-                if request.is_taken() || state.is_busy {
-                    self.request.report_taken();
+                if request.is_taken() || asked.is_busy {
+                    self.vote.request.report_taken();
                 }
             }
         }
-        for node in self.quorum.held() {
+        for node in self.vote.quorum.held() {
             self.give_back(node);
-            self.quorum.refused(node);
+            self.vote.quorum.refused(node);
         }
-        let until = self.store.node_deadline(self.request.ttl);
-        let store = self.store.clone();
-        while let Some((node, reply)) = self.requests.next_until(&store.clock, until).await {
+        let until = self.vote.store.node_deadline(self.vote.request.ttl);
+        let store = self.vote.store.clone();
+        while let Some((node, reply)) = self.vote.requests.next_until(&store.clock, until).await {
             self.apply(node, reply);
         }
         self.give_up();

@@ -44,6 +44,7 @@ mod requests;
 mod settings;
 mod store;
 mod upgrade;
+mod vote;
 mod wait;
 
 use std::sync::Arc;

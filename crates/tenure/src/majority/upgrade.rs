@@ -20,7 +20,7 @@ use super::mode::{make_exclusive, weaken};
 use super::renew::renew_holds;
 use super::requests::NodeRequests;
 use super::store::Store;
-use super::wait::{self, sleep_until};
+use super::vote::{Event, Reply, Vote};
 
 impl ChangeMode for Store {
     fn upgrade(
@@ -36,31 +36,10 @@ impl ChangeMode for Store {
     }
 }
 
-/// What a node answered.
-enum Reply {
-    Upgraded(Result<Answer, Error>),
-    /// The token that the hold has after it was to be raised.
-    Raised(Result<Option<u64>, Error>),
-}
-
 struct Upgrading {
-    store: Arc<Store>,
-    request: Arc<Request>,
-    hold: Arc<QuorumHold>,
+    vote: Vote,
     /// Raised when the nodes are to stop.
     stop: Arc<Flag>,
-    quorum: QuorumAcquisition,
-    requests: NodeRequests<Reply>,
-    nodes: Vec<NodeState>,
-}
-
-/// Where the upgrade stands with one node.
-struct NodeState {
-    /// When the request that is under way is given up; never for a request that waits.
-    give_up_at: Time,
-    error: Option<Error>,
-    /// When to ask again; `MAX` while a request is under way, or the node has made the hold exclusive.
-    ask_again_at: Time,
 }
 
 /// Makes the upgradable hold exclusive on a majority of the nodes.
@@ -72,20 +51,10 @@ pub(super) async fn upgrade(
     let Some(held) = store.holds.get(hold.owner) else {
         return Err(gone());
     };
-    let nodes = store.nodes.len();
-    let node = |_| NodeState {
-        give_up_at: Time::MAX,
-        error: None,
-        ask_again_at: Time::MAX,
-    };
+    let quorum = QuorumAcquisition::new(store.nodes.len());
     let upgrading = Upgrading {
-        store: store.clone(),
-        request: request.clone(),
         stop: held.begin_change(true),
-        hold: held,
-        quorum: QuorumAcquisition::new(nodes),
-        requests: NodeRequests::none(nodes),
-        nodes: (0..nodes).map(node).collect(),
+        vote: Vote::new(store, request, held, quorum),
     };
     upgrading.run().await
 }
@@ -99,163 +68,84 @@ fn gone() -> Error {
 
 impl Upgrading {
     async fn run(mut self) -> Result<Answer, Error> {
-        let proposal = self.store.proposal();
-        for node in 0..self.nodes.len() {
-            self.ask(node, proposal);
-        }
+        self.ask_nodes(|_, _| true);
         loop {
-            match self.quorum.verdict(|| self.store.next_choice()) {
+            match self.vote.verdict() {
                 Next::Won { token } => return self.won(token).await,
-                Next::Raise { token, nodes } => self.raise(token, &nodes),
-                Next::Lost if !self.request.wait || self.is_cut_off() => return self.lost().await,
+                Next::Raise { token, nodes } => self.vote.raise(token, &nodes),
+                Next::Lost if !self.vote.request.wait || self.vote.is_cut_off() => {
+                    return self.lost().await;
+                }
                 Next::Lost | Next::Wait => {}
             }
-            if !self.hold.with_mode(|mode| mode.is_supported()) {
+            if !self.vote.hold.with_mode(|mode| mode.is_supported()) {
                 return self.give_up().await.and(Err(gone()));
             }
-            let store = self.store.clone();
-            let next = self.next_due();
-            tokio::select! {
-                biased;
-                reply = self.requests.next(), if self.requests.is_any_open() => {
-                    if let Some((node, reply)) = reply {
-                        self.apply(node, reply);
-                    }
+            match self.vote.next(Time::MAX).await {
+                Event::Reply(node, reply) => self.apply(node, reply),
+                Event::Stopped => return self.give_up().await,
+                Event::Due(now) => {
+                    self.vote.give_up_silent_nodes(now);
+                    self.ask_nodes(|vote, node| vote.is_due(node, now));
                 }
-                () = self.request.stop.raised() => return self.give_up().await,
-                () = sleep_until(&store.clock, next) => self.do_what_is_due(store.clock.now()),
+            }
+        }
+    }
+
+    fn ask_nodes(&mut self, is_due: impl Fn(&Vote, usize) -> bool) {
+        let proposal = self.vote.store.proposal();
+        for node in 0..self.vote.nodes() {
+            if is_due(&self.vote, node) {
+                self.ask(node, proposal);
             }
         }
     }
 
     fn ask(&mut self, node: usize, proposal: u64) {
-        let state = &mut self.nodes[node];
-        state.error = None;
-        state.ask_again_at = Time::MAX;
-        if self.hold.with_mode(|mode| mode.at(node)).is_none() {
-            return self.refused(node);
+        let Vote {
+            store,
+            hold,
+            request,
+            ..
+        } = &self.vote;
+        if hold.with_mode(|mode| mode.at(node)).is_none() {
+            // A node that a renewal repairs is asked later.
+            return self.vote.refused(node);
         }
-        let wait = self.request.wait;
-        if !wait {
-            state.give_up_at = self.store.node_deadline(self.request.ttl);
-        }
-        self.quorum.asked(node);
-        let mode = Mode::Exclusive;
-        let request = self.hold.request_to(node, mode, wait, proposal);
-        let (store, hold, stop) = (self.store.clone(), self.hold.clone(), self.stop.clone());
-        let reply = Box::pin(async move {
-            Reply::Upgraded(make_exclusive(store, hold, node, request, stop).await)
-        });
-        self.requests.send(node, reply);
-    }
-
-    /// The second round, as in an acquisition.
-    fn raise(&mut self, token: u64, nodes: &[usize]) {
-        for &node in nodes {
-            if self.requests.is_open(node) {
-                continue;
-            }
-            let raising = self.store.nodes[node]
-                .clone()
-                .raise(self.hold.on_node(node, false), token);
-            self.nodes[node].give_up_at = self.store.node_deadline(self.request.ttl);
-            let reply = Box::pin(async move { Reply::Raised(raising.await) });
-            self.requests.send(node, reply);
-        }
+        let request = hold.request_to(node, Mode::Exclusive, request.wait, proposal);
+        let (store, hold, stop) = (store.clone(), hold.clone(), self.stop.clone());
+        let answer = Box::pin(make_exclusive(store, hold, node, request, stop));
+        self.vote.ask(node, answer);
     }
 
     fn apply(&mut self, node: usize, reply: Reply) {
-        self.nodes[node].give_up_at = Time::MAX;
+        self.vote.has_answered(node);
         match reply {
-            Reply::Upgraded(Ok(Answer::Granted(grant))) => self.quorum.granted(node, grant.token),
-            Reply::Raised(Ok(Some(token))) => self.quorum.raised(node, token),
-            Reply::Raised(Ok(None)) => {
-                self.hold.set_lost(node);
-                self.refused(node);
+            Reply::Answered(Ok(Answer::Granted(grant))) => {
+                self.vote.quorum.granted(node, grant.token);
             }
-            Reply::Upgraded(Ok(_)) => self.refused(node),
-            Reply::Upgraded(Err(err)) | Reply::Raised(Err(err)) => self.failed(node, err),
-        }
-    }
-
-    /// The hold is not exclusive on the node.
-    fn refused(&mut self, node: usize) {
-        self.quorum.refused(node);
-        self.nodes[node].ask_again_at = self.cooldown();
-    }
-
-    fn failed(&mut self, node: usize, err: Error) {
-        if err.kind() == ErrorKind::Indeterminate {
-            self.quorum.unclear(node);
-        } else {
-            self.quorum.refused(node);
-        }
-        self.nodes[node].error = Some(err);
-        self.nodes[node].ask_again_at = self.cooldown();
-    }
-
-    /// A node that a renewal has repaired is asked, too.
-    fn cooldown(&self) -> Time {
-        match self.request.wait {
-            true => wait::ask_again_at(&self.store.clock, self.request.ttl),
-            false => Time::MAX,
-        }
-    }
-
-    /// Whether so many nodes fail that the hold cannot become exclusive.
-    fn is_cut_off(&self) -> bool {
-        let failed = self.nodes.iter().filter(|state| state.error.is_some());
-        failed.count() + self.store.majority() > self.nodes.len()
-    }
-
-    fn next_due(&self) -> Time {
-        let times = self.nodes.iter().enumerate().map(|(node, state)| {
-            // A node that has not answered the last request is not asked again before it has.
-            match self.requests.is_open(node) {
-                true => state.give_up_at,
-                false => state.give_up_at.min(state.ask_again_at),
-            }
-        });
-        times.fold(Time::MAX, Time::min)
-    }
-
-    fn do_what_is_due(&mut self, now: Time) {
-        let proposal = self.store.proposal();
-        for node in 0..self.nodes.len() {
-            if self.nodes[node].give_up_at <= now {
-                self.nodes[node].give_up_at = Time::MAX;
-                let timeout = self.store.settings.node_timeout_for(self.request.ttl);
-                self.failed(node, no_answer(timeout));
-            }
-            if self.nodes[node].ask_again_at <= now && !self.requests.is_open(node) {
-                self.ask(node, proposal);
-            }
+            Reply::Answered(Ok(_)) => self.vote.refused(node),
+            Reply::Raised(Ok(token)) => self.vote.raised(node, token),
+            Reply::Answered(Err(err)) | Reply::Raised(Err(err)) => self.vote.failed(node, err),
         }
     }
 
     /// A majority has made the hold exclusive and knows the token. Nodes that have not answered go on: the more nodes
     /// have the hold alone, the more of them may fail.
     async fn won(self, token: u64) -> Result<Answer, Error> {
-        self.store.note_token(token);
-        let is_alone = self.hold.claim_alone(token);
-        for node in self.quorum.behind(token) {
-            let raising = self.store.nodes[node]
-                .clone()
-                .raise(self.hold.on_node(node, false), token);
-            // If that fails, the majority that knows the token is enough.
-            self.store.background.run(Box::pin(async {
-                let _ = raising.await;
-            }));
-        }
+        let Vote { store, hold, .. } = &self.vote;
+        store.note_token(token);
+        let is_alone = hold.claim_alone(token);
+        self.vote.tell_token(token);
         if !is_alone {
             return self.give_up().await.and(Err(gone()));
         }
         // The lease so far may be that of nodes where the hold is not exclusive.
-        let renewals = renew_holds(&self.store, std::slice::from_ref(&self.hold)).await;
-        let now = self.store.clock.now();
+        let renewals = renew_holds(store, std::slice::from_ref(hold)).await;
+        let now = store.clock.now();
         match renewals.into_iter().next() {
             Some(Renewal::Renewed { sent, ttl }) => {
-                self.requests.finish_in(&self.store.background);
+                self.vote.requests.finish_in(&self.vote.store.background);
                 let mut grant = Grant::new(token, sent, now.since(sent), ttl);
                 grant.watched = ttl.is_none();
                 Ok(Answer::Granted(grant))
@@ -267,10 +157,9 @@ impl Upgrading {
 
     /// There is no majority, and nothing to wait for.
     async fn lost(mut self) -> Result<Answer, Error> {
-        let nodes = self.nodes.len();
-        let is_cut_off = self.is_cut_off();
-        let errors = self.nodes.iter_mut().filter_map(|state| state.error.take());
-        let errors: Vec<_> = errors.collect();
+        let nodes = self.vote.nodes();
+        let is_cut_off = self.vote.is_cut_off();
+        let errors = self.vote.take_errors();
         let answer = self.give_up().await;
         match is_cut_off {
             true => answer.and(Err(no_majority(errors, nodes, "could not be asked"))),
@@ -281,8 +170,14 @@ impl Upgrading {
     /// Makes the hold upgradable again.
     async fn give_up(self) -> Result<Answer, Error> {
         self.stop.raise();
-        self.requests.finish_in(&self.store.background);
-        match weaken_all(&self.store, &self.hold, Mode::Upgradable).await? {
+        let Vote {
+            store,
+            hold,
+            requests,
+            ..
+        } = self.vote;
+        requests.finish_in(&store.background);
+        match weaken_all(&store, &hold, Mode::Upgradable).await? {
             true => Ok(Answer::Busy),
             false => Err(gone()),
         }
