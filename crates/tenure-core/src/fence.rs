@@ -150,7 +150,14 @@ impl OwnerId {
             .collect()
     }
 
-    /// The same, in place.
+    /// The id that [`to_hex`](Self::to_hex) wrote.
+    pub fn from_hex(hex: &str) -> Option<Self> {
+        let is_hex = hex.len() == 32 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+        let number = is_hex.then(|| u128::from_str_radix(hex, 16))?.ok()?;
+        Some(Self(number.to_be_bytes()))
+    }
+
+    /// The same as [`to_hex`](Self::to_hex), in place.
     pub fn to_digits(self) -> [u8; 32] {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         std::array::from_fn(|at| {
@@ -185,5 +192,20 @@ impl Hasher for FirstBytes {
 
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_as_it_was_written() {
+        let id = OwnerId::from_bytes([0x0a; 16]);
+        assert_eq!(OwnerId::from_hex(&id.to_hex()), Some(id));
+        let signed = format!("+{}", "0".repeat(31));
+        for wrong in ["", "0a", "g".repeat(32).as_str(), &signed, &"é".repeat(16)] {
+            assert_eq!(OwnerId::from_hex(wrong), None, "{wrong}");
+        }
     }
 }

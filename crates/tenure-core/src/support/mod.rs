@@ -2,22 +2,26 @@
 //!
 //! A store has blocks as fields and decides for itself when it calls them.
 
+mod durations;
 mod hold_registry;
 #[cfg(feature = "holder-record")]
 mod holder_record;
 mod leaving;
 mod maintenance;
+mod mode_text;
 mod retry;
 mod runtime;
 mod server_start;
 mod single_flight;
 mod waiters;
 
+pub use self::durations::{micros_up, millis_down, millis_up};
 pub use self::hold_registry::HoldRegistry;
 #[cfg(feature = "holder-record")]
 pub use self::holder_record::HolderRecord;
 pub use self::leaving::not_left;
 pub use self::maintenance::Maintenance;
+pub use self::mode_text::{mode_text, parse_mode};
 pub use self::retry::RetryBudget;
 pub use self::runtime::{RuntimeWatch, spawner};
 pub use self::server_start::{ServerStart, not_trusted_yet, warn_of_restart};

@@ -28,6 +28,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt;
 use tenure_core::store::Request;
+use tenure_core::support::micros_up;
 
 use super::directory::{Directory, FileId, LockPath};
 use super::hold::Held;
@@ -86,12 +87,12 @@ impl WonLock<'_> {
         let head = Head {
             boot: boot_id(),
             state: State::Exclusive,
-            until: match micros(request.min_hold) {
+            until: match micros_up(request.min_hold) {
                 0 => 0,
                 span => since.saturating_add(span),
             },
-            span: micros(request.min_hold),
-            delay: micros(request.lock_delay),
+            span: micros_up(request.min_hold),
+            delay: micros_up(request.lock_delay),
             ..Head::default()
         };
         let mut writer = self.grant(request, file, &contents, head)?;
@@ -284,11 +285,6 @@ pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a
         token,
         since: rt::wall_micros(),
     }
-}
-
-/// A duration as the record keeps it, rounded up: a reservation may not end early.
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 /// Identifies the current boot of the machine; 0 when the system does not tell.

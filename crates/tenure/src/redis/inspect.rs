@@ -11,11 +11,10 @@ use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, parse_mode};
 
 use crate::tls;
 
-use super::mode::parse_mode;
 use super::names::{lock_of_hold_key, name_of};
 use super::scripts::Script;
 use super::settings::{Format, RedissonLock};
@@ -99,7 +98,7 @@ fn read_holder(status: &mut Status, format: Format, entry: &str) -> Option<()> {
     let left = u64::try_from(left).ok().map(Duration::from_millis);
     let mode = match words.next()? {
         "x" => Mode::Exclusive,
-        mode => parse_mode(mode)?,
+        mode => parse_mode(mode)?.0,
     };
     let (token, rest) = words.next()?.split_once(' ')?;
     if token == "-" {

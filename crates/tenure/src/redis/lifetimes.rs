@@ -3,19 +3,10 @@
 use std::time::Duration;
 
 use tenure_core::store::Request;
+use tenure_core::support::{millis_down, millis_up};
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
-
-/// In ms, so that nothing ends before it was asked to.
-pub(super) fn millis_up(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// In whole ms: what is granted counts.
-pub(super) fn millis_down(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// How long a token is kept whose hold lives for `live`, in ms.
 pub(super) fn token_retention(live: u64) -> u64 {

@@ -23,7 +23,6 @@ mod events;
 mod guarantees;
 mod inspect;
 mod lifetimes;
-mod mode;
 mod names;
 mod release;
 mod renew;

@@ -8,11 +8,10 @@ use futures_util::future::join_all;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::store::{Hold, Renewal};
-use tenure_core::support::RetryBudget;
+use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
 use super::errors::unexpected_reply;
-use super::lifetimes::millis_down;
 use super::names::Keys;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};

@@ -13,7 +13,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;
 use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, millis_down, millis_up, mode_text};
 use tenure_core::time::Time;
 
 use crate::lease_store::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
@@ -22,8 +22,7 @@ use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};
 use super::context::Context;
 use super::errors::{self, unexpected_reply};
-use super::lifetimes::{live, may_reserve, millis_down, millis_up, token_retention};
-use super::mode::mode_text;
+use super::lifetimes::{live, may_reserve, token_retention};
 use super::names::Keys;
 use super::scripts::{ModeScripts, Modes, OwnerText, Text};
 use super::settings::{Format, RedissonLock};
@@ -188,7 +187,7 @@ impl Requests {
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
                 .arg(Text(format_args!("{place} {is_first}")));
-            cmd.arg(mode_text(request.mode)).arg(request.propose);
+            cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
         let script = match (request.mode, &connections.scripts.modes) {
             (Mode::Exclusive, _) | (_, Modes::Alike { .. }) => &connections.scripts.acquire,
@@ -390,7 +389,7 @@ impl Requests {
     ) -> Result<bool, Error> {
         let owner = self.owner(owner);
         let args = |cmd: &mut Cmd| {
-            cmd.arg(&owner).arg(mode_text(mode));
+            cmd.arg(&owner).arg(mode_text(mode, false));
         };
         let script = match &self.connections.scripts.modes {
             Modes::Separate(scripts) => Some(&scripts.downgrade),

@@ -13,14 +13,14 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::Request;
-use tenure_core::support::{self, HoldRegistry, Maintenance};
+use tenure_core::support::{self, HoldRegistry, Maintenance, millis_down, millis_up};
 use tenure_core::time::Time;
 
 use super::connection::Connections;
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
-use super::lifetimes::{may_reserve, millis_down, millis_up};
+use super::lifetimes::may_reserve;
 use super::requests::Requests;
 use super::settings::Settings;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Release, Request};
+use tenure_core::support::millis_down;
 
 use crate::lease_store::{self, AcquireReply, LeaseStore};
 
 use super::errors;
-use super::lifetimes::millis_down;
 use super::names::Keys;
 use super::requests::UpgradeReply;
 use super::store::Store;

@@ -9,14 +9,13 @@ use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, parse_mode};
 
 use crate::database::Row;
 
 use super::errors;
 use super::guarantees::Durability;
 use super::init;
-use super::mode::parse_mode;
 use super::names::{Format, decoded};
 use super::requests::{HOLD_COLUMNS, number, text, time_left};
 use super::server_info::ServerInfo;

@@ -27,7 +27,6 @@ mod init;
 mod inspect;
 #[cfg(feature = "postgres")]
 mod listener;
-mod mode;
 mod mode_requests;
 mod names;
 mod pool;

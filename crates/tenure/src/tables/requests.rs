@@ -12,7 +12,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::{Grant, Hold, Release, Renewal, Request};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, micros_up};
 use tenure_core::time::Time;
 
 use crate::database::Row;
@@ -92,14 +92,9 @@ pub(super) enum AllReply {
     Busy(usize),
 }
 
-/// In µs, so that nothing ends before it was asked to.
-pub(super) fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
-}
-
 /// In µs, and whole ms: what a column that has ms keeps of the duration is not shorter.
 fn whole_millis(duration: Duration) -> u64 {
-    micros(duration).div_ceil(1_000).saturating_mul(1_000)
+    micros_up(duration).div_ceil(1_000).saturating_mul(1_000)
 }
 
 /// The number in that place of a row.
@@ -172,7 +167,7 @@ impl Requests {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => self.format == Format::ShedLock,
         };
-        micros(self.lease(ttl)) + if is_coarse { 1_000 } else { 0 }
+        micros_up(self.lease(ttl)) + if is_coarse { 1_000 } else { 0 }
     }
 
     fn lock_request(&self, request: &Request) -> sql::LockRequest {
@@ -180,9 +175,9 @@ impl Requests {
             name: self.encode(&request.name),
             owner: request.owner.to_hex(),
             ttl: self.written_lease(request.ttl),
-            delay: micros(request.lock_delay),
-            min_hold: micros(request.min_hold),
-            waiter_ttl: micros(waiter_ttl(request.ttl)),
+            delay: micros_up(request.lock_delay),
+            min_hold: micros_up(request.min_hold),
+            waiter_ttl: micros_up(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: match self.own.dialect {
                 #[cfg(feature = "sqlite")]
@@ -309,7 +304,7 @@ impl Requests {
         let entry = HeldEntry {
             name: request.name.clone(),
             min_hold: match self.format {
-                Format::Tenure => micros(request.min_hold),
+                Format::Tenure => micros_up(request.min_hold),
                 Format::ShedLock => whole_millis(request.min_hold),
             },
             is_beside_others: request.mode != Mode::Exclusive,

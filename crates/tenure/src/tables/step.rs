@@ -15,12 +15,12 @@ use tenure_core::logic::table::{
 };
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
+use tenure_core::support::{micros_up, mode_text, parse_mode};
 use tenure_core::time::Time;
 
 use crate::database::Row;
 
 use super::errors;
-use super::mode::{mode_text, parse_mode};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 
@@ -85,20 +85,12 @@ fn time(micros: u64) -> Time {
     Time::ZERO.after(Duration::from_micros(micros))
 }
 
-/// In µs, so that nothing ends before it was asked to.
-fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
-}
-
 fn micros_at(time: Time) -> u64 {
-    micros(time.since(Time::ZERO))
+    micros_up(time.since(Time::ZERO))
 }
 
 fn owner_id(text: &str) -> Result<OwnerId, Error> {
-    let number = u128::from_str_radix(text, 16).ok();
-    let number = number.filter(|_| text.len() == 32);
-    let bytes = number.ok_or_else(errors::unexpected_reply)?.to_be_bytes();
-    Ok(OwnerId::from_bytes(bytes))
+    OwnerId::from_hex(text).ok_or_else(errors::unexpected_reply)
 }
 
 fn text(row: &Row, at: usize) -> Result<String, Error> {
@@ -142,13 +134,13 @@ impl LockRow {
     }
 
     fn of(hold: &Hold, holder: String) -> Self {
-        let delay = micros(hold.lock_delay);
+        let delay = micros_up(hold.lock_delay);
         Self {
             owner: hold.owner.to_hex(),
             token: hold.token,
             until: micros_at(hold.expires).saturating_add(delay),
             since: micros_at(hold.since),
-            min_hold: micros(hold.min_hold),
+            min_hold: micros_up(hold.min_hold),
             delay,
             holder,
         }
@@ -531,8 +523,8 @@ fn mode_rows(state: &NameState, holder: &impl Fn(OwnerId) -> String) -> Vec<Mode
         let mode = mode_text(claim.mode, false)?;
         let row = LockRow {
             owner: claim.owner.to_hex(),
-            min_hold: micros(claim.min_hold),
-            delay: micros(claim.lock_delay),
+            min_hold: micros_up(claim.min_hold),
+            delay: micros_up(claim.lock_delay),
             holder: holder(claim.owner),
             ..LockRow::default()
         };

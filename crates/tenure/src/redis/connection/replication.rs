@@ -10,11 +10,11 @@ use redis::{RedisError, Value};
 
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
+use tenure_core::support::millis_up;
 use tenure_core::url::Host;
 
 use super::super::context::Context;
 use super::super::errors;
-use super::super::lifetimes::millis_up;
 use super::endpoint::{Endpoint, Multiplexed};
 
 /// How many replicas have what a server did, as long as one connection to that server lasts.

@@ -1,9 +1,9 @@
-//! A mode as it is written and read. `docs/stores/table.md` publishes this format.
+//! A mode as Redis and tables keep it. `docs/stores/redis.md` and `docs/stores/table.md` publish this format.
 
-use tenure_core::options::Mode;
+use crate::options::Mode;
 
 /// A mode as it is written, and `w` for an upgradable hold that waits to become exclusive; `None`: exclusive.
-pub(super) fn mode_text(mode: Mode, is_upgrading: bool) -> Option<String> {
+pub fn mode_text(mode: Mode, is_upgrading: bool) -> Option<String> {
     match mode {
         Mode::Shared => Some("s".into()),
         Mode::Upgradable if is_upgrading => Some("w".into()),
@@ -14,7 +14,7 @@ pub(super) fn mode_text(mode: Mode, is_upgrading: bool) -> Option<String> {
 }
 
 /// The mode that [`mode_text`] wrote, and whether the hold waits to become exclusive.
-pub(super) fn parse_mode(text: &str) -> Option<(Mode, bool)> {
+pub fn parse_mode(text: &str) -> Option<(Mode, bool)> {
     match text {
         "s" => Some((Mode::Shared, false)),
         "u" => Some((Mode::Upgradable, false)),
@@ -42,7 +42,7 @@ mod tests {
             (Mode::Permits { limit }, false),
         ] {
             let text = mode_text(written.0, written.1).unwrap();
-            // The column of MySQL has room for it.
+            // A column of MySQL has room for it.
             assert!(text.len() <= 11);
             assert_eq!(parse_mode(&text), Some(written));
         }
