@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::Step;
 use crate::guarantees::Guarantees;
+use crate::holder::Status;
 use crate::rt::lock;
 use crate::store::BoxFuture;
 use crate::time::Time;
@@ -334,6 +335,56 @@ impl Case {
                 let pause = start.elapsed() / 50;
                 tokio::time::sleep(pause.clamp(LOOK_AGAIN, LOOK_AGAIN_LATER)).await;
             }
+        }
+    }
+
+    /// Waits with `lock`, whose name is held, until the wait has elapsed, and returns the error. A store that was too slow for
+    /// the wait is asked again.
+    ///
+    /// # Errors
+    /// The name was granted, or the error is another one.
+    pub(super) async fn wait_in_vain(&self, lock: Lock, wait: Duration) -> Result<Error, Failure> {
+        let lock = lock.wait(wait);
+        let begin = std::time::Instant::now();
+        loop {
+            let start = self.now();
+            let ended = self.in_time(wait, "the end of the wait", lock.acquire());
+            let Err(err) = ended.await? else {
+                return Err(Failure::new("two hold it"));
+            };
+            let waited = self.now().since(start);
+            check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+            match err.kind() {
+                ErrorKind::WaitElapsed => return Ok(err),
+                ErrorKind::Unreachable if begin.elapsed() < SOON => {}
+                _ => check!(false, "{err:?} instead of WaitElapsed"),
+            }
+        }
+    }
+
+    /// Lists until these names are among the listed ones. A store may show a hold a moment after its grant.
+    ///
+    /// # Errors
+    /// One of the names is never listed.
+    pub(super) async fn list_with(
+        &self,
+        client: &Client,
+        prefix: &str,
+        names: &[&str],
+    ) -> Result<Vec<Status>, Failure> {
+        let begin = std::time::Instant::now();
+        loop {
+            let listed = client.list(prefix).await?;
+            let is_listed = |name: &&str| listed.iter().any(|it| it.name.as_str() == *name);
+            if names.iter().all(is_listed) {
+                return Ok(listed);
+            }
+            let never = listed.iter().map(|it| it.name.as_str()).collect::<Vec<_>>();
+            check!(
+                begin.elapsed() < SOON,
+                "listed are {never:?}, and not all of {names:?}"
+            );
+            self.look_again().await;
         }
     }
 

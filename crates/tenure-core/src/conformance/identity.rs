@@ -102,7 +102,10 @@ pub(super) async fn list_shows_what_is_held(case: Arc<Case>) -> Verdict {
         .ok_or(Failure::new("nothing held"))?
         .release()
         .await?;
-    let listed = second.list(&prefix).await?;
+    let expected = ["a", "b/d", "c"].map(|tail| format!("{prefix}{tail}"));
+    let listed = case
+        .list_with(&second, &prefix, &expected.each_ref().map(String::as_str))
+        .await?;
     let names: Vec<_> = listed
         .iter()
         .filter_map(|status| status.name.as_str().strip_prefix(&prefix))

@@ -53,12 +53,7 @@ pub(super) async fn names_that_are_given_back_are_not_reserved(case: Arc<Case>) 
     let all = all.min_hold(case.long());
     check!(all.try_acquire().await?.is_none(), "two hold b");
     case.acquire_and_release(&second, &a).await?;
-    let wait = case.ttl() / 4;
-    let all = all.wait(wait);
-    let answer = case
-        .in_time(wait, "the end of the wait", all.acquire())
-        .await?;
-    expect_error(answer, ErrorKind::WaitElapsed)?;
+    case.wait_in_vain(all, case.ttl() / 4).await?;
     case.acquire_and_release(&second, &a).await?;
     Ok(busy.release().await?)
 }
@@ -130,23 +125,10 @@ pub(super) async fn lock_all_keeps_one_wait_for_all(case: Arc<Case>) -> Verdict 
     let (first, second) = (case.client().await?, case.client().await?);
     let (a, b) = (case.name("a"), case.name("b"));
     let busy = case.take(&second, &b).await?;
-    let wait = case.ttl() / 4;
-    let lock = first.lock_all([&a, &b]).ttl(case.long()).wait(wait);
+    let lock = first.lock_all([&a, &b]).ttl(case.long());
     let begin = Instant::now();
     loop {
-        let start = case.now();
-        let answer = case
-            .in_time(wait, "the end of the wait", lock.acquire())
-            .await?;
-        let waited = case.now().since(start);
-        let Err(err) = answer else {
-            return Err(Failure::new("two hold b"));
-        };
-        check!(
-            err.kind() == ErrorKind::WaitElapsed,
-            "{err:?} instead of WaitElapsed"
-        );
-        check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+        let err = case.wait_in_vain(lock.clone(), case.ttl() / 4).await?;
         if err.name().is_some_and(|name| name.as_str() == b) {
             break;
         }

@@ -182,7 +182,7 @@ pub(super) async fn each_holder_is_shown_with_its_mode(case: Arc<Case>) -> Verdi
         })
         .collect();
     expected.sort_by_key(|it| it.0);
-    let listed = other.list(&name).await?;
+    let listed = case.list_with(&other, &name, &[&name]).await?;
     let [listed] = &listed[..] else {
         return Err(Failure::new(format_args!(
             "{} names are listed",

@@ -137,7 +137,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
     for (name, tried) in names.iter().zip(tried) {
         check!(tried?.is_none(), "two hold {name:?}");
     }
-    shown_as_held(&second, &names, &guards).await?;
+    shown_as_held(&case, &second, &names, &guards).await?;
     for guard in &guards {
         check!(guard.is_held(), "{} was lost", guard.name());
     }
@@ -162,7 +162,12 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
 }
 
 /// The store shows each of these names with the token of its guard.
-async fn shown_as_held(client: &Client, names: &[String], guards: &[Guard]) -> Verdict {
+async fn shown_as_held(
+    case: &Case,
+    client: &Client,
+    names: &[String],
+    guards: &[Guard],
+) -> Verdict {
     // Only some of the names are inspected: the list below shows all.
     for (name, guard) in names.iter().zip(guards).step_by(16) {
         let status = client.inspect(name).await?;
@@ -173,8 +178,9 @@ async fn shown_as_held(client: &Client, names: &[String], guards: &[Guard]) -> V
             status.name
         );
     }
-    let listed: BTreeMap<_, _> = client
-        .list("")
+    let all: Vec<_> = names.iter().map(String::as_str).collect();
+    let listed: BTreeMap<_, _> = case
+        .list_with(client, "", &all)
         .await?
         .into_iter()
         .map(|status| {
@@ -215,9 +221,11 @@ pub(super) async fn a_prefix_is_taken_literally(case: Arc<Case>) -> Verdict {
         ("A", &["A%b"]),
         ("b", &[]),
     ] {
-        let listed = client.list(format!("{id}/{prefix}")).await?;
-        let listed: Vec<_> = listed.iter().map(|status| status.name.as_str()).collect();
         let expected: Vec<_> = expected.iter().map(|tail| format!("{id}/{tail}")).collect();
+        let names: Vec<_> = expected.iter().map(String::as_str).collect();
+        let start = format!("{id}/{prefix}");
+        let listed = case.list_with(&client, &start, &names).await?;
+        let listed: Vec<_> = listed.iter().map(|status| status.name.as_str()).collect();
         check!(
             listed == expected,
             "\"{prefix}\" lists {listed:?}, not {expected:?}"

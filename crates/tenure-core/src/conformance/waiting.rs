@@ -21,23 +21,10 @@ pub(super) async fn a_wait_is_kept_and_names_the_holder(case: Arc<Case>) -> Verd
         .label("the first")
         .acquire()
         .await?;
-    let wait = case.ttl() / 2;
-    let lock = second.lock(&name).ttl(case.long()).wait(wait);
+    let lock = second.lock(&name).ttl(case.long());
     let begin = Instant::now();
     let err = loop {
-        let start = case.now();
-        let answer = case
-            .in_time(wait, "the end of the wait", lock.acquire())
-            .await?;
-        let waited = case.now().since(start);
-        let Err(err) = answer else {
-            return Err(Failure::new("two hold it"));
-        };
-        check!(
-            err.kind() == ErrorKind::WaitElapsed,
-            "{err:?} instead of WaitElapsed"
-        );
-        check!(waited >= wait, "gave up after {waited:?} of {wait:?}");
+        let err = case.wait_in_vain(lock.clone(), case.ttl() / 2).await?;
         // Nobody waits long for the name of the holder: a store that is slow to tell is not waited for.
         if err.holder().is_some() || begin.elapsed() > SOON {
             break err;
