@@ -145,7 +145,7 @@ async fn a_thousand_queued_clients_die() {
     assert_eq!(channels(&server), 1);
 
     let behind = connect(&format!("{}{TRUSTED}", server.url())).await;
-    let waiter = start_acquire(behind.lock("x").ttl(TTL));
+    let waiter = start_acquire(behind.lock("x").ttl(TTL * 10));
     soon(holder.release()).await.unwrap();
     // At the moment of its grant one of them may have looked alive: that costs one place.
     let guard = tokio::time::timeout(TTL * 2 + TEST_TIMEOUT, waiter).await;
