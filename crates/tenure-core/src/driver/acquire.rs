@@ -236,11 +236,11 @@ impl Driver {
     /// What others see of an acquisition with these options.
     fn describe(&self, options: &Options) -> Arc<Holder> {
         if options.label.is_empty() {
-            return self.identity.clone();
+            return self.identity.holder.clone();
         }
         Arc::new(Holder {
             label: options.label.clone(),
-            ..(*self.identity).clone()
+            ..(*self.identity.holder).clone()
         })
     }
 

@@ -31,16 +31,26 @@ pub(crate) struct Driver {
     pub(crate) clock: Clock,
     /// Of a store that may answer without waiting.
     pub(super) answer_now: Option<Arc<dyn AnswerNow>>,
-    pub(super) identity: Arc<Holder>,
     pub(super) queue: Arc<LocalQueue>,
     pub(super) renewals: Arc<Renewals>,
-    loss_callbacks: Arc<Callbacks<Loss>>,
-    pub(super) wait_callbacks: Arc<Callbacks<Waiting>>,
+    pub(super) callbacks: ClientCallbacks,
     pub(super) tasks: Tasks,
     pub(super) closed: Flag,
     pub(super) metrics: ClientMetrics,
+    pub(super) identity: Identity,
+}
+
+/// How errors, logs and other clients name this client.
+pub(super) struct Identity {
+    pub(super) holder: Arc<Holder>,
     /// See [`Client::with_address`](crate::Client::with_address).
     address: OnceLock<String>,
+}
+
+/// What a user registered for the events of this client.
+pub(super) struct ClientCallbacks {
+    losses: Arc<Callbacks<Loss>>,
+    pub(super) waits: Arc<Callbacks<Waiting>>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -76,14 +86,18 @@ impl Driver {
             tasks: Tasks::new(spawner, &clock, store.needs_runtime()),
             clock,
             store,
-            identity: Arc::new(identity()),
             queue: Arc::default(),
             renewals,
-            loss_callbacks: Callbacks::new("on_lost"),
-            wait_callbacks: Callbacks::new("on_wait"),
+            callbacks: ClientCallbacks {
+                losses: Callbacks::new("on_lost"),
+                waits: Callbacks::new("on_wait"),
+            },
             closed: Flag::new(),
             metrics: ClientMetrics::new(scheme),
-            address: OnceLock::new(),
+            identity: Identity {
+                holder: Arc::new(holder()),
+                address: OnceLock::new(),
+            },
         }))
     }
 
@@ -93,11 +107,11 @@ impl Driver {
 
     /// Says where the store is, unless that was said before.
     pub(crate) fn set_address(&self, address: String) {
-        let _ = self.address.set(address);
+        let _ = self.identity.address.set(address);
     }
 
     pub(crate) fn has_address(&self) -> bool {
-        self.address.get().is_some()
+        self.identity.address.get().is_some()
     }
 
     /// Whether the store is a part of this process: then no loss of power leaves it behind.
@@ -108,7 +122,7 @@ impl Driver {
 
     /// Where the store is; its name, if that was not said.
     pub(crate) fn address(&self) -> &str {
-        let address = self.address.get().map(String::as_str);
+        let address = self.identity.address.get().map(String::as_str);
         address.unwrap_or_else(|| self.scheme())
     }
 
@@ -193,7 +207,7 @@ impl Driver {
         &self,
         callback: impl Fn(&Loss) + Send + Sync + 'static,
     ) -> u64 {
-        self.loss_callbacks.register(Arc::new(callback))
+        self.callbacks.losses.register(Arc::new(callback))
     }
 
     /// The same for each report of a wait.
@@ -201,25 +215,27 @@ impl Driver {
         &self,
         callback: impl Fn(&Waiting) + Send + Sync + 'static,
     ) -> u64 {
-        self.wait_callbacks.register(Arc::new(callback))
+        self.callbacks.waits.register(Arc::new(callback))
     }
 
     pub(crate) fn unregister_callback(&self, id: u64) {
-        self.loss_callbacks.unregister(id);
-        self.wait_callbacks.unregister(id);
+        self.callbacks.losses.unregister(id);
+        self.callbacks.waits.unregister(id);
     }
 
     /// Reports a loss to the callbacks of the client.
     pub(super) fn report_loss(&self, loss: Loss) {
         let tasks = &self.tasks;
-        self.loss_callbacks
+        self.callbacks
+            .losses
             .report(loss, &tasks.spawner, &tasks.background);
     }
 
     /// Reports to the callbacks of the client that an acquisition still waits.
     pub(super) fn report_wait(&self, waiting: Waiting) {
         let tasks = &self.tasks;
-        self.wait_callbacks
+        self.callbacks
+            .waits
             .report(waiting, &tasks.spawner, &tasks.background);
     }
 
@@ -234,8 +250,8 @@ impl Driver {
         self.renewals.stop();
         // The program may end right after this, and its background tasks with it.
         until_close_timeout(self.tasks.background.all_done()).await;
-        self.loss_callbacks.clear();
-        self.wait_callbacks.clear();
+        self.callbacks.losses.clear();
+        self.callbacks.waits.clear();
         if !self.tasks.is_runtime_gone() {
             close_store(self.store.clone()).await;
         }
@@ -275,7 +291,7 @@ pub(crate) fn closed() -> Error {
 }
 
 /// What other clients see of this client.
-fn identity() -> Holder {
+fn holder() -> Holder {
     Holder {
         client: OwnerId::random().to_hex()[..8].to_owned(),
         since: None::<SystemTime>,

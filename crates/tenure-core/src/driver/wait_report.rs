@@ -31,7 +31,7 @@ pub(super) struct WaitReports<'a> {
 impl<'a> WaitReports<'a> {
     /// To be called when the wait begins.
     pub(super) fn begin(driver: &'a Arc<Driver>, name: &'a LockName, until: Until) -> Self {
-        let is_wanted = until.waits() && (!driver.wait_callbacks.is_empty() || is_logged());
+        let is_wanted = until.waits() && (!driver.callbacks.waits.is_empty() || is_logged());
         let began = match is_wanted {
             true => driver.clock.now(),
             false => Time::MAX,
@@ -77,7 +77,7 @@ impl<'a> WaitReports<'a> {
 
     fn report(&self, status: Option<Status>, waited: Duration) {
         let driver = self.driver;
-        let client = &driver.identity.client;
+        let client = &driver.identity.holder.client;
         let queue = status.as_ref().and_then(|status| status.queue.as_ref());
         let before = queue.and_then(|queue| queue.iter().position(|it| it.client == *client));
         let waiting = Waiting {

@@ -31,7 +31,6 @@ pub(super) struct ServerInfo {
     pub(super) is_loading: bool,
     pub(super) uptime: Duration,
     pub(super) is_replica: bool,
-    pub(super) is_cluster: bool,
     pub(super) is_sentinel: bool,
     pub(super) replicas: u32,
     pub(super) persistence: Persistence,
@@ -84,7 +83,6 @@ impl ServerInfo {
             is_loading: get("loading") == "1",
             uptime: Duration::from_secs(number("uptime_in_seconds")),
             is_replica: get("role") == "slave",
-            is_cluster: get("cluster_enabled") == "1",
             is_sentinel: get("redis_mode") == "sentinel",
             replicas: u32::try_from(number("connected_slaves")).unwrap_or(u32::MAX),
             persistence: if get("aof_enabled") == "1" {
@@ -232,7 +230,6 @@ mod tests {
                 is_loading: false,
                 uptime: Duration::from_secs(61),
                 is_replica: false,
-                is_cluster: false,
                 is_sentinel: false,
                 replicas: 2,
                 persistence: Persistence::Mostly,

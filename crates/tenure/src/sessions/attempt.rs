@@ -74,7 +74,7 @@ pub(super) async fn begin(
 /// The attempt is over without a grant, and others may use its session.
 pub(super) fn free_session(store: &Store, request: &Request, session: &Session) {
     store.remove_acquisition(request.owner);
-    session.is_waiting.store(false, Ordering::SeqCst);
+    session.busy.is_waiting.store(false, Ordering::SeqCst);
 }
 
 /// Whether the server of a session knows who holds what.

@@ -34,7 +34,7 @@ pub(super) async fn start(store: &Arc<Store>, request: &Request) -> Result<(), E
     };
     let sql = store.context.dialect.keep(request.min_hold);
     session.end.is_kept.store(false, Ordering::SeqCst);
-    session.is_keeping.store(true, Ordering::SeqCst);
+    session.busy.is_keeping.store(true, Ordering::SeqCst);
     let (sender, mut outcome) = oneshot::channel();
     let keeping = session.clone();
     store.context.spawn(async move {
@@ -74,7 +74,7 @@ async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
     match rows {
         Ok(_) => {
             *guard = Some(connection);
-            session.is_keeping.store(false, Ordering::SeqCst);
+            session.busy.is_keeping.store(false, Ordering::SeqCst);
             context.maintenance.wake();
             Ok(())
         }
@@ -82,7 +82,7 @@ async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
             drop(connection);
             let error = RequestError::from(error);
             if let RequestError::Refused(_) = error {
-                session.is_keeping.store(false, Ordering::SeqCst);
+                session.busy.is_keeping.store(false, Ordering::SeqCst);
             }
             session.end();
             Err(errors::not_kept(error, server))

@@ -127,7 +127,7 @@ impl Sessions {
         Candidate {
             is_usable: session.lease.ttl == request.ttl
                 && !session.is_ended()
-                && !session.is_waiting.load(Ordering::SeqCst)
+                && !session.busy.is_waiting.load(Ordering::SeqCst)
                 && !acquisitions.is_reserved()
                 && now < session.lease.usable_until(),
             is_empty: acquisitions.is_empty(),
@@ -225,7 +225,7 @@ impl Sessions {
         };
         let open = async {
             let session = self.connector.open_for_locks(request.ttl).await?;
-            session.is_waiting.store(true, Ordering::SeqCst);
+            session.busy.is_waiting.store(true, Ordering::SeqCst);
             add_acquisition(&session, owner, request, self.context.clock.now());
             self.add(&session)?;
             Ok(Some(session))
@@ -241,7 +241,7 @@ impl Sessions {
         // One session is left for requests that take free locks.
         let empty = usable.iter().find(|it| lock(&it.acquisitions).is_empty());
         let session = empty.filter(|_| usable.len() > 1)?;
-        session.is_waiting.store(true, Ordering::SeqCst);
+        session.busy.is_waiting.store(true, Ordering::SeqCst);
         add_acquisition(session, owner, request, now);
         Some((*session).clone())
     }

@@ -64,7 +64,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
                     return Err(errors::unconfirmed_end(server));
                 }
             },
-            Step::Unlock(_) if hold.unused && session.is_keeping.load(Ordering::SeqCst) => {
+            Step::Unlock(_) if hold.unused && session.busy.is_keeping.load(Ordering::SeqCst) => {
                 return keep::cancel(store, &session, owner).await;
             }
             Step::Unlock(acquisition) => {
@@ -105,7 +105,7 @@ pub(super) async fn unlock(
     owner: OwnerId,
     acquisition: Acquisition,
 ) -> Result<Release, Error> {
-    if session.is_keeping.load(Ordering::SeqCst) {
+    if session.busy.is_keeping.load(Ordering::SeqCst) {
         return Ok(keep::leave(store, session, owner, &acquisition.key).await);
     }
     store.holder_table.remove(owner);
@@ -171,7 +171,7 @@ pub(super) async fn close(store: &Store) {
     let context = &store.context;
     context.closing.raise();
     context.maintenance.stop();
-    let is_waiting = |it: &Arc<Session>| it.is_waiting.load(Ordering::SeqCst);
+    let is_waiting = |it: &Arc<Session>| it.busy.is_waiting.load(Ordering::SeqCst);
     let mut waiting = store.sessions.all();
     waiting.retain(is_waiting);
     // A server does not notice that a client that waits in its queue has closed the connection; so each waiter

@@ -160,11 +160,11 @@ fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
     if check_due_at > now {
         return check_due_at.min(scan.next_expiry);
     }
-    if !session.is_being_checked.swap(true, Ordering::SeqCst) {
+    if !session.busy.is_being_checked.swap(true, Ordering::SeqCst) {
         let (store, session) = (store.clone(), session.clone());
         store.clone().context.spawn(async move {
             check(&store, &session).await;
-            session.is_being_checked.store(false, Ordering::SeqCst);
+            session.busy.is_being_checked.store(false, Ordering::SeqCst);
             store.context.maintenance.wake();
         });
     }
@@ -254,7 +254,7 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
     for (owner, acquisition) in begin_breaks(session, &tokens) {
         store.report_loss(owner, LostReason::TakenOver);
         // The session has no other hold, and cannot be asked to unlock now.
-        match session.is_keeping.load(Ordering::SeqCst) {
+        match session.busy.is_keeping.load(Ordering::SeqCst) {
             true => drop(keep::leave(store, session, owner, &acquisition.key).await),
             false => session.end(),
         }

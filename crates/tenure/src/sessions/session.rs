@@ -29,15 +29,21 @@ pub(super) struct Session {
     pub(super) acquisitions: Mutex<Acquisitions>,
     /// Notified when an acquisition has changed or is gone.
     pub(super) changed: Notify,
+    pub(super) busy: Busy,
+    pub(super) end: SessionEnd,
+    pub(super) context: Arc<Context>,
+    observer: Weak<dyn SessionObserver>,
+}
+
+/// What a session is busy with.
+#[derive(Default)]
+pub(super) struct Busy {
     /// One acquisition waits in the server's queue, so the session can do nothing else.
     pub(super) is_waiting: AtomicBool,
     /// A statement keeps the lock of the one acquisition (`min_hold`), so the session can do nothing else.
     pub(super) is_keeping: AtomicBool,
     /// The maintenance task checks the session at this moment.
     pub(super) is_being_checked: AtomicBool,
-    pub(super) end: SessionEnd,
-    pub(super) context: Arc<Context>,
-    observer: Weak<dyn SessionObserver>,
 }
 
 /// Is called when a session ends.
@@ -180,9 +186,7 @@ impl Session {
             operations: OperationQueue::new(connection),
             acquisitions: Mutex::default(),
             changed: Notify::new(),
-            is_waiting: AtomicBool::new(false),
-            is_keeping: AtomicBool::new(false),
-            is_being_checked: AtomicBool::new(false),
+            busy: Busy::default(),
             end: SessionEnd {
                 ended: Arc::default(),
                 closed: Flag::new(),
@@ -226,7 +230,7 @@ impl Session {
 
     /// Whether the session runs a statement that takes as long as the server likes.
     pub(super) fn is_busy(&self) -> bool {
-        self.is_waiting.load(Ordering::SeqCst) || self.is_keeping.load(Ordering::SeqCst)
+        self.busy.is_waiting.load(Ordering::SeqCst) || self.busy.is_keeping.load(Ordering::SeqCst)
     }
 
     /// When the maintenance task checks whether the session is there.
@@ -252,7 +256,7 @@ impl Session {
 
     /// Whether the lock of the session stays reserved when the session ends for this client.
     pub(super) fn is_left_to_server(&self) -> bool {
-        self.is_keeping.load(Ordering::SeqCst) && self.end.is_kept.load(Ordering::SeqCst)
+        self.busy.is_keeping.load(Ordering::SeqCst) && self.end.is_kept.load(Ordering::SeqCst)
     }
 
     /// Ends the session for this client: its connection is closed. The observer reports the loss of its holds, and tells

@@ -186,7 +186,7 @@ async fn wait_for_upgrade(
 ) -> Result<Outcome, Error> {
     let session = &changing.session;
     changing.set_mode(KeyMode::Upgraded);
-    session.is_waiting.store(true, Ordering::SeqCst);
+    session.busy.is_waiting.store(true, Ordering::SeqCst);
     store.context.maintenance.wake();
     let sql = store.context.dialect.wait_for_upgrade(&changing.key);
     let mut waiting: WaitFuture = Box::pin(statements::wait_for_lock(
@@ -204,7 +204,7 @@ async fn wait_for_upgrade(
         Some(outcome) => Some(outcome),
         None => wait::cancel_statement(store, request, session, &mut waiting).await,
     };
-    session.is_waiting.store(false, Ordering::SeqCst);
+    session.busy.is_waiting.store(false, Ordering::SeqCst);
     match outcome {
         Some(WaitOutcome::SessionEnded(error)) => {
             Ok(Outcome::SessionEnded(errors::explain(error, server)))
@@ -248,7 +248,7 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
         (KeyMode::Upgradable, KeyMode::Upgraded) => KeyMode::Upgradable,
         _ => return Ok(false),
     };
-    if changing.session.is_keeping.load(Ordering::SeqCst) {
+    if changing.session.busy.is_keeping.load(Ordering::SeqCst) {
         return Err(errors::kept_and_changing());
     }
     let server = &store.context.settings.server;

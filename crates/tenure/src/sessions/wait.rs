@@ -138,7 +138,7 @@ pub(super) async fn confirm(
 ) -> Result<Outcome, Error> {
     let error = match batch::request(session, Operation::Ping, None).await {
         Ok(reply) => {
-            session.is_waiting.store(false, Ordering::SeqCst);
+            session.busy.is_waiting.store(false, Ordering::SeqCst);
             session.set_held(request.owner, token, reply.sent.after(session.lease.ttl));
             return attempt::granted(store, request, session, token, reply).await;
         }
