@@ -211,13 +211,6 @@ mod database;
 pub mod etcd;
 #[cfg(all(feature = "file", unix))]
 pub mod file;
-#[cfg(any(
-    feature = "redis",
-    feature = "mysql",
-    feature = "postgres",
-    feature = "sqlite"
-))]
-mod lease_store;
 #[cfg(feature = "majority")]
 pub mod majority;
 #[cfg(feature = "redis")]
@@ -234,6 +227,13 @@ pub mod tables;
     feature = "postgres"
 ))]
 mod tls;
+#[cfg(any(
+    feature = "redis",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod waiting;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

@@ -49,7 +49,7 @@ const STORES: &[&str] = &[
     "zookeeper",
 ];
 /// Modules that are no store and that every store may use.
-const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "lease_store", "tls"];
+const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "waiting", "tls"];
 /// Exceptions: dependencies that vocabulary and logic may name: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers

@@ -11,7 +11,7 @@ use tenure_core::store::{
     AcquireAll, AllAnswer, Answer, BoxFuture, Hold, RaiseToken, Release, Request,
 };
 
-use crate::lease_store::{self, AcquireReply, LeaseStore};
+use crate::waiting::{self, AcquireReply, LeaseStore};
 
 use super::context::Context;
 use super::errors;
@@ -57,7 +57,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
                 Subscription::new(context, connections, keys, request, position.sent);
             let clock = &context.clock;
             // In a box, as in `Server::connection`.
-            Box::pin(lease_store::wait(
+            Box::pin(waiting::wait(
                 &acquisition,
                 subscription,
                 clock,

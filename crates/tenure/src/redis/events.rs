@@ -15,7 +15,7 @@ use tenure_core::store::LossNotifier;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
-use crate::lease_store::WakeUp;
+use crate::waiting::WakeUp;
 
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {

@@ -9,7 +9,7 @@
 //!
 //! # Reading order
 //! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`,
-//! `release` (the operations; `crate::lease_store` waits), with `trust` (whether a grant counts) · `requests` (one function
+//! `release` (the operations; `crate::waiting` waits), with `trust` (whether a grant counts) · `requests` (one function
 //! for each request), with `scripts` (what is sent), `lifetimes` (for how long) and `batch` (many requests in one) ·
 //! `subscribe` and `events` (what servers push) · `connection/` (connections, and which server has a key) · `server_info`
 //! (what a server says about itself) · `errors` (what errors mean) · `inspect` (for operators).

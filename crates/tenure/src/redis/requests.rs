@@ -16,7 +16,7 @@ use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::support::{HolderRecord, millis_down, millis_up, mode_text};
 use tenure_core::time::Time;
 
-use crate::lease_store::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
+use crate::waiting::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
 
 use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connection, Connections, Reply};

@@ -12,7 +12,7 @@ use tenure_core::store::Request;
 use tenure_core::support;
 use tenure_core::time::Time;
 
-use crate::lease_store::{self, WakeUp};
+use crate::waiting::{self, WakeUp};
 
 use super::connection::{Connection, Connections, ShardSubscription};
 use super::context::Context;
@@ -130,7 +130,7 @@ impl<'a> Subscription<'a> {
     }
 }
 
-impl lease_store::Subscription for Subscription<'_> {
+impl waiting::Subscription for Subscription<'_> {
     async fn prepare(&mut self, has_failed: bool) {
         // After a failure the next request opens a connection, not before its time.
         self.connection = match has_failed {
@@ -168,7 +168,7 @@ impl lease_store::Subscription for Subscription<'_> {
         }
     }
 
-    /// A foreign holder does not wake a waiter, as the [`QueuePosition`](lease_store::QueuePosition) says.
+    /// A foreign holder does not wake a waiter, as the [`QueuePosition`](waiting::QueuePosition) says.
     fn has_push(&self) -> bool {
         true
     }

@@ -7,7 +7,7 @@ use tenure_core::options::Mode;
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Release, Request};
 use tenure_core::support::millis_down;
 
-use crate::lease_store::{self, AcquireReply, LeaseStore};
+use crate::waiting::{self, AcquireReply, LeaseStore};
 
 use super::errors;
 use super::names::Keys;
@@ -47,7 +47,7 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
             let subscription =
                 Subscription::new(context, connections, keys, request, position.sent).of_upgrade();
             let clock = &context.clock;
-            lease_store::wait(&upgrading, subscription, clock, request, position).await
+            waiting::wait(&upgrading, subscription, clock, request, position).await
         }
     }
 }

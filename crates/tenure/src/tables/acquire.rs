@@ -6,7 +6,7 @@ use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Hold, Release, Request};
 
-use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
+use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition};
 
 use super::names::Format;
 use super::release::release;
@@ -33,7 +33,7 @@ pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, 
             let subscription = store.subscribe(request);
             let clock = &store.clock;
             // In a box, because this future is large, and most locks are free.
-            Box::pin(lease_store::wait(
+            Box::pin(waiting::wait(
                 &acquisition,
                 subscription,
                 clock,

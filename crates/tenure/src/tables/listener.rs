@@ -17,7 +17,7 @@ use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner, lock};
 use tenure_core::support::{RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
-use crate::lease_store::{self, WakeUp};
+use crate::waiting::{self, WakeUp};
 
 use super::pool::Pool;
 use super::requests::number;
@@ -118,7 +118,7 @@ impl Listener {
         }
         match has_push {
             // What was notified before did not arrive.
-            true => lease_store::wake_all(&self.waiters),
+            true => waiting::wake_all(&self.waiters),
             false => self
                 .waiters
                 .notify_matching(|_, _| Some(WakeUp::PushStopped)),

@@ -14,7 +14,7 @@ use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
 use crate::database::Row;
-use crate::lease_store::{QueuePosition, waiter_ttl};
+use crate::waiting::{QueuePosition, waiter_ttl};
 
 use super::pool::Reply;
 use super::requests::{HeldEntry, LockReply, Requests, end_of, number, released, text};

@@ -16,7 +16,7 @@ use tenure_core::support::{HolderRecord, micros_up};
 use tenure_core::time::Time;
 
 use crate::database::Row;
-use crate::lease_store::{QueuePosition, waiter_ttl};
+use crate::waiting::{QueuePosition, waiter_ttl};
 
 use super::errors;
 use super::file_id::FileId;

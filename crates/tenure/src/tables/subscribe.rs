@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_core::support;
 
-use crate::lease_store::{self, WakeUp};
+use crate::waiting::{self, WakeUp};
 
 /// The notifications for one waiter, until it is dropped.
 pub(super) struct Subscription {
@@ -26,7 +26,7 @@ impl Subscription {
 }
 
 /// `None`: nothing wakes the waiter.
-impl lease_store::Subscription for Option<Subscription> {
+impl waiting::Subscription for Option<Subscription> {
     async fn next(&mut self) -> WakeUp {
         match self {
             Some(subscription) => subscription.wake_ups.next().await,

@@ -6,7 +6,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Hold, Release, Request};
 
-use crate::lease_store::{self, AcquireReply, LeaseStore, QueuePosition};
+use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition};
 
 use super::mode_requests::UpgradeReply;
 use super::requests::{HeldEntry, LockReply};
@@ -39,7 +39,7 @@ pub(super) async fn upgrade(store: &Store, request: &Request) -> Result<Answer, 
         AcquireReply::Taken(position) => {
             let subscription = store.subscribe(request);
             let clock = &store.clock;
-            lease_store::wait(&upgrading, subscription, clock, request, position).await
+            waiting::wait(&upgrading, subscription, clock, request, position).await
         }
     }
 }

@@ -24,7 +24,7 @@ use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use crate::lease_store::WakeUp;
+use crate::waiting::WakeUp;
 
 use super::super::context::Context;
 use super::super::errors;
