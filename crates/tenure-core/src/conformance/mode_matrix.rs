@@ -148,7 +148,7 @@ fn each_mode_after_each_other(modes: &[Mode]) -> Vec<Mode> {
     line
 }
 
-/// As many holders beside each other as the modes of the store allow, at most two of each mode, each of its own client.
+/// As many shared holders as the modes of the store allow, at most two of each mode, each of its own client.
 async fn holders(case: &Case, name: &str, ttl: Duration) -> Result<Vec<(Client, Guard)>, Failure> {
     let mut modes = modes_of(&case.guarantees());
     if modes.len() > 1 {

@@ -58,7 +58,7 @@ pub struct QuorumAcquisition {
     token: Option<u64>,
     won: bool,
     /// Other acquisitions may be granted on the same node at the same time.
-    is_beside_others: bool,
+    is_shared_hold: bool,
 }
 
 impl QuorumAcquisition {
@@ -68,14 +68,14 @@ impl QuorumAcquisition {
             answers: vec![NodeAnswer::Pending; nodes],
             token: None,
             won: false,
-            is_beside_others: false,
+            is_shared_hold: false,
         }
     }
 
     /// All of `nodes` nodes are being asked for a hold that may be beside others.
-    pub fn beside_others(nodes: usize) -> Self {
+    pub fn shared(nodes: usize) -> Self {
         Self {
-            is_beside_others: true,
+            is_shared_hold: true,
             ..Self::new(nodes)
         }
     }
@@ -130,11 +130,11 @@ impl QuorumAcquisition {
         let can_have = |token: u64| held.clone().filter(|known| *known <= token).count();
         let token = match self.token {
             None => greatest,
-            Some(token) if !self.is_beside_others || can_have(token) >= majority => token,
+            Some(token) if !self.is_shared_hold || can_have(token) >= majority => token,
             Some(_) => proposal().max(greatest + 1),
         };
         self.token = Some(token);
-        let knows = |known: &u64| match self.is_beside_others {
+        let knows = |known: &u64| match self.is_shared_hold {
             true => *known == token,
             false => *known >= token,
         };

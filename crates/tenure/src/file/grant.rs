@@ -70,7 +70,7 @@ impl WonLock<'_> {
     pub(super) fn take(&self, request: &Request, locks: Locks) -> Result<TakeOutcome, Error> {
         match locks.side {
             None => self.take_exclusive(request, locks),
-            Some(side) => self.take_beside(request, locks.name, side),
+            Some(side) => self.take_shared(request, locks.name, side),
         }
     }
 
@@ -105,7 +105,7 @@ impl WonLock<'_> {
     }
 
     /// Grants a hold that goes with others.
-    fn take_beside(
+    fn take_shared(
         &self,
         request: &Request,
         name: KernelLock,

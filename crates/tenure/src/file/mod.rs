@@ -33,7 +33,7 @@
 //! # Reading order
 //! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
 //! (from a kernel lock to a hold), with `side` (the files of holders that go together) · `store` (the parts of a client) ·
-//! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_beside` and `permit_pipes`, `upgrade` with
+//! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_shared` and `permit_pipes`, `upgrade` with
 //! `upgrading` and `upgrade_state`, `renew`, `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 
 mod acquire;
@@ -62,7 +62,7 @@ mod upgrade;
 mod upgrade_state;
 mod upgrading;
 mod wait;
-mod wait_beside;
+mod wait_shared;
 mod waiter_threads;
 
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Waiting: one plain thread for each contended name, blocked in the kernel's lock call.
 //!
-//! A thread that waits for the exclusive lock blocks on the file of the name; `wait_beside.rs` has the others.
+//! A thread that waits for the exclusive lock blocks on the file of the name; `wait_shared.rs` has the others.
 //! Polling would starve waiters (a busy process takes the lock back before a waiter asks again), and a runtime's pool of
 //! blocking threads would keep the program from ending while one of them waits.
 
@@ -20,7 +20,7 @@ use super::grant::{Locks, WonLock};
 use super::hold::Held;
 use super::kernel_lock::{KernelLock, Kind};
 use super::store::Shared;
-use super::wait_beside;
+use super::wait_shared;
 use super::waiter_threads::{WaitKind, Waiter, WaiterThread};
 
 /// How often a waiter checks that the file its thread is blocked on is still the one at the path. After `break`, or
@@ -125,7 +125,7 @@ fn run_thread(
     while let Some(number) = thread.next_waiter() {
         let waited = match kind {
             WaitKind::Exclusive => wait_for_lock(shared, thread, lock_path),
-            _ => wait_beside::wait(shared, thread, lock_path, kind),
+            _ => wait_shared::wait(shared, thread, lock_path, kind),
         };
         if let Err(err) = waited {
             // A waiter that has left does not need the error.

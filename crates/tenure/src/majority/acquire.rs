@@ -42,7 +42,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
     store.holds.insert(hold.owner, &hold, store.clock.now());
     let quorum = match request.mode {
         Mode::Exclusive => QuorumAcquisition::new(nodes),
-        _ => QuorumAcquisition::beside_others(nodes),
+        _ => QuorumAcquisition::shared(nodes),
     };
     let acquisition = Acquisition {
         vote: Vote::new(store, request, hold, quorum),

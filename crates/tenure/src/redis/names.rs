@@ -93,7 +93,7 @@ impl Keys {
         }
     }
 
-    /// The holders beside each other; in the format of Redisson's `RLock` empty. Of Redisson's other locks it is what their
+    /// The shared holders; in the format of Redisson's `RLock` empty. Of Redisson's other locks it is what their
     /// own keys lack: who we are, and our tokens.
     pub(super) fn holders(&self) -> &str {
         match self.format {

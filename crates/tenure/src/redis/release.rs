@@ -16,7 +16,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         is_unclean: hold.unclean,
         // Of an acquisition of unknown outcome the server knows it.
         may_reserve: !hold.unused && entry.as_ref().is_none_or(|entry| entry.may_reserve),
-        is_beside_others: entry.as_ref().is_some_and(|it| it.is_beside_others),
+        is_shared_hold: entry.as_ref().is_some_and(|it| it.is_shared_hold),
         // Servers that hand the lock over at the same time then agree on a token, without another round of requests.
         next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
     };

@@ -25,27 +25,27 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
         let now = store.context.now();
         let item = |at: &usize| {
             let hold = &holds[*at];
-            let lease = |is_beside_others| {
+            let lease = |is_shared_hold| {
                 // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
-                let mode = match is_beside_others {
+                let mode = match is_shared_hold {
                     true => Mode::Shared,
                     false => Mode::Exclusive,
                 };
                 store.requests.lease(mode, hold.ttl)
             };
             let known = |entry: &HeldEntry| {
-                let ttl = lease(entry.is_beside_others);
-                (ttl, entry.live(ttl, now), entry.is_beside_others)
+                let ttl = lease(entry.is_shared_hold);
+                (ttl, entry.live(ttl, now), entry.is_shared_hold)
             };
             let unknown = || (lease(false), millis_down(lease(false)), false);
             let known = store.holds.read(hold.owner, known);
-            let (ttl, live, is_beside_others) = known.unwrap_or_else(unknown);
+            let (ttl, live, is_shared_hold) = known.unwrap_or_else(unknown);
             RenewItem {
                 keys: &keys[*at],
                 owner: hold.owner,
                 ttl,
                 live,
-                is_beside_others,
+                is_shared_hold,
             }
         };
         let items: Vec<_> = batch.iter().map(item).collect();

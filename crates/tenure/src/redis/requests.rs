@@ -61,8 +61,8 @@ pub(super) struct ReleaseKind {
     pub(super) is_unclean: bool,
     /// Whether the name may stay reserved after the release.
     pub(super) may_reserve: bool,
-    /// Whether it may be a hold beside others.
-    pub(super) is_beside_others: bool,
+    /// Whether it may be a shared hold.
+    pub(super) is_shared_hold: bool,
     /// The least token of the next grant.
     pub(super) next_token: Option<u64>,
 }
@@ -73,7 +73,7 @@ impl ReleaseKind {
     pub(super) const UNUSED: Self = Self {
         is_unclean: false,
         may_reserve: false,
-        is_beside_others: true,
+        is_shared_hold: true,
         next_token: None,
     };
 }
@@ -94,8 +94,8 @@ pub(super) struct RenewItem<'a> {
     pub(super) ttl: Duration,
     /// How long the key is to live, in ms.
     pub(super) live: u64,
-    /// Whether it may be a hold beside others.
-    pub(super) is_beside_others: bool,
+    /// Whether it may be a shared hold.
+    pub(super) is_shared_hold: bool,
 }
 
 /// The reply to a request to upgrade.
@@ -403,20 +403,20 @@ impl Requests {
 
     /// Renews these locks, with one script for the exclusive holds and one for those that may be beside others.
     pub(super) async fn renew(&self, items: &[RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
-        let (beside, exclusive): (Vec<_>, Vec<_>) =
-            items.iter().partition(|item| item.is_beside_others);
-        if beside.is_empty() || exclusive.is_empty() {
+        let (shared, exclusive): (Vec<_>, Vec<_>) =
+            items.iter().partition(|item| item.is_shared_hold);
+        if shared.is_empty() || exclusive.is_empty() {
             return self
                 .renew_alike(&items.iter().collect::<Vec<_>>(), purpose)
                 .await;
         }
-        let (beside, exclusive) = tokio::join!(
-            self.renew_alike(&beside, purpose),
+        let (shared, exclusive) = tokio::join!(
+            self.renew_alike(&shared, purpose),
             self.renew_alike(&exclusive, purpose)
         );
-        let (mut beside, mut exclusive) = (beside.into_iter(), exclusive.into_iter());
-        let renewal = |item: &RenewItem<'_>| match item.is_beside_others {
-            true => beside.next(),
+        let (mut shared, mut exclusive) = (shared.into_iter(), exclusive.into_iter());
+        let renewal = |item: &RenewItem<'_>| match item.is_shared_hold {
+            true => shared.next(),
             false => exclusive.next(),
         };
         let renewals = items.iter().map(renewal);
@@ -431,7 +431,7 @@ impl Requests {
         };
         let scripts = &self.connections.scripts;
         let (script, has_holders) =
-            scripts.for_holds(first.is_beside_others, &scripts.renew, |it| &it.renew);
+            scripts.for_holds(first.is_shared_hold, &scripts.renew, |it| &it.renew);
         let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
         let fill = |cmd: &mut Cmd| {
             for item in items {
@@ -483,7 +483,7 @@ impl Requests {
         kind: ReleaseKind,
     ) -> Result<Release, Error> {
         let _in_flight = self.batcher.enter();
-        let may_batch = !kind.may_reserve && !kind.is_beside_others;
+        let may_batch = !kind.may_reserve && !kind.is_shared_hold;
         if may_batch && self.release_in_batch(keys, owner).await? {
             return Ok(Release::Released);
         }
@@ -547,10 +547,10 @@ impl Requests {
             self.connections.check_slot(first, keys.lock())?;
         }
         // Of a hold that was downgraded the mode says it, too.
-        let is_beside_others = holds.iter().any(|hold| hold.mode != Mode::Exclusive);
+        let is_shared_hold = holds.iter().any(|hold| hold.mode != Mode::Exclusive);
         let scripts = &self.connections.scripts;
         let (script, has_holders) =
-            scripts.for_holds(is_beside_others, &scripts.write, |it| &it.write);
+            scripts.for_holds(is_shared_hold, &scripts.write, |it| &it.write);
         let fill = |cmd: &mut Cmd| {
             cmd.arg(key);
             for keys in &keys {

@@ -49,7 +49,7 @@ pub(super) enum Modes {
     Separate(ModeScripts),
 }
 
-/// For holds beside others. `renew` and `write` are also for holds that may have become exclusive.
+/// For shared holds. `renew` and `write` are also for holds that may have become exclusive.
 pub(super) struct ModeScripts {
     pub(super) acquire: Script,
     pub(super) upgrade: Script,
@@ -195,12 +195,12 @@ impl Scripts {
     /// exclusive; and whether the script takes the keys of the holders too.
     pub(super) fn for_holds<'a>(
         &'a self,
-        is_beside_others: bool,
+        is_shared_hold: bool,
         alike: &'a Script,
         separate: impl Fn(&'a ModeScripts) -> &'a Script,
     ) -> (&'a Script, bool) {
         match &self.modes {
-            Modes::Separate(scripts) if is_beside_others => (separate(scripts), true),
+            Modes::Separate(scripts) if is_shared_hold => (separate(scripts), true),
             Modes::Separate(_) | Modes::Exclusive => (alike, false),
             Modes::Alike { .. } => (alike, true),
         }

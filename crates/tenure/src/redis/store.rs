@@ -45,8 +45,8 @@ pub(super) struct HeldEntry {
     pub(super) min_hold_end: Time,
     /// Whether the name may stay reserved after a release.
     pub(super) may_reserve: bool,
-    /// Whether it may be a hold beside others: it was acquired as one, or has become shared.
-    pub(super) is_beside_others: bool,
+    /// Whether it may be a shared hold: it was acquired as one, or has become shared.
+    pub(super) is_shared_hold: bool,
     /// Whether the token was proposed: several servers are to have the same token.
     pub(super) is_proposed: bool,
     /// A release failed. The driver sends the release again, until the lease has ended.
@@ -162,7 +162,7 @@ impl Store {
             // The server granted earlier, so `min_hold` is over there by then.
             min_hold_end: self.context.now().after(request.min_hold),
             may_reserve: may_reserve(request),
-            is_beside_others: request.mode != Mode::Exclusive,
+            is_shared_hold: request.mode != Mode::Exclusive,
             is_proposed: request.propose.is_some(),
             is_released: false,
         };

@@ -61,7 +61,7 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
     // From now on the hold may be one beside others.
     store
         .holds
-        .update(hold.owner, |entry| entry.is_beside_others = true);
+        .update(hold.owner, |entry| entry.is_shared_hold = true);
     let keys = store.requests.keys(&hold.name);
     store.requests.downgrade(&keys, hold.owner, mode).await
 }

@@ -52,8 +52,8 @@ impl LockRow {
         Self::read_from(row, 1, Mode::Exclusive)
     }
 
-    /// Of a holder beside others.
-    fn read_beside(row: &Row) -> Result<Self, Error> {
+    /// Of a shared holder.
+    fn read_shared(row: &Row) -> Result<Self, Error> {
         let (mode, _) = parse_mode(text(row, 1)?).ok_or_else(errors::unexpected_reply)?;
         Self::read_from(row, 2, mode)
     }
@@ -133,7 +133,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     for row in &rows {
         match text(row, 0)? {
             "L" => LockRow::read(row)?.add_to(&mut status),
-            "M" => LockRow::read_beside(row)?.add_to(&mut status),
+            "M" => LockRow::read_shared(row)?.add_to(&mut status),
             _ => queue.push(holder_of(text(row, 1)?)),
         }
     }
@@ -159,7 +159,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
             Format::Tenure => {
                 let lock_row = match row.len() {
                     HOLD_COLUMNS => LockRow::read(row),
-                    _ => LockRow::read_beside(row),
+                    _ => LockRow::read_shared(row),
                 };
                 lock_row?.add_to(status);
                 status.queue.get_or_insert_default();

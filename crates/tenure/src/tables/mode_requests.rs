@@ -1,4 +1,4 @@
-//! The requests for holds beside others: shared and upgradable holds and permits. Each is one step of the lock table.
+//! The requests for shared holds: shared and upgradable holds and permits. Each is one step of the lock table.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(super) enum UpgradeReply {
 impl Requests {
     /// Takes a place beside the holders if the name has room for it and no waiter is ahead; else, with `wait`, a place in
     /// the queue. May be repeated for the same owner at any time.
-    pub(super) async fn acquire_beside(
+    pub(super) async fn acquire_shared(
         &self,
         request: &Request,
         wait: bool,
@@ -99,7 +99,7 @@ impl Requests {
     }
 
     /// Releases a hold that may be one beside others, or leaves the queue.
-    pub(super) async fn release_beside(&self, hold: &Hold) -> Result<Release, Error> {
+    pub(super) async fn release_shared(&self, hold: &Hold) -> Result<Release, Error> {
         let operation = Operation::Release {
             owner: hold.owner,
             end: end_of(hold),
@@ -131,7 +131,7 @@ impl Requests {
     }
 
     /// Renews these holds with one request: holds that may be beside others.
-    pub(super) async fn renew_beside(
+    pub(super) async fn renew_shared(
         &self,
         holds: &[(Hold, Option<HeldEntry>)],
     ) -> Result<Vec<Renewal>, Error> {

@@ -17,20 +17,20 @@ const MAX_BATCH: usize = 200;
 /// name. Such holds are asked for again in the second round, for which the entries are read once more.
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
-    for wants_beside in [false, true] {
+    for wants_shared in [false, true] {
         let entries = holds.iter().map(|hold| store.holds.get(hold.owner));
         let entries: Vec<_> = holds.iter().cloned().zip(entries).collect();
-        let is_due = |at: &usize| match (&renewals[*at], is_beside_others(&entries[*at])) {
-            (None, is_beside) => is_beside == wants_beside,
-            (Some(Renewal::Lost(_)), is_beside) => is_beside,
+        let is_due = |at: &usize| match (&renewals[*at], is_shared_hold(&entries[*at])) {
+            (None, is_shared) => is_shared == wants_shared,
+            (Some(Renewal::Lost(_)), is_shared) => is_shared,
             (Some(_), _) => false,
         };
         let places: Vec<_> = (0..holds.len()).filter(is_due).collect();
         for places in places.chunks(MAX_BATCH) {
             let batch: Vec<_> = places.iter().map(|at| entries[*at].clone()).collect();
-            let answer = match wants_beside {
+            let answer = match wants_shared {
                 false => store.requests.renew(&batch).await,
-                true => store.requests.renew_beside(&batch).await,
+                true => store.requests.renew_shared(&batch).await,
             };
             // A hold without an answer of its own stays unknown.
             let some = answer.unwrap_or_else(|err| {
@@ -56,6 +56,6 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     all.collect()
 }
 
-fn is_beside_others((hold, entry): &(Hold, Option<HeldEntry>)) -> bool {
-    hold.mode != Mode::Exclusive || entry.as_ref().is_some_and(|entry| entry.is_beside_others)
+fn is_shared_hold((hold, entry): &(Hold, Option<HeldEntry>)) -> bool {
+    hold.mode != Mode::Exclusive || entry.as_ref().is_some_and(|entry| entry.is_shared_hold)
 }

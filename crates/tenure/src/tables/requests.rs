@@ -51,8 +51,8 @@ pub(super) struct HeldEntry {
     pub(super) name: LockName,
     /// In µs; ShedLock's table has no column for it.
     min_hold: u64,
-    /// Whether it may be a hold beside others: it was acquired as one, or has become shared.
-    pub(super) is_beside_others: bool,
+    /// Whether it may be a shared hold: it was acquired as one, or has become shared.
+    pub(super) is_shared_hold: bool,
     /// What `locked_by` says, in ShedLock's table.
     locked_by: String,
     /// The file that granted the hold.
@@ -203,7 +203,7 @@ impl Requests {
     /// May be repeated for the same owner at any time.
     pub(super) async fn acquire(&self, request: &Request) -> Result<LockReply, Error> {
         if request.mode != Mode::Exclusive {
-            return self.acquire_beside(request, false).await;
+            return self.acquire_shared(request, false).await;
         }
         let (statement, own) = match self.format {
             Format::Tenure => {
@@ -307,7 +307,7 @@ impl Requests {
                 Format::Tenure => micros_up(request.min_hold),
                 Format::ShedLock => whole_millis(request.min_hold),
             },
-            is_beside_others: request.mode != Mode::Exclusive,
+            is_shared_hold: request.mode != Mode::Exclusive,
             locked_by: match self.format {
                 Format::Tenure => String::new(),
                 Format::ShedLock => self.locked_by(request),
@@ -323,7 +323,7 @@ impl Requests {
     /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
     pub(super) async fn enqueue(&self, request: &Request) -> Result<LockReply, Error> {
         if request.mode != Mode::Exclusive {
-            return self.acquire_beside(request, true).await;
+            return self.acquire_shared(request, true).await;
         }
         let lock_request = self.lock_request(request);
         let statement = self.own.enqueue(&lock_request);
@@ -373,7 +373,7 @@ impl Requests {
     }
 
     /// Renews these holds with one request. The entry is `None` where nothing is remembered of a hold. Holds that may be
-    /// beside others are renewed by [`renew_beside`](Self::renew_beside).
+    /// beside others are renewed by [`renew_shared`](Self::renew_shared).
     pub(super) async fn renew(
         &self,
         holds: &[(Hold, Option<HeldEntry>)],
@@ -434,8 +434,8 @@ impl Requests {
         if self.pool.is_file_gone(entry.map(|entry| entry.file))? {
             return Ok(Release::NotHeld);
         }
-        if hold.mode != Mode::Exclusive || entry.is_some_and(|entry| entry.is_beside_others) {
-            return self.release_beside(hold).await;
+        if hold.mode != Mode::Exclusive || entry.is_some_and(|entry| entry.is_shared_hold) {
+            return self.release_shared(hold).await;
         }
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = match (self.format, entry) {
@@ -463,13 +463,13 @@ impl Requests {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = self.own.dequeue(&name, &owner, end_of(hold));
         let reply = self.pool.ask(statement).await?;
-        let (mut was_held, mut are_beside) = (false, false);
+        let (mut was_held, mut are_shared) = (false, false);
         if let Some(row) = reply.rows.first() {
             let (holder, is_live) = (text(row, 0)?, number(row, 1)? > 0);
             was_held = holder == owner && is_live;
-            are_beside = holder == SEVERAL && is_live;
+            are_shared = holder == SEVERAL && is_live;
         }
-        if are_beside {
+        if are_shared {
             // Waiters behind this one may go with the holders. Without an answer they find that out themselves.
             let _ = self.step(&hold.name, "release", &Operation::Serve).await;
         }

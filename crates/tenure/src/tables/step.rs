@@ -1,7 +1,7 @@
 //! One step of the lock table on one name: from the rows of the name to what the step changes. Sends nothing.
 //!
 //! The reference table of `tenure-core` decides, by the clock of the database. Requests for exclusive locks do not come
-//! here: they are statements that see a name with holders beside each other as a name that is taken.
+//! here: they are statements that see a name with shared holders as a name that is taken.
 //! An exclusive waiter is therefore not granted a name that becomes free: it takes the name itself, as after the release
 //! of an exclusive hold.
 
@@ -239,8 +239,8 @@ impl<'a> Step<'a> {
     /// again, its whole lease begins.
     fn waiter(&self, waiter: &WaiterRow) -> Result<Waiter, Error> {
         let of_waiter = |it: &&ModeRow| it.is_waiting() && it.row.owner == waiter.owner;
-        let beside = self.modes.iter().find(of_waiter);
-        let (mode, min_hold, delay) = match beside {
+        let shared = self.modes.iter().find(of_waiter);
+        let (mode, min_hold, delay) = match shared {
             Some(it) => (it.mode()?.0, it.row.min_hold, it.row.delay),
             None => (Mode::Exclusive, 0, 0),
         };
@@ -437,8 +437,8 @@ impl<'a> Step<'a> {
                 ..row
             };
         }
-        let beside = modes.iter().filter(|it| !it.is_waiting());
-        if let Some(until) = beside.map(|it| it.row.taken_until()).max() {
+        let shared = modes.iter().filter(|it| !it.is_waiting());
+        if let Some(until) = shared.map(|it| it.row.taken_until()).max() {
             return LockRow {
                 owner: SEVERAL.into(),
                 token,
@@ -501,7 +501,7 @@ fn position(state: &NameState, owner: Option<OwnerId>, now: Time) -> (u64, Durat
     (u64::try_from(ahead).unwrap_or(u64::MAX), expires_in)
 }
 
-/// The rows of holders beside others, of their reserved places, and of the waiters that want to be such holders.
+/// The rows of shared holders, of their reserved places, and of the waiters that want to be such holders.
 fn mode_rows(state: &NameState, holder: &impl Fn(OwnerId) -> String) -> Vec<ModeRow> {
     let holds = state.holds.iter().filter_map(|hold| {
         let mode = mode_text(hold.mode, hold.is_upgrading)?;

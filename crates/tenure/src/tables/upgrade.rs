@@ -49,7 +49,7 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
     // From now on the hold may be one beside others.
     store
         .holds
-        .update(hold.owner, |entry| entry.is_beside_others = true);
+        .update(hold.owner, |entry| entry.is_shared_hold = true);
     store.requests.downgrade(hold, mode).await
 }
 

@@ -31,7 +31,7 @@ fn in_mode(lock: Lock, mode: Mode) -> Lock {
     }
 }
 
-/// How many rows of holders beside others a name has: of all, or of one kind.
+/// How many rows of shared holders a name has: of all, or of one kind.
 fn mode_rows(db: &Db, name: &str, which: &str) -> i64 {
     db.number(&format!(
         "SELECT COUNT(*) FROM tenure_locks_modes WHERE name='{name}' AND {which}"
@@ -264,7 +264,7 @@ async fn a_crash_of_a_holder_or_a_waiter_costs_a_lease() {
     }
 }
 
-/// Holders beside each other are renewed, and the row of the name lasts as long as they do. So does a hold that was
+/// Shared holders are renewed, and the row of the name lasts as long as they do. So does a hold that was
 /// acquired beside others and is exclusive now.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_renewed_holder_keeps_others_out() {
@@ -327,7 +327,7 @@ async fn reserved_places_conflict_as_the_holds_did() {
         let second = soon(permits.acquire()).await.unwrap();
         soon(second.release()).await.unwrap();
         let last = soon(exclusive.acquire()).await.unwrap();
-        // The row of the place that was reserved stays until the next request for a hold beside others.
+        // The row of the place that was reserved stays until the next request for a shared hold.
         assert_eq!(mode_rows(db, &name, "owner='-0'"), 1);
         soon(last.release()).await.unwrap();
         let reader = soon(exclusive.clone().shared().acquire()).await.unwrap();

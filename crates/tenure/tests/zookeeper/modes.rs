@@ -1,4 +1,4 @@
-//! Holds beside each other and changes of their modes: foreign nodes, crashes, lost requests, and the data that other
+//! Shared holds and changes of their modes: foreign nodes, crashes, lost requests, and the data that other
 //! programs write.
 
 use std::sync::Arc;

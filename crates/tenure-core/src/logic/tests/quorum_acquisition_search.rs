@@ -136,7 +136,7 @@ impl Nodes {
             proposal: 0,
             acquisition: match setup.is_reader(id) && setup.mutant != Some(Mutant::GreaterIsEnough)
             {
-                true => QuorumAcquisition::beside_others(NODES),
+                true => QuorumAcquisition::shared(NODES),
                 false => QuorumAcquisition::new(NODES),
             },
             messages: [Message::None; NODES],
@@ -171,9 +171,9 @@ impl Nodes {
         let setup = self.setup;
         let node = &mut self.nodes[at];
         let conflicts = |(other, hold): (usize, &Option<u64>)| {
-            let is_beside = setup.is_reader(client) && setup.is_reader(other)
+            let is_shared = setup.is_reader(client) && setup.is_reader(other)
                 || setup.mutant == Some(Mutant::WriterBesideReaders) && setup.is_reader(other);
-            hold.is_some() && !is_beside
+            hold.is_some() && !is_shared
         };
         let is_taken = node.holds.iter().enumerate().any(conflicts);
         let message = &mut self.clients[client].messages[at];
@@ -273,8 +273,8 @@ impl Nodes {
             false => self.last_used(),
         };
         if others.any(|other| {
-            let is_beside = is_reader && self.setup.is_reader(other);
-            self.clients[other].phase == Phase::Claims && !is_beside
+            let is_shared = is_reader && self.setup.is_reader(other);
+            self.clients[other].phase == Phase::Claims && !is_shared
         }) {
             self.violation = Some("two claim the name");
         } else if self.used.contains(&token) {

@@ -113,7 +113,7 @@ enum Step {
     Restarts(usize),
 }
 
-fn goes_beside(one: Mode, other: Mode) -> bool {
+fn is_compatible(one: Mode, other: Mode) -> bool {
     let collides = matches!(
         (one, other),
         (Mode::Exclusive, _) | (_, Mode::Exclusive) | (Mode::Upgradable, Mode::Upgradable)
@@ -241,7 +241,7 @@ impl Model {
             }
             (Message::Acquire(mode), None) => {
                 let is_guarded = node.guard[1] && setup.mutant != Some(Mutant::NoGuard);
-                let is_free = !node.theirs || goes_beside(mode, setup.other);
+                let is_free = !node.theirs || is_compatible(mode, setup.other);
                 match is_free && !is_guarded && !is_over {
                     true => {
                         node.ours = Some(mode);
@@ -429,7 +429,7 @@ impl ModelState for Model {
                 let node = &mut self.nodes[at];
                 let ours = node
                     .ours
-                    .filter(|ours| !goes_beside(*ours, self.setup.other));
+                    .filter(|ours| !is_compatible(*ours, self.setup.other));
                 if ours.is_none() && !node.is_upgrading && !is_guarded {
                     node.theirs = true;
                     self.other_mode.has(at, self.setup.other);
@@ -470,7 +470,7 @@ impl ModelState for Model {
 
     fn violation(&self) -> Option<String> {
         let both = self.phase != Phase::Over && self.other == Other::Claims;
-        let goes = goes_beside(self.mode.claimed(), self.setup.other);
+        let goes = is_compatible(self.mode.claimed(), self.setup.other);
         (both && !goes).then(|| "two claim the name".to_owned())
     }
 }

@@ -449,13 +449,13 @@ impl Statements {
     }
 
     /// Everything about a name: `['L', owner, token, µs until the lease ends, since, delay, holder]`, `['M', mode]` and the
-    /// same for each holder beside others, and `['W', holder]` for each waiter.
+    /// same for each shared holder, and `['W', holder]` for each waiter.
     pub(crate) fn inspect(&self, name: &str) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let name = self.dialect.name(name);
-        let beside = self.holders_beside("'M'", &format!("name={name}"));
+        let shared = self.shared_holders("'M'", &format!("name={name}"));
         Statement::rows(format!(
-            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};{beside};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
+            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};{shared};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
         ))
     }
 
@@ -465,9 +465,9 @@ impl Statements {
         let (now, waiters) = (self.dialect.now(), &self.waiters);
         let begins = self.begins(prefix);
         let page = self.page(&begins);
-        let beside = self.holders_beside("name", &begins);
+        let shared = self.shared_holders("name", &begins);
         Statement::rows(format!(
-            "/*tenure:look*/ {page};{beside};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
+            "/*tenure:look*/ {page};{shared};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
         ))
     }
 

@@ -1,4 +1,4 @@
-//! The statements for holders beside each other: the rows of a name are read, `step.rs` decides, and the rows are written,
+//! The statements for shared holders: the rows of a name are read, `step.rs` decides, and the rows are written,
 //! in one transaction that keeps the row of the name locked.
 
 #[cfg(feature = "postgres")]
@@ -10,7 +10,7 @@ use super::{Dialect, Statement, Statements};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 const IDLE_TIMEOUT: u32 = 5;
 
-/// What the owner column of a name says while there are holders beside each other, or reserved places of such holders.
+/// What the owner column of a name says while there are shared holders, or reserved places of such holders.
 pub(crate) const SEVERAL: &str = "*";
 
 /// The row of a name. Times are in µs.
@@ -25,7 +25,7 @@ pub(crate) struct LockRow {
     pub(crate) holder: String,
 }
 
-/// The row of a holder beside others, of a waiter that wants to be one (`token` is 0), or of a place that stays reserved
+/// The row of a shared holder, of a waiter that wants to be one (`token` is 0), or of a place that stays reserved
 /// (`owner` begins with `-`). Without its mode it is the row of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ModeRow {
@@ -73,7 +73,7 @@ pub(crate) enum Access {
 
 impl Statements {
     /// All rows of a name: `['L', now, owner, token, until, since, min_hold, delay, holder]`, `['M', mode]` and the same from
-    /// `owner` on for each holder beside others, and `['W', owner, until, holder]` for each waiter.
+    /// `owner` on for each shared holder, and `['W', owner, until, holder]` for each waiter.
     ///
     /// The first of these reads comes after the row is locked, and so do the clock and, in MySQL, the snapshot of a
     /// transaction that reads repeatably: locking reads make no snapshot.
@@ -183,7 +183,7 @@ impl Statements {
         }
     }
 
-    /// Renews these holds, each with its ttl: holds beside others, and exclusive holds that once were.
+    /// Renews these holds, each with its ttl: shared holds, and exclusive holds that once were.
     /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is one beside others.
     ///
     /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
@@ -224,9 +224,9 @@ impl Statements {
         }
     }
 
-    /// `[first, mode, owner, token, µs until the lease ends, since, delay, holder]` of each holder beside others, and of each
+    /// `[first, mode, owner, token, µs until the lease ends, since, delay, holder]` of each shared holder, and of each
     /// place that stays reserved.
-    pub(super) fn holders_beside(&self, first: &str, which: &str) -> String {
+    pub(super) fn shared_holders(&self, first: &str, which: &str) -> String {
         let (now, locks, modes) = (self.dialect.now(), &self.locks, &self.modes);
         format!(
             "SELECT {first},mode,owner,token,until-{now},since,delay,holder FROM {modes} m WHERE {which} AND until>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name=m.name AND l.owner='{SEVERAL}')ORDER BY token"

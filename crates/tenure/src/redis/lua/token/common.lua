@@ -35,7 +35,7 @@ local function no_holders()
   return {entries = {}, over = {}, count = 0, permits = 0, upgradable = false, upgrading = false, last = 0, left = false}
 end
 
--- The holders beside each other: `entries` by field, and how many there are of each kind; `over` has the fields of holds
+-- The shared holders: `entries` by field, and how many there are of each kind; `over` has the fields of holds
 -- whose lease is over. Only `settle` removes those: HOLDERS and LOCK always end together.
 local function read_holders()
   local all = no_holders()
@@ -119,7 +119,7 @@ local function become_exclusive(owner, entry, keep, propose)
 end
 
 -- Grants places beside the holders to the first waiters in the queue, while they have room, under `propose` at least.
-local function serve_beside(all, propose)
+local function serve_shared(all, propose)
   local upgrading = all.upgrading
   if upgrading then
     if all.count == 1 then
@@ -205,7 +205,7 @@ local function settle(propose)
   -- The longest of them may have left.
   redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))
   redis.call('PEXPIREAT', HOLDERS, string.format('%d', all.last))
-  serve_beside(all, propose)
+  serve_shared(all, propose)
   return redis.call('GET', LOCK) == '*' and all or nil
 end
 
@@ -239,7 +239,7 @@ local function serve(hold, propose)
       local token = join(all, first, mode, limit, live, self, keep_for(live), '+', propose)
       pop()
       redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
-      serve_beside(all, propose)
+      serve_shared(all, propose)
       return true
     elseif left > 0 then
       -- The queue may have more waiters: the next release reads it.

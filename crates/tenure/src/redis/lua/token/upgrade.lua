@@ -25,7 +25,7 @@ all.upgrading = entry.mode == 'w' and owner
 write_holder(all, owner, entry)
 local token, mark = parse_hold(redis.call('GET', HOLD))
 if entry.mode == 'u' then
-  serve_beside(all)
+  serve_shared(all)
 elseif mark == '' then
   -- Requests read the holders from now on.
   redis.call('SET', HOLD, '+' .. redis.call('GET', HOLD), 'KEEPTTL')
