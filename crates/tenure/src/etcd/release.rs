@@ -248,3 +248,10 @@ pub(super) async fn close(store: &Store) {
     let revokes = stream::iter(ids).for_each_concurrent(PARALLEL_REVOKES, revoke);
     revokes.await;
 }
+
+/// Ends what is left without waiting, also of a node of a majority that was silent before `close` came to it.
+pub(super) fn abandon(store: &Store) {
+    store.context.closing.raise();
+    store.maintenance.stop();
+    store.connections.close();
+}

@@ -97,7 +97,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn abandon(&self) {
-        self.connections.close();
+        release::abandon(self);
     }
 
     fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {

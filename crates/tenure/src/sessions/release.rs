@@ -186,8 +186,10 @@ pub(super) async fn close(store: &Store) {
     store.connector.close().await;
 }
 
-/// Ends what is left after [`close`]: a session that was not closed in time ends with its connection.
+/// Ends what is left without waiting: a session that was not closed in time ends with its connection.
 pub(super) fn abandon(store: &Store) {
+    store.context.closing.raise();
+    store.context.maintenance.stop();
     for session in store.sessions.take_all() {
         session.end.ended.raise();
     }

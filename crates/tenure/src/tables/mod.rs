@@ -95,6 +95,10 @@ impl tenure_core::store::Store for Store {
         })
     }
 
+    fn abandon(&self) {
+        release::abandon(self);
+    }
+
     fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
         Some(self)
     }

@@ -378,13 +378,22 @@ impl Pool {
         self.settings.timeout
     }
 
-    /// Closes all idle connections. A connection that is in use is closed when its answer is there.
-    pub(super) async fn close(&self) {
+    /// Refuses requests from now on, and drops the connections that are idle.
+    pub(super) fn abandon(&self) {
+        drop(self.take_closed());
+    }
+
+    /// Refuses requests from now on, and returns the connections that are idle.
+    fn take_closed(&self) -> Vec<Connection> {
         self.is_closed.store(true, Ordering::SeqCst);
         self.permits.close();
         self.ordinary_permits.close();
-        let idle = std::mem::take(&mut *lock(&self.idle));
-        for connection in idle {
+        std::mem::take(&mut *lock(&self.idle))
+    }
+
+    /// Closes all idle connections. A connection that is in use is closed when its answer is there.
+    pub(super) async fn close(&self) {
+        for connection in self.take_closed() {
             // A connection that is broken is closed as well.
             let _ = connection.database.close().await;
         }

@@ -48,3 +48,12 @@ pub(super) async fn close(store: &Store) {
     }
     store.requests.pool.close().await;
 }
+
+/// Ends what is left without waiting, also of a node of a majority that was silent before `close` came to it.
+pub(super) fn abandon(store: &Store) {
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.stop();
+    }
+    store.requests.pool.abandon();
+}

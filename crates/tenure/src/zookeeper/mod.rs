@@ -103,7 +103,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn abandon(&self) {
-        self.sessions.abandon();
+        release::abandon(self);
     }
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {

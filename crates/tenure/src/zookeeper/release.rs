@@ -149,3 +149,11 @@ pub(super) async fn close(store: &Store) {
     store.background.all_done().await;
     store.sessions.close().await;
 }
+
+/// Ends what is left without waiting, also of a node of a majority that was silent before `close` came to it.
+pub(super) fn abandon(store: &Store) {
+    store.sessions.closing.raise();
+    store.maintenance.stop();
+    drop(store.holds.take_all());
+    store.sessions.abandon();
+}
