@@ -289,7 +289,8 @@ impl Case {
         self.start(async move { lock.acquire().await }).await
     }
 
-    /// Acquires as the next holder, within `limit` of the store's time.
+    /// Acquires as the next holder, within `limit` of the store's time. A store that has just started or that elects a leader
+    /// may leave a request without an answer, and then nothing was locked.
     ///
     /// # Errors
     /// There was no answer by then.
@@ -299,7 +300,7 @@ impl Case {
         limit: Duration,
         lock: &'a Lock,
     ) -> impl Future<Output = Result<Result<Guard, Error>, Failure>> + 'a {
-        self.in_time(limit, "the next holder", lock.acquire())
+        self.in_time(limit, "the next holder", until_answered(lock))
     }
 
     /// Inspects the store.
@@ -460,6 +461,17 @@ impl Case {
 /// How often in a row a request of a behaviour may meet a pause of the machine.
 const PAUSES: usize = 10;
 
+/// Acquires; asks again where there was no answer, as long as an answer may take on a busy machine.
+async fn until_answered(lock: &Lock) -> Result<Guard, Error> {
+    let begin = std::time::Instant::now();
+    loop {
+        match lock.acquire().await {
+            Err(err) if err.kind() == ErrorKind::Unreachable && begin.elapsed() < SOON => {}
+            answer => return answer,
+        }
+    }
+}
+
 #[track_caller]
 fn take(
     client: &Client,
@@ -473,7 +485,8 @@ fn take(
         for _ in 0..PAUSES {
             match tried {
                 // By rule 2 the lease is too short: for a machine that stood still during two requests.
-                Err(err) if err.kind() == ErrorKind::Invalid => {
+                // Or the store has just started, and there was no answer.
+                Err(err) if matches!(err.kind(), ErrorKind::Invalid | ErrorKind::Unreachable) => {
                     tried = lock.acquire().await.map(Some);
                 }
                 tried => return tried?.ok_or(busy),
