@@ -137,7 +137,7 @@ async fn distinct(case: &Case, names: Vec<String>) -> Verdict {
     for (name, tried) in names.iter().zip(tried) {
         check!(tried?.is_none(), "two hold {name:?}");
     }
-    shown_as_held(&case, &second, &names, &guards).await?;
+    shown_as_held(case, &second, &names, &guards).await?;
     for guard in &guards {
         check!(guard.is_held(), "{} was lost", guard.name());
     }
