@@ -82,7 +82,8 @@ impl Store {
     }
 
     pub(super) async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
-        let spawner = support::spawner()?;
+        // Outside a runtime no connection can be opened.
+        support::spawner()?;
         let (database, mut dialect) = database_of(&settings.location)?;
         // One connection is kept free for notifications, where the database has them.
         let has_listener = database == Database::Postgres
@@ -110,6 +111,7 @@ impl Store {
         let listener = match settings.postgres_options().filter(|_| has_listener) {
             Some(options) => {
                 let (pool, clock) = (pool.clone(), clock.clone());
+                let spawner = support::spawner()?;
                 Some(Arc::new(Listener::new(options?, pool, clock, spawner)))
             }
             None => None,
