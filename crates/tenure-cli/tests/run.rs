@@ -442,7 +442,7 @@ fn a_lease_that_is_never_renewed_ends_the_command() {
     let message = process.err_rest();
     assert!(message.contains("--renew never"), "{message}");
     assert_eq!(store.try_run("x"), 0);
-    let mut hold = store.start(&["hold", "--renew", "never", "--ttl", "100ms", "x"]);
+    let mut hold = store.start(&["hold", "--renew", "never", "--ttl", "2s", "x"]);
     assert!(hold.line().starts_with("acquired"));
     assert!(hold.line().starts_with("lost \"x\""));
     assert_eq!(hold.code(), 76);
