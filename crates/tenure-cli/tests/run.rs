@@ -440,7 +440,9 @@ fn a_lease_that_is_never_renewed_ends_the_command() {
     assert_eq!(process.rest(), "");
     assert_eq!(process.code(), 76);
     let message = process.err_rest();
-    assert!(message.contains("--renew never"), "{message}");
+    // On a busy machine the loss may be noticed before the guardian reports that the lease is over.
+    let is_said = message.contains("--renew never") || message.contains("the lease ran out");
+    assert!(is_said, "{message}");
     assert_eq!(store.try_run("x"), 0);
     let mut hold = store.start(&["hold", "--renew", "never", "--ttl", "2s", "x"]);
     assert!(hold.line().starts_with("acquired"));
