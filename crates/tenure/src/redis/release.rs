@@ -40,7 +40,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     outcome
 }
 
-/// Releases what is held, lets waiters leave, and ends the connections.
+/// Releases what is held, and lets waiters leave.
 pub(super) async fn close(store: &Store) {
     store.maintenance.stop();
     let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));

@@ -46,7 +46,7 @@ pub(crate) const FAULTS: &[(Fault, Option<ErrorKind>)] = &[
         Store,
     ),
     answered("MISCONF Redis is configured to save RDB snapshots", Store),
-    answered("ERR something that nobody has ever heard of", Store),
+    answered("ERR a new reason", Store),
     (Fault::Answer("NOSCRIPT No matching script."), None),
     (Fault::Trickle(Duration::from_millis(2)), None),
     (Fault::Late(Duration::from_millis(50)), None),
