@@ -400,6 +400,15 @@ impl Case {
         .await
     }
 
+    /// Returns when the store shows one hold of the name.
+    ///
+    /// # Errors
+    /// The name is never held.
+    pub(super) async fn until_held(&self, name: &str) -> Verdict {
+        self.until_counts(name, "one holder", |counts| counts.holders == 1)
+            .await
+    }
+
     /// Returns when the store has no hold and no waiter of the name.
     ///
     /// # Errors
