@@ -191,40 +191,6 @@ fn redis_redisson_semaphore() {
     );
 }
 
-/// From here on there is no proxy, and the servers keep nothing on disk.
-#[cfg(feature = "redis")]
-#[test]
-fn redis_tls_with_password() {
-    tenure_testkit::needs!(redis, "openssl");
-    column(
-        "redis, tls",
-        harness::redis::open_tls,
-        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES]],
-    );
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn redis_sentinel() {
-    tenure_testkit::needs!(redis);
-    column(
-        "redis, sentinel",
-        harness::redis::open_sentinel,
-        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
-    );
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn redis_cluster() {
-    tenure_testkit::needs!(redis);
-    column(
-        "redis, cluster",
-        harness::redis::open_cluster,
-        &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
-    );
-}
-
 /// Five servers, which are stopped, cut off and started again all at once.
 #[cfg(feature = "redlock")]
 #[test]
@@ -295,40 +261,6 @@ fn etcd() {
     );
 }
 
-/// From here on no fault happens to single requests.
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd_three_members() {
-    tenure_testkit::needs!(etcd);
-    column(
-        "etcd, three members",
-        harness::etcd::open_three,
-        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
-    );
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd_tls_with_password() {
-    tenure_testkit::needs!(etcd, "openssl");
-    column(
-        "etcd, tls",
-        harness::etcd::open_tls,
-        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING]],
-    );
-}
-
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd_lease_per_lock() {
-    tenure_testkit::needs!(etcd);
-    column(
-        "etcd, lease=lock",
-        harness::etcd::open_lease_per_lock,
-        &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
-    );
-}
-
 /// One server, through a proxy that loses requests.
 #[cfg(feature = "zookeeper")]
 #[test]
@@ -338,34 +270,6 @@ fn zookeeper() {
         "zookeeper",
         harness::zookeeper::open,
         &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
-    );
-}
-
-#[cfg(feature = "zookeeper")]
-#[test]
-fn zookeeper_ensemble() {
-    tenure_testkit::needs!(zookeeper);
-    column(
-        "zookeeper, ensemble",
-        harness::zookeeper::open_ensemble,
-        &[&[
-            NO_MIN_HOLD,
-            NO_LOCK_DELAY,
-            NO_LOST_REQUESTS,
-            NO_LOST_UPGRADES,
-            NO_LOST_REQUESTS_OF_LEASES,
-        ]],
-    );
-}
-
-#[cfg(feature = "zookeeper")]
-#[test]
-fn zookeeper_tls() {
-    tenure_testkit::needs!(zookeeper, "openssl");
-    column(
-        "zookeeper, tls",
-        harness::zookeeper::open_tls,
-        &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES]],
     );
 }
 
@@ -443,4 +347,105 @@ fn sqlite() {
             ],
         ],
     );
+}
+
+/// Stores that are tested above, as clusters, with several members or with TLS. There is no proxy, and the servers keep
+/// nothing on disk. `scripts/test` leaves these to `scripts/test --all`.
+#[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
+mod deployments {
+    use super::*;
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn redis_tls_with_password() {
+        tenure_testkit::needs!(redis, "openssl");
+        column(
+            "redis, tls",
+            harness::redis::open_tls,
+            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES]],
+        );
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn redis_sentinel() {
+        tenure_testkit::needs!(redis);
+        column(
+            "redis, sentinel",
+            harness::redis::open_sentinel,
+            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
+        );
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn redis_cluster() {
+        tenure_testkit::needs!(redis);
+        column(
+            "redis, cluster",
+            harness::redis::open_cluster,
+            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
+        );
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd_three_members() {
+        tenure_testkit::needs!(etcd);
+        column(
+            "etcd, three members",
+            harness::etcd::open_three,
+            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
+        );
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd_tls_with_password() {
+        tenure_testkit::needs!(etcd, "openssl");
+        column(
+            "etcd, tls",
+            harness::etcd::open_tls,
+            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING]],
+        );
+    }
+
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd_lease_per_lock() {
+        tenure_testkit::needs!(etcd);
+        column(
+            "etcd, lease=lock",
+            harness::etcd::open_lease_per_lock,
+            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
+        );
+    }
+
+    #[cfg(feature = "zookeeper")]
+    #[test]
+    fn zookeeper_ensemble() {
+        tenure_testkit::needs!(zookeeper);
+        column(
+            "zookeeper, ensemble",
+            harness::zookeeper::open_ensemble,
+            &[&[
+                NO_MIN_HOLD,
+                NO_LOCK_DELAY,
+                NO_LOST_REQUESTS,
+                NO_LOST_UPGRADES,
+                NO_LOST_REQUESTS_OF_LEASES,
+            ]],
+        );
+    }
+
+    #[cfg(feature = "zookeeper")]
+    #[test]
+    fn zookeeper_tls() {
+        tenure_testkit::needs!(zookeeper, "openssl");
+        column(
+            "zookeeper, tls",
+            harness::zookeeper::open_tls,
+            &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES]],
+        );
+    }
 }
