@@ -248,6 +248,10 @@ impl Client {
     /// release them before.
     /// What is being released in the background, for guards that were dropped, and callbacks of
     /// [`on_lost`](Client::on_lost) are waited for, at most a second: so a program may end right after this.
+    ///
+    /// # Cancel safety
+    /// If this future is dropped, the link to the store ends at once. What was still being released in the background is free
+    /// when its lease or its session has ended.
     pub async fn close(&self) {
         self.driver.close().await;
     }

@@ -97,7 +97,12 @@ impl Shared {
                 store.attach(notifier);
             }
             // The attempts exclude each other, so nothing is there yet.
-            let _ = self.store.set(store);
+            let _ = self.store.set(store.clone());
+            // Read after the store can be found: either `close` and `abandon` find the store, or this finds their flag.
+            if self.closing.is_raised() {
+                store.abandon();
+                return Err(closed());
+            }
             Ok(())
         };
         let connected = self.attempts.run(&Clock::system(), find, attempt).await;
@@ -208,6 +213,13 @@ impl tenure_core::store::Store for Store {
         match self.connected() {
             Some(store) => store.close(),
             None => Box::pin(std::future::ready(())),
+        }
+    }
+
+    fn abandon(&self) {
+        self.0.closing.raise();
+        if let Some(store) = self.0.store.get() {
+            store.abandon();
         }
     }
 

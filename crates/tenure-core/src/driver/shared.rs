@@ -239,9 +239,12 @@ impl Driver {
             .report(waiting, &tasks.spawner, &tasks.background);
     }
 
-    /// Ends all waits and all holds, waits for releases in the background, then ends the sessions of the store.
+    /// Ends all waits and all holds, waits for releases in the background, then ends the sessions of the store. Whatever of
+    /// this is left when the future is dropped ends at once.
     pub(crate) async fn close(&self) {
         self.closed.raise();
+        let callbacks = EndOfCallbacks(&self.callbacks);
+        let store = (!self.tasks.is_runtime_gone()).then(|| EndOfStore(self.store.clone()));
         self.tasks.monitor.wake_callers();
         self.renewals.release_lost();
         // Before the store gives anything back: no guard may claim its lock longer than that. An acquisition checks
@@ -250,10 +253,11 @@ impl Driver {
         self.renewals.stop();
         // The program may end right after this, and its background tasks with it.
         until_close_timeout(self.tasks.background.all_done()).await;
-        self.callbacks.losses.clear();
-        self.callbacks.waits.clear();
-        if !self.tasks.is_runtime_gone() {
-            close_store(self.store.clone()).await;
+        drop(callbacks);
+        if let Some(store) = store
+            && !self.tasks.is_runtime_gone()
+        {
+            store.close().await;
         }
     }
 }
@@ -261,19 +265,40 @@ impl Driver {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.renewals.stop();
-        if !self.closed.is_raised()
-            && let Err(Some(pending)) = self
-                .tasks
-                .poll_anywhere(Box::pin(close_store(self.store.clone())))
-        {
+        if self.closed.is_raised() || self.tasks.is_runtime_gone() {
+            return;
+        }
+        let closing = Box::pin(EndOfStore(self.store.clone()).close());
+        if let Err(Some(pending)) = self.tasks.poll_anywhere(closing) {
             self.tasks.spawner.spawn(pending);
         }
     }
 }
 
-async fn close_store(store: Arc<dyn Store>) {
-    until_close_timeout(store.clone().close()).await;
-    store.abandon();
+/// A store whose client ends. It is abandoned when this is dropped: after it was closed, when the future that closes it is
+/// dropped before its end, and when the runtime drops the task that closes it.
+struct EndOfStore(Arc<dyn Store>);
+
+impl EndOfStore {
+    async fn close(self) {
+        until_close_timeout(self.0.clone().close()).await;
+    }
+}
+
+impl Drop for EndOfStore {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+/// The callbacks of a client that ends: they are forgotten when this is dropped. A callback may keep the client alive.
+struct EndOfCallbacks<'a>(&'a ClientCallbacks);
+
+impl Drop for EndOfCallbacks<'_> {
+    fn drop(&mut self) {
+        self.0.losses.clear();
+        self.0.waits.clear();
+    }
 }
 
 /// Awaits `work`, but no longer than a caller of `close` waits for a silent store: on the real clock.
@@ -296,5 +321,120 @@ fn holder() -> Holder {
         client: OwnerId::random().to_hex()[..8].to_owned(),
         since: None::<SystemTime>,
         ..Holder::new(crate::rt::host_name(), std::process::id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::holder::Status;
+    use crate::rt::poll_now;
+    use crate::store::{Answer, Listed, Release, Renewal, Request};
+    use crate::{Client, memory};
+
+    /// A store that does not answer while it is closed, and counts how often it is abandoned.
+    struct SilentAtClose {
+        store: Arc<memory::Store>,
+        abandoned: Arc<AtomicUsize>,
+    }
+
+    impl SilentAtClose {
+        fn client() -> (Client, memory::Store, Arc<AtomicUsize>) {
+            let (store, abandoned) = (memory::Store::with_virtual_clock(), Arc::default());
+            let silent = Self {
+                store: Arc::new(store.clone()),
+                abandoned: Arc::clone(&abandoned),
+            };
+            (Client::from_store(silent).unwrap(), store, abandoned)
+        }
+    }
+
+    impl Store for SilentAtClose {
+        fn guarantees(&self) -> &crate::guarantees::Guarantees {
+            self.store.guarantees()
+        }
+
+        fn clock(&self) -> Clock {
+            self.store.clock()
+        }
+
+        fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+            self.store.clone().acquire(request)
+        }
+
+        fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+            self.store.clone().renew(holds)
+        }
+
+        fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+            self.store.clone().release(hold)
+        }
+
+        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+            self.store.clone().inspect(name)
+        }
+
+        fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+            self.store.clone().list(prefix)
+        }
+
+        fn close(self: Arc<Self>) -> BoxFuture<()> {
+            Box::pin(std::future::pending())
+        }
+
+        fn abandon(&self) {
+            self.abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_silent_at_close_is_abandoned_when_the_caller_gives_up() {
+        let (client, _, abandoned) = SilentAtClose::client();
+        let kept = Arc::new(());
+        let callback = kept.clone();
+        client.on_lost(move |_| drop(callback.clone()));
+        let closing = poll_now(Box::pin(client.close()));
+        let closing = closing.expect_err("the store is silent");
+        assert_eq!(abandoned.load(Ordering::SeqCst), 0);
+        drop(closing);
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!(Arc::strong_count(&kept), 1);
+        drop(client);
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+    }
+
+    /// The same while the client still waits for what goes on in the background.
+    #[tokio::test]
+    async fn a_store_is_abandoned_when_the_caller_does_not_wait_for_releases() {
+        let (client, store, abandoned) = SilentAtClose::client();
+        let kept = Arc::new(());
+        let callback = kept.clone();
+        client.on_lost(move |_| drop(callback.clone()));
+        let guard = client.lock("n").acquire().await.unwrap();
+        store.pause();
+        drop(guard);
+        let closing = poll_now(Box::pin(client.close()));
+        drop(closing.expect_err("the release is under way"));
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!(Arc::strong_count(&kept), 1);
+    }
+
+    /// The last client is dropped, and the runtime ends while the store is being closed.
+    #[test]
+    fn a_store_is_abandoned_when_the_runtime_drops_the_task_that_closes_it() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let abandoned = runtime.block_on(async {
+            let (client, _, abandoned) = SilentAtClose::client();
+            drop(client);
+            abandoned
+        });
+        assert_eq!(abandoned.load(Ordering::SeqCst), 0);
+        drop(runtime);
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
     }
 }

@@ -73,7 +73,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Gives back what is left, as far as the servers answer. No request comes after this one.
     ///
-    /// The driver drops the future after a second, and then calls [`abandon`](Store::abandon).
+    /// The driver drops the future after a second, or when its own caller gives up, and then calls
+    /// [`abandon`](Store::abandon).
     fn close(self: Arc<Self>) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }

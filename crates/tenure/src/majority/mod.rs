@@ -116,6 +116,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn abandon(&self) {
+        self.closing.raise();
         for node in &self.nodes {
             node.abandon();
         }
