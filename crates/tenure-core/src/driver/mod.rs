@@ -18,7 +18,7 @@ mod metrics;
 mod observe;
 mod release;
 mod renewal;
-mod repetition;
+mod repeat;
 mod shared;
 mod tasks;
 mod together;

@@ -11,15 +11,13 @@ use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
 use crate::rt::{Clock, Flag, Spawner};
-use crate::store::{AnswerNow, BoxFuture, Hold, LossListener as _, LossNotifier, Store};
+use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
 
 use super::callbacks::Callbacks;
 use super::detach::DetachableRequest;
-use super::labels::LOG_TARGET;
 use super::local_queue::LocalQueue;
 use super::metrics::ClientMetrics;
 use super::renewal::Renewals;
-use super::repetition::Repetition;
 use super::tasks::Tasks;
 
 /// How long [`Driver::close`] waits for what is still being released.
@@ -175,21 +173,6 @@ impl Driver {
         ))
     }
 
-    /// Sends the release until the store has given a definite answer, or the client is closed, or the store has freed the
-    /// hold by itself because its ttl has passed. For holds whose owner does not wait for the outcome.
-    pub(crate) async fn release_until_definite(self: Arc<Self>, hold: Hold) {
-        let mut repetition = Repetition::new(&self.clock, hold.ttl);
-        while let Err(err) = self.store.clone().release(hold.clone()).await {
-            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), %err, "release in the background");
-            if !self.store.ends_by_itself(&hold) {
-                repetition.begin_again();
-            }
-            if !repetition.pause_after(err.kind()).await {
-                return;
-            }
-        }
-    }
-
     /// Whether this client holds `name`, as far as it knows.
     pub(crate) fn is_held(&self, name: &LockName) -> bool {
         self.renewals.is_held(name)
@@ -331,7 +314,7 @@ mod tests {
     use super::*;
     use crate::holder::Status;
     use crate::rt::poll_now;
-    use crate::store::{Answer, Listed, Release, Renewal, Request};
+    use crate::store::{Answer, Hold, Listed, Release, Renewal, Request};
     use crate::{Client, memory};
 
     /// A store that does not answer while it is closed, and counts how often it is abandoned.

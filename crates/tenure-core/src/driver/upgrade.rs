@@ -16,8 +16,7 @@ use crate::store::{Answer, Hold, Request};
 
 use super::held::Held;
 use super::labels::LOG_TARGET;
-use super::repetition::Repetition;
-use super::shared::{Driver, closed};
+use super::shared::closed;
 use super::under_way::UnderWay;
 
 impl Held {
@@ -150,19 +149,6 @@ impl Held {
         };
         let message = format!("the lock had ended ({reason}), so its mode cannot change");
         Error::new(ErrorKind::Lost, message)
-    }
-}
-
-impl Driver {
-    /// Changes the mode of the hold until the store has given a definite answer, or the hold or the client has ended.
-    async fn downgrade_until_definite(self: Arc<Self>, hold: Hold, mode: Mode) {
-        let mut repetition = Repetition::new(&self.clock, hold.ttl);
-        while let Err(err) = self.store.clone().downgrade(hold.clone(), mode).await {
-            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), %err, "downgrade in the background");
-            if !repetition.pause_after(err.kind()).await {
-                return;
-            }
-        }
     }
 }
 
