@@ -1,4 +1,4 @@
-//! One acquisition, from the first request to the answer.
+//! Acquiring a lock, and changing the mode of a hold, from the first request to the answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,10 @@ use futures_util::future::join_all;
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::store::{
-    AcquireAll, AllAnswer, Answer, BoxFuture, Hold, RaiseToken, Release, Request,
+    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Hold, RaiseToken, Release, Request,
 };
+use tenure_core::support::millis_down;
+use tenure_core::time::Time;
 
 use crate::waiting::{self, AcquireReply, LeaseStore};
 
@@ -17,7 +19,7 @@ use super::context::Context;
 use super::errors;
 use super::names::Keys;
 use super::renew::verify_holds;
-use super::requests::{Attempt, ReleaseKind};
+use super::requests::ReleaseKind;
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
@@ -31,6 +33,20 @@ impl AcquireAll for Store {
     }
 }
 
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
+
 impl RaiseToken for Store {
     fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
         Box::pin(async move { self.requests.raise(&hold, token).await })
@@ -41,37 +57,48 @@ impl RaiseToken for Store {
 const MAX_ALL: usize = 64;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
-    let _operation = store.context.operations.enter();
-    let keys = &store.requests.keys(&request.name);
-    let acquisition = Acquisition {
-        store,
-        request,
-        keys,
-    };
-    let answer = match acquisition.send(Attempt::First).await? {
-        AcquireReply::Granted(grant) => Answer::Granted(grant),
-        AcquireReply::Taken(_) if !request.wait => Answer::Busy,
-        AcquireReply::Taken(position) => {
-            let (context, connections) = (&store.context, &store.connections);
-            let subscription =
-                Subscription::new(context, connections, keys, request, position.sent);
-            let clock = &context.clock;
-            // In a box, as in `Server::connection`.
-            Box::pin(waiting::wait(
-                &acquisition,
-                subscription,
-                clock,
-                request,
-                position,
-            ))
-            .await?
-        }
-    };
+    let is_upgrade = false;
+    let answer = acquire_or_upgrade(store, request, is_upgrade).await?;
     if let Answer::Granted(_) = &answer {
         store.remember(request);
         start_maintenance(store);
     }
     Ok(answer)
+}
+
+/// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
+pub(super) async fn upgrade(store: &Store, request: &Request) -> Result<Answer, Error> {
+    let is_upgrade = true;
+    acquire_or_upgrade(store, request, is_upgrade).await
+}
+
+async fn acquire_or_upgrade(
+    store: &Store,
+    request: &Request,
+    is_upgrade: bool,
+) -> Result<Answer, Error> {
+    let _operation = store.context.operations.enter();
+    let acquisition = Acquisition {
+        store,
+        request,
+        keys: &store.requests.keys(&request.name),
+        is_upgrade,
+    };
+    waiting::acquire(&acquisition, &store.context.clock, request).await
+}
+
+/// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
+pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+    let lease = store.requests.lease(mode, hold.ttl);
+    if lease < hold.ttl {
+        return Err(errors::lease_too_long(lease));
+    }
+    // From now on the hold may be one beside others.
+    store
+        .holds
+        .update(hold.owner, |entry| entry.is_shared_hold = true);
+    let keys = store.requests.keys(&hold.name);
+    store.requests.downgrade(&keys, hold.owner, mode).await
 }
 
 /// Acquires several locks with one script, all or none.
@@ -112,6 +139,7 @@ pub(super) async fn acquire_all(
                 store,
                 request,
                 keys,
+                is_upgrade: false,
             };
             acquisition.give_back().await
         };
@@ -138,38 +166,42 @@ fn start_maintenance(store: &Arc<Store>) {
     store.maintenance.start(spawner, clock, store, verify_holds);
 }
 
-/// One acquisition, as the loop of a waiter needs it.
+/// One acquisition or upgrade, as the loop of a waiter needs it.
 struct Acquisition<'a> {
     store: &'a Store,
     request: &'a Request,
     keys: &'a Keys,
+    /// The owner has an upgradable hold, which is to become exclusive.
+    is_upgrade: bool,
 }
 
 impl LeaseStore for Acquisition<'_> {
-    async fn ask(&self) -> Result<AcquireReply, Error> {
-        self.send(Attempt::Repeated).await
-    }
-
-    async fn leave_queue(&self) -> Result<Release, Error> {
-        self.release().await
-    }
-}
-
-impl Acquisition<'_> {
     /// Asks a server that can be trusted to know who holds the lock. The server may be restarted at any moment, also
     /// while we wait, so the server that replied is checked as well as the server that was to be asked.
-    async fn send(&self, attempt: Attempt) -> Result<AcquireReply, Error> {
+    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
         let Self {
             store,
             request,
             keys,
-        } = self;
+            is_upgrade,
+        } = *self;
         loop {
             until_trusted(store, request, keys).await?;
-            let reply = store.requests.acquire(request, keys, attempt).await?;
+            let reply = match is_upgrade {
+                true => {
+                    // The request does not say what the hold was acquired with.
+                    let (lease, now) = (request.ttl, store.context.now());
+                    let live = store
+                        .holds
+                        .read(request.owner, |entry| entry.live(lease, now));
+                    let live = live.unwrap_or_else(|| millis_down(lease));
+                    store.requests.upgrade(request, keys, live).await?
+                }
+                false => store.requests.acquire(request, keys, is_first).await?,
+            };
             let now = store.context.now();
             if reply.connection.untrusted_until(now, request.ttl).is_some() {
-                // A grant of this server does not count: the holder of before the restart may believe to hold the lock.
+                // A reply of this server does not count: a holder of before the restart may believe to hold the lock.
                 Box::pin(self.give_back()).await?;
                 continue;
             }
@@ -184,15 +216,39 @@ impl Acquisition<'_> {
         }
     }
 
-    /// Releases what the owner has, and was not used: the lock, or its place in the queue.
-    async fn release(&self) -> Result<Release, Error> {
-        let requests = &self.store.requests;
-        let (keys, owner) = (self.keys, self.request.owner);
-        requests.release(keys, owner, ReleaseKind::UNUSED).await
+    fn subscribe(&self, sent: Time) -> impl waiting::Subscription {
+        let Store {
+            context,
+            connections,
+            ..
+        } = self.store;
+        let subscription = Subscription::new(context, connections, self.keys, self.request, sent);
+        match self.is_upgrade {
+            true => subscription.of_upgrade(),
+            false => subscription,
+        }
     }
 
-    /// Releases a grant that does not count. After an error the grant may still be there.
+    /// An upgradable hold stays upgradable.
+    async fn leave_queue(&self) -> Result<Release, Error> {
+        let (requests, owner) = (&self.store.requests, self.request.owner);
+        if !self.is_upgrade {
+            return requests
+                .release(self.keys, owner, ReleaseKind::UNUSED)
+                .await;
+        }
+        let mode = Mode::Upgradable;
+        Ok(match requests.downgrade(self.keys, owner, mode).await? {
+            true => Release::Released,
+            false => Release::NotHeld,
+        })
+    }
+}
+
+impl Acquisition<'_> {
+    /// Gives up what does not count: a grant, or a place in the queue. After an error it may still be there.
     async fn give_back(&self) -> Result<(), Error> {
-        self.release().await.map(drop).map_err(errors::left_behind)
+        let left = self.leave_queue().await;
+        left.map(drop).map_err(errors::left_behind)
     }
 }

@@ -317,6 +317,12 @@ pub(super) fn lease_too_long(longest: Duration) -> Error {
     )
 }
 
+/// The server does not have the hold that is to be upgraded.
+pub(super) fn no_hold() -> Error {
+    let message = "the server has no such hold; the lock was lost";
+    Error::new(ErrorKind::Lost, message)
+}
+
 /// Holds of this format keep their mode.
 pub(super) fn no_mode_change() -> Error {
     Error::new(

@@ -8,7 +8,7 @@
 //! in the queue is still good, and wakes only that waiter.
 //!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `upgrade`, `renew`,
+//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `renew`,
 //! `release` (the operations; `crate::waiting` waits), with `trust` (whether a grant counts) · `requests` (one function
 //! for each request), with `scripts` (what is sent), `lifetimes` (for how long) and `batch` (many requests in one) ·
 //! `subscribe` and `events` (what servers push) · `connection/` (connections, and which server has a key) · `server_info`
@@ -33,7 +33,6 @@ mod settings;
 mod store;
 mod subscribe;
 mod trust;
-mod upgrade;
 mod write;
 
 use std::sync::Arc;

@@ -47,13 +47,6 @@ pub(super) struct Requests {
     last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
 }
 
-/// Whether the owner may have sent this request before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Attempt {
-    First,
-    Repeated,
-}
-
 /// What is known of something that is to be released.
 #[derive(Clone, Copy)]
 pub(super) struct ReleaseKind {
@@ -96,13 +89,6 @@ pub(super) struct RenewItem<'a> {
     pub(super) live: u64,
     /// Whether it may be a shared hold.
     pub(super) is_shared_hold: bool,
-}
-
-/// The reply to a request to upgrade.
-pub(super) enum UpgradeReply {
-    /// `Granted`: exclusive. `Taken`: others hold.
-    Upgraded(AcquireReply),
-    NoHold,
 }
 
 /// One lock, as the server has it.
@@ -154,13 +140,13 @@ impl Requests {
         &self,
         request: &Request,
         keys: &Keys,
-        attempt: Attempt,
+        is_first: bool,
     ) -> Result<Reply<AcquireReply>, Error> {
         if keys.is_side_key() {
             return Err(errors::side_key());
         }
         let _in_flight = self.batcher.enter();
-        if attempt == Attempt::First
+        if is_first
             && request.mode == Mode::Exclusive
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
@@ -180,7 +166,7 @@ impl Requests {
             true => millis_up(waiter_ttl(request.ttl)),
             false => 0,
         };
-        let is_first = u8::from(attempt == Attempt::First);
+        let is_first = u8::from(is_first);
         let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live);
@@ -360,7 +346,7 @@ impl Requests {
         request: &Request,
         keys: &Keys,
         live: u64,
-    ) -> Result<Reply<UpgradeReply>, Error> {
+    ) -> Result<Reply<AcquireReply>, Error> {
         let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live).arg(retention);
@@ -371,10 +357,10 @@ impl Requests {
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                UpgradeReply::Upgraded(self.granted(request, reply.sent, token))
+                self.granted(request, reply.sent, token)
             }
-            Value::Array(words) if words[..] == [Value::Int(-2)] => UpgradeReply::NoHold,
-            Value::Array(words) => UpgradeReply::Upgraded(self.taken(request, words, reply.sent)?),
+            Value::Array(words) if words[..] == [Value::Int(-2)] => return Err(errors::no_hold()),
+            Value::Array(words) => self.taken(request, words, reply.sent)?,
             _ => return Err(unexpected_reply()),
         };
         Ok(reply.with(value))

@@ -1,16 +1,19 @@
-//! One acquisition, from the first request to the answer.
+//! Acquiring a lock, and changing the mode of a hold, from the first request to the answer.
 
 use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
-use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Hold, Release, Request};
+use tenure_core::store::{
+    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Hold, Release, Request,
+};
+use tenure_core::time::Time;
 
-use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition};
+use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition, Subscription};
 
 use super::names::Format;
 use super::release::release;
-use super::requests::{AllReply, LockReply};
+use super::requests::{AllReply, HeldEntry, LockReply};
 use super::store::Store;
 
 impl AcquireAll for Store {
@@ -22,27 +25,52 @@ impl AcquireAll for Store {
     }
 }
 
-pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, Error> {
-    let _acquisition = store.acquisitions.enter();
-    let acquisition = Acquisition { store, request };
-    match acquisition.remember(store.requests.acquire(request).await?) {
-        AcquireReply::Granted(grant) => Ok(Answer::Granted(grant)),
-        // The owner has no place in the queue yet.
-        AcquireReply::Taken(_) if !request.wait || request.stop.is_raised() => Ok(Answer::Busy),
-        AcquireReply::Taken(position) => {
-            let subscription = store.subscribe(request);
-            let clock = &store.clock;
-            // In a box, because this future is large, and most locks are free.
-            Box::pin(waiting::wait(
-                &acquisition,
-                subscription,
-                clock,
-                request,
-                position,
-            ))
-            .await
-        }
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { upgrade(&self, &request).await })
     }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { downgrade(&self, &hold, mode).await })
+    }
+}
+
+pub(super) async fn acquire(store: &Store, request: &Request) -> Result<Answer, Error> {
+    let is_upgrade = false;
+    acquire_or_upgrade(store, request, is_upgrade).await
+}
+
+/// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
+async fn upgrade(store: &Store, request: &Request) -> Result<Answer, Error> {
+    let is_upgrade = true;
+    acquire_or_upgrade(store, request, is_upgrade).await
+}
+
+async fn acquire_or_upgrade(
+    store: &Store,
+    request: &Request,
+    is_upgrade: bool,
+) -> Result<Answer, Error> {
+    let _acquisition = store.acquisitions.enter();
+    let acquisition = Acquisition {
+        store,
+        request,
+        is_upgrade,
+    };
+    waiting::acquire(&acquisition, &store.clock, request).await
+}
+
+/// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
+pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+    // From now on the hold may be one beside others.
+    store
+        .holds
+        .update(hold.owner, |entry| entry.is_shared_hold = true);
+    store.requests.downgrade(hold, mode).await
 }
 
 /// Acquires several names with one transaction, all or none.
@@ -68,41 +96,65 @@ pub(super) async fn acquire_all(
     Ok(AllAnswer::Granted(grants))
 }
 
-/// One acquisition, as the loop of a waiter needs it.
+/// One acquisition or upgrade, as the loop of a waiter needs it.
 struct Acquisition<'a> {
     store: &'a Store,
     request: &'a Request,
-}
-
-impl Acquisition<'_> {
-    /// Remembers a hold that is about to be passed to the driver.
-    fn remember(&self, reply: LockReply) -> AcquireReply {
-        match reply {
-            LockReply::Granted(grant, entry) => {
-                self.store.holds.insert(self.request.owner, entry);
-                AcquireReply::Granted(grant)
-            }
-            LockReply::Taken(position) => AcquireReply::Taken(position),
-        }
-    }
+    /// The owner has an upgradable hold, which is to become exclusive.
+    is_upgrade: bool,
 }
 
 impl LeaseStore for Acquisition<'_> {
-    async fn ask(&self) -> Result<AcquireReply, Error> {
-        let reply = match self.store.settings.format {
-            Format::Tenure => self.store.requests.enqueue(self.request).await,
-            // The table has no queue: the first client that asks after a release gets the lock.
-            Format::ShedLock => self.store.requests.acquire(self.request).await,
+    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
+        let Self { store, request, .. } = *self;
+        let reply = match (self.is_upgrade, store.settings.format) {
+            (true, _) => store.requests.upgrade(request).await?,
+            (false, Format::Tenure) if !is_first => store.requests.enqueue(request).await?,
+            // The first client that asks after a release gets the lock in ShedLock's table, which has no queue.
+            (false, _) => store.requests.acquire(request).await?,
         };
-        Ok(self.remember(reply?))
+        Ok(match reply {
+            LockReply::Granted(grant, entry) => {
+                match self.is_upgrade {
+                    false => store.holds.insert(request.owner, entry),
+                    true => {
+                        let now = store.clock.now();
+                        let extend =
+                            |entry: &mut HeldEntry| entry.extend(grant.sent, grant.ttl, now);
+                        store.holds.update(request.owner, extend);
+                    }
+                }
+                AcquireReply::Granted(grant)
+            }
+            LockReply::Taken(position) => AcquireReply::Taken(position),
+        })
+    }
+
+    fn subscribe(&self, _: Time) -> impl Subscription {
+        self.store.subscribe(self.request)
     }
 
     async fn read_queue(&self) -> Option<QueuePosition> {
+        let (requests, request) = (&self.store.requests, self.request);
+        let position = match self.is_upgrade {
+            true => requests.look(request, Mode::Exclusive).await,
+            false => requests.read_queue(request).await,
+        };
         // After an error the lock is asked for, which meets the error again.
-        self.store.requests.read_queue(self.request).await.ok()?
+        position.ok()?
     }
 
+    /// An upgradable hold stays upgradable.
     async fn leave_queue(&self) -> Result<Release, Error> {
-        release(self.store, &Hold::new(self.request, 0)).await
+        let (store, hold) = (self.store, Hold::new(self.request, 0));
+        if !self.is_upgrade {
+            return release(store, &hold).await;
+        }
+        Ok(
+            match store.requests.downgrade(&hold, Mode::Upgradable).await? {
+                true => Release::Released,
+                false => Release::NotHeld,
+            },
+        )
     }
 }

@@ -9,7 +9,7 @@
 //! # Reading order
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
 //! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::waiting` waits) ·
-//! `requests` (one function for each request) · `step`, `mode_requests` and `upgrade` (shared holders, by the
+//! `requests` (one function for each request) · `step` and `mode_requests` (shared holders, by the
 //! lock table of the kernel; `mode`, `sql/modes`) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
@@ -41,7 +41,6 @@ mod store;
 mod subscribe;
 #[cfg(all(test, feature = "postgres"))]
 mod tests;
-mod upgrade;
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::table::LockRequest;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
@@ -23,12 +23,6 @@ use super::sql::Dialect;
 use super::sql::Statement;
 use super::sql::modes::{Access, Changes, SEVERAL};
 use super::step::{Operation, Outcome, Step};
-
-/// The reply to a request to upgrade.
-pub(super) enum UpgradeReply {
-    Upgraded(LockReply),
-    NoHold,
-}
 
 impl Requests {
     /// Takes a place beside the holders if the name has room for it and no waiter is ahead; else, with `wait`, a place in
@@ -70,7 +64,7 @@ impl Requests {
     }
 
     /// Makes the upgradable hold of the owner exclusive, or notes that it is to become that.
-    pub(super) async fn upgrade(&self, request: &Request) -> Result<UpgradeReply, Error> {
+    pub(super) async fn upgrade(&self, request: &Request) -> Result<LockReply, Error> {
         let operation = Operation::Upgrade {
             owner: request.owner,
             ttl: Duration::from_micros(self.written_lease(request.ttl)),
@@ -80,14 +74,17 @@ impl Requests {
         let (outcome, reply) = self
             .step_unless(&request.name, "upgrade", &operation, stop)
             .await?;
-        Ok(UpgradeReply::Upgraded(match outcome {
+        Ok(match outcome {
             Outcome::Granted { token } => self.granted(request, &reply, token),
-            Outcome::NotHeld => return Ok(UpgradeReply::NoHold),
+            Outcome::NotHeld => {
+                let message = "the database has no such hold; the lock was lost";
+                return Err(Error::new(ErrorKind::Lost, message));
+            }
             outcome => {
                 let ask_by = reply.sent.after(waiter_ttl(request.ttl) / 3);
                 LockReply::Taken(position(&outcome, reply.sent, ask_by))
             }
-        }))
+        })
     }
 
     /// Makes the hold shared, or upgradable again. `false`: the owner has no such hold.

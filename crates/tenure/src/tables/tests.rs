@@ -12,12 +12,11 @@ use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::{needs, until};
 
-use super::acquire::acquire;
+use super::acquire::{acquire, downgrade};
 use super::release::{close, release};
 use super::renew::renew;
 use super::settings::Settings;
 use super::store::Store;
-use super::upgrade::downgrade;
 use crate::database::Server;
 
 /// Longer than a test takes by any clock.

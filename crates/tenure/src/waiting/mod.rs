@@ -1,17 +1,16 @@
-//! How a client waits for a lock in a lease store: a store that decides a request for a lock in one step, by its own
-//! clock, and has a queue. Redis and tables wait in this way.
-//!
-//! The first request is sent by the store's own `acquire.rs`, which calls [`wait()`] when the lock is taken.
+//! How a client acquires a lock in a lease store, or makes a hold exclusive: a store that decides a request for a lock in
+//! one step, by its own clock, and has a queue. Redis and tables work in this way.
 //!
 //! # Reading order
-//! `wait` (the loop, and what it needs of a store) · `waiter` (its decisions, without I/O)
+//! `wait` (the first request, the loop of a waiter, and what both need of a store) · `waiter` (the decisions of the loop,
+//! without I/O)
 
 #[cfg(test)]
 mod tests;
 mod wait;
 mod waiter;
 
-pub(crate) use self::wait::{AcquireReply, LeaseStore, Subscription, wait};
+pub(crate) use self::wait::{AcquireReply, LeaseStore, Subscription, acquire};
 #[cfg(feature = "redis")]
 pub(crate) use self::waiter::WAITER_TTL;
 #[cfg(any(feature = "postgres", test))]

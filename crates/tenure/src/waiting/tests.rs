@@ -27,6 +27,8 @@ enum Reply {
     Granted,
     /// So many waiters are ahead, and the holder's lease ends after so many ms.
     Queued(u64, u64),
+    /// The lock is taken, and the owner has no place in the queue.
+    NoPlace,
     Failed(ErrorKind),
 }
 
@@ -44,9 +46,22 @@ struct Store {
     /// Requests get their reply when this is raised.
     may_reply: Flag,
     leaves: bool,
+    owner: OwnerId,
+    waiters: Arc<WaiterRegistry<WakeUp>>,
+    has_push: Arc<AtomicBool>,
+    /// How often the subscription was told of a failure.
+    failures: Arc<AtomicUsize>,
 }
 
 impl Store {
+    fn subscription(&self) -> Subscription {
+        Subscription {
+            wake_ups: self.waiters.subscribe(self.owner, ""),
+            has_push: self.has_push.clone(),
+            failures: self.failures.clone(),
+        }
+    }
+
     async fn reply(&self, request: &'static str) -> (Reply, Time) {
         let sent = self.clock.now();
         let millis = u64::try_from(sent.since(self.start).as_millis());
@@ -73,8 +88,8 @@ fn position(ahead: u64, expires_in: u64, sent: Time) -> QueuePosition {
 }
 
 impl LeaseStore for &Store {
-    async fn ask(&self) -> Result<AcquireReply, Error> {
-        match self.reply("ask").await {
+    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
+        match self.reply(if is_first { "first" } else { "ask" }).await {
             (Reply::Granted, sent) => {
                 let grant = Grant::new(4, sent, Duration::ZERO, Some(TTL));
                 Ok(AcquireReply::Granted(grant))
@@ -82,15 +97,23 @@ impl LeaseStore for &Store {
             (Reply::Queued(ahead, left), sent) => {
                 Ok(AcquireReply::Taken(position(ahead, left, sent)))
             }
+            (Reply::NoPlace, sent) => Ok(AcquireReply::Taken(QueuePosition {
+                ask_by: sent,
+                ..position(0, 0, sent)
+            })),
             (Reply::Failed(kind), _) => Err(Error::new(kind, "the reply of the test")),
         }
+    }
+
+    fn subscribe(&self, _: Time) -> impl wait::Subscription {
+        self.subscription()
     }
 
     async fn read_queue(&self) -> Option<QueuePosition> {
         match self.reply("read").await {
             (Reply::Granted, sent) => Some(position(0, 0, sent)),
             (Reply::Queued(ahead, left), sent) => Some(position(ahead, left, sent)),
-            (Reply::Failed(_), _) => None,
+            (Reply::Failed(_) | Reply::NoPlace, _) => None,
         }
     }
 
@@ -128,10 +151,6 @@ struct Case {
     store: Arc<Store>,
     request: Arc<Request>,
     time: Arc<VirtualClock>,
-    waiters: Arc<WaiterRegistry<WakeUp>>,
-    has_push: Arc<AtomicBool>,
-    /// How often the subscription was told of a failure.
-    failures: Arc<AtomicUsize>,
     answer: Option<Wait>,
 }
 
@@ -171,25 +190,22 @@ impl Case {
             log: Mutex::default(),
             may_reply: Flag::new(),
             leaves: true,
+            owner: OwnerId::random(),
+            waiters: waiters.clone(),
+            has_push: Arc::new(AtomicBool::new(true)),
+            failures: Arc::default(),
         };
         store.may_reply.raise();
         change(&mut store);
         let name = LockName::new("n").expect("a valid name");
         let mut case = Self {
+            request: Arc::new(Request::new(name, store.owner, TTL)),
             store: Arc::new(store),
-            request: Arc::new(Request::new(name, OwnerId::random(), TTL)),
             time,
-            waiters: waiters.clone(),
-            has_push: Arc::new(AtomicBool::new(true)),
-            failures: Arc::default(),
             answer: None,
         };
-        let subscription = Subscription {
-            wake_ups: case.waiters.subscribe(case.request.owner, ""),
-            has_push: case.has_push.clone(),
-            failures: case.failures.clone(),
-        };
         let (store, request) = (case.store.clone(), case.request.clone());
+        let subscription = store.subscription();
         case.answer = Some(Box::pin(async move {
             let (clock, position) = (&store.clock, position(ahead, left, start));
             wait::wait(&&*store, subscription, clock, &request, position).await
@@ -213,7 +229,7 @@ impl Case {
     }
 
     fn wake(&self, wake_up: WakeUp) {
-        self.waiters.notify(self.request.owner, wake_up);
+        self.store.waiters.notify(self.request.owner, wake_up);
     }
 
     fn requests(&self) -> Vec<&'static str> {
@@ -238,6 +254,41 @@ fn is_busy(answer: Option<Result<Answer, Error>>) -> bool {
 
 fn error_kind(answer: Option<Result<Answer, Error>>) -> Option<ErrorKind> {
     Some(answer?.err()?.kind())
+}
+
+#[test]
+fn a_first_request_is_followed_by_a_wait_if_the_request_waits() {
+    // The reply to the first request, whether the request waits and was stopped, and what is sent.
+    let queued = Reply::Queued(0, 700);
+    for (reply, waits, is_stopped, requests) in [
+        (Reply::Granted, false, false, &["first"][..]),
+        (Reply::Granted, true, true, &["first"]),
+        (queued, false, false, &["first"]),
+        (queued, true, false, &["first", "ask"]),
+        (queued, true, true, &["first", "leave"]),
+        (Reply::NoPlace, true, false, &["first", "ask"]),
+        (Reply::NoPlace, true, true, &["first"]),
+    ] {
+        let mut case = Case::new((0, 0), &[reply, Reply::Granted]);
+        case.answer = None;
+        let request = Arc::get_mut(&mut case.request).expect("the wait is dropped");
+        request.wait = waits;
+        if is_stopped {
+            request.stop.raise();
+        }
+        let (store, request) = (case.store.clone(), case.request.clone());
+        case.answer = Some(Box::pin(async move {
+            wait::acquire(&&*store, &store.clock, &request).await
+        }));
+        let answer = case.until(1_000);
+        match requests.last() {
+            Some(&"leave") => assert!(is_busy(answer)),
+            Some(&"ask") => assert!(is_granted(answer)),
+            _ if matches!(reply, Reply::Granted) => assert!(is_granted(answer)),
+            _ => assert!(is_busy(answer)),
+        }
+        assert_eq!(case.requests(), requests);
+    }
 }
 
 #[test]
@@ -318,9 +369,9 @@ fn a_wait_that_is_dropped_leaves_no_subscription() {
     });
     case.wake(WakeUp::AskAgain);
     assert!(case.until(10).is_none());
-    assert!(!case.waiters.is_empty());
+    assert!(!case.store.waiters.is_empty());
     case.answer = None;
-    assert!(case.waiters.is_empty());
+    assert!(case.store.waiters.is_empty());
 }
 
 /// Closing a client stops its requests.
@@ -329,7 +380,7 @@ fn closing_while_the_queue_is_read_ends_the_wait() {
     let mut case = Case::with((3, 20_000), &[Reply::Queued(3, 19_000)], |store| {
         store.may_reply = Flag::new();
     });
-    case.has_push.store(false, Ordering::SeqCst);
+    case.store.has_push.store(false, Ordering::SeqCst);
     assert!(case.until(100).is_none());
     assert_eq!(case.requests(), ["read"]);
     case.request.stop.raise();
@@ -351,12 +402,12 @@ fn without_an_answer_to_the_last_request_the_outcome_is_unknown() {
 fn when_push_stops_the_queue_is_read_until_push_starts() {
     let mut case = Case::new((2, 20_000), &[Reply::Queued(2, 20_000)]);
     assert!(case.until(500).is_none());
-    case.has_push.store(false, Ordering::SeqCst);
+    case.store.has_push.store(false, Ordering::SeqCst);
     case.wake(WakeUp::PushStopped);
     assert!(case.until(900).is_none());
     let reads = case.requests();
     assert!(reads.len() > 3 && reads.iter().all(|word| *word == "read"));
-    case.has_push.store(true, Ordering::SeqCst);
+    case.store.has_push.store(true, Ordering::SeqCst);
     case.wake(WakeUp::AskAgain);
     assert!(case.until(1_800).is_none());
     assert_eq!(case.requests().len(), reads.len() + 1);
@@ -367,7 +418,7 @@ fn when_push_stops_the_queue_is_read_until_push_starts() {
 fn a_queue_that_cannot_be_read_or_is_over_leads_to_a_request() {
     for reply in [Reply::Granted, Reply::Failed(ErrorKind::Unreachable)] {
         let mut case = Case::new((0, 20_000), &[reply, Reply::Granted]);
-        case.has_push.store(false, Ordering::SeqCst);
+        case.store.has_push.store(false, Ordering::SeqCst);
         assert!(is_granted(case.until(1_000)));
         assert_eq!(case.requests(), ["read", "ask"]);
     }
@@ -410,7 +461,7 @@ fn a_failure_may_pass() {
     );
     assert!(is_granted(case.until(1_000)));
     assert_eq!(case.requests(), ["ask"; 5]);
-    assert_eq!(case.failures.load(Ordering::SeqCst), 3);
+    assert_eq!(case.store.failures.load(Ordering::SeqCst), 3);
 }
 
 #[test]
@@ -507,7 +558,7 @@ fn waiters_that_are_woken_together_ask_one_after_the_other() {
 #[test]
 fn a_waiter_that_is_woken_alone_asks_at_once() {
     let mut case = Case::new((1, 20_000), &[Reply::Queued(1, 20_000)]);
-    super::wake_all(&case.waiters);
+    super::wake_all(&case.store.waiters);
     assert!(case.until(0).is_none());
     assert_eq!(case.requests(), ["ask"]);
 }

@@ -1,17 +1,22 @@
-//! The loop of one waiter: sleep until there is a reason to ask for the lock again, ask, and read the reply.
+//! One acquisition or upgrade in a lease store: the first request, and then the loop of a waiter: sleep until there is a
+//! reason to ask for the lock again, ask, and read the reply.
 
 use tenure_core::error::Error;
 use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, Grant, Release, Request};
 use tenure_core::support::not_left;
+use tenure_core::time::Time;
 
 use super::waiter::{Next, QueuePosition, Waiter, WakeUp};
 
-/// What the loop needs of a store, for one acquisition.
+/// What a store supplies for one acquisition or upgrade.
 pub(crate) trait LeaseStore: Sync {
     /// Asks for the lock, and takes or keeps the owner's place in the queue if the lock is taken. May be repeated at any
-    /// time.
-    fn ask(&self) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
+    /// time. A first request may leave out the place, as its position says.
+    fn ask(&self, is_first: bool) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
+
+    /// Subscribes to what wakes the owner. The first request was sent at `sent`.
+    fn subscribe(&self, sent: Time) -> impl Subscription;
 
     /// Reads the queue and writes nothing. `None`: the lock has to be asked for instead, as always in a store where
     /// reading costs as much as asking.
@@ -45,9 +50,29 @@ pub(crate) enum AcquireReply {
     Taken(QueuePosition),
 }
 
-/// Waits for a lock that is taken, until the lock is granted or the request is stopped. `position`: what the reply to
-/// the first request said.
-pub(crate) async fn wait(
+/// Asks for the lock, and waits for a lock that is taken if the request waits.
+pub(crate) async fn acquire(
+    store: &impl LeaseStore,
+    clock: &Clock,
+    request: &Request,
+) -> Result<Answer, Error> {
+    let is_first = true;
+    match store.ask(is_first).await? {
+        AcquireReply::Granted(grant) => Ok(Answer::Granted(grant)),
+        AcquireReply::Taken(_) if !request.wait => Ok(Answer::Busy),
+        AcquireReply::Taken(position) if request.stop.is_raised() && !position.has_place() => {
+            Ok(Answer::Busy)
+        }
+        AcquireReply::Taken(position) => {
+            let subscription = store.subscribe(position.sent);
+            // In a box, because this future is large, and most locks are free.
+            Box::pin(wait(store, subscription, clock, request, position)).await
+        }
+    }
+}
+
+/// Waits until the lock is granted or the request is stopped. `position`: what the reply to the first request said.
+pub(super) async fn wait(
     store: &impl LeaseStore,
     mut subscription: impl Subscription,
     clock: &Clock,
@@ -82,7 +107,8 @@ pub(crate) async fn wait(
         if request.stop.is_raised() {
             return leave_queue(store).await;
         }
-        match store.ask().await {
+        let is_first = false;
+        match store.ask(is_first).await {
             Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
             Ok(AcquireReply::Taken(position)) => waiter.asked(position),
             Err(err) if waiter.may_ask_again(&err) => {}

@@ -38,6 +38,11 @@ pub(crate) struct QueuePosition {
 }
 
 impl QueuePosition {
+    /// Whether the owner may have a place in the queue. A request without one is followed by the next at once.
+    pub(super) fn has_place(&self) -> bool {
+        self.ask_by > self.sent
+    }
+
     /// Whether a request would be granted now.
     pub(super) fn is_free(&self) -> bool {
         self.ahead == 0 && self.expires_in == Some(Duration::ZERO)
