@@ -52,7 +52,6 @@ async fn init_server(store: &Store) -> Result<Vec<String>, Error> {
 fn make(statements: &Statements, sql: &str) -> Statement {
     match statements.dialect {
         // Two sessions that make a table at the same time disturb each other in spite of IF NOT EXISTS.
-        #[cfg(feature = "postgres")]
         Dialect::Postgres => statements.transaction(
             "init",
             &[
@@ -60,7 +59,6 @@ fn make(statements: &Statements, sql: &str) -> Statement {
                 sql.to_owned(),
             ],
         ),
-        #[cfg(any(feature = "sqlite", feature = "mysql"))]
         _ => Statement::rows(format!("/*tenure:init*/ {sql}")),
     }
 }
@@ -70,12 +68,10 @@ fn make(statements: &Statements, sql: &str) -> Statement {
 async fn has_table(store: &Store, table: &str) -> Result<bool, Error> {
     let dialect = store.requests.own.dialect;
     let sql = match dialect {
-        #[cfg(feature = "postgres")]
         Dialect::Postgres => {
             let table = dialect.text(&dialect.quoted(table));
             format!("SELECT to_regclass({table})::text WHERE to_regclass({table}) IS NOT NULL")
         }
-        #[cfg(feature = "mysql")]
         Dialect::MySql { .. } => {
             let (schema, table) = match table.split_once('.') {
                 Some((schema, table)) => (dialect.text(schema), table),
@@ -86,7 +82,6 @@ async fn has_table(store: &Store, table: &str) -> Result<bool, Error> {
                 "SELECT table_name FROM information_schema.tables WHERE table_schema={schema} AND table_name={table}"
             )
         }
-        #[cfg(feature = "sqlite")]
         Dialect::Sqlite => schema::looks_for_table(table),
     };
     let rows = store

@@ -18,7 +18,6 @@ use crate::waiting::{QueuePosition, waiter_ttl};
 
 use super::pool::Reply;
 use super::requests::{HeldEntry, LockReply, Requests, end_of, number, released, text};
-#[cfg(feature = "sqlite")]
 use super::sql::Dialect;
 use super::sql::Statement;
 use super::sql::modes::{Access, Changes, SEVERAL};
@@ -191,9 +190,7 @@ impl Requests {
     ) -> Result<(Outcome, Reply), Error> {
         let encoded = self.encode(name);
         let stamp = match self.own.dialect {
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => Some(tenure_core::rt::wall_micros()),
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => None,
         };
         let is_request = matches!(operation, Operation::Acquire(..));

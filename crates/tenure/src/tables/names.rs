@@ -63,7 +63,6 @@ fn is_plain_for_shedlock(name: &str) -> bool {
 }
 
 /// A name in notifications, which every session of the database may read: 16 hexadecimal digits.
-#[cfg(any(feature = "postgres", test))]
 pub(super) fn digest(table: &str, name: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(table.as_bytes());

@@ -22,7 +22,6 @@ use super::errors;
 use super::file_id::FileId;
 use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, Reply};
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
 use super::sql::modes::SEVERAL;
@@ -162,9 +161,7 @@ impl Requests {
     /// The lease as it is written: a clock that knows ms may be behind by one.
     pub(super) fn written_lease(&self, ttl: Duration) -> u64 {
         let is_coarse = match self.own.dialect {
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => true,
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => self.format == Format::ShedLock,
         };
         micros_up(self.lease(ttl)) + if is_coarse { 1_000 } else { 0 }
@@ -180,9 +177,7 @@ impl Requests {
             waiter_ttl: micros_up(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: match self.own.dialect {
-                #[cfg(feature = "sqlite")]
                 Dialect::Sqlite => Some(tenure_core::rt::wall_micros()),
-                #[cfg(any(feature = "mysql", feature = "postgres"))]
                 _ => None,
             },
         }
@@ -278,7 +273,6 @@ impl Requests {
         let mut tokens = vec![None; written.len()];
         for (number, row) in rows.iter().enumerate() {
             let (position, token) = match self.own.dialect {
-                #[cfg(feature = "mysql")]
                 Dialect::MySql { .. } => {
                     let own = written.get(number).map(|it| it.owner.as_str());
                     match own == Some(text(row, 0)?) {
@@ -286,9 +280,7 @@ impl Requests {
                         false => continue,
                     }
                 }
-                #[cfg(any(feature = "sqlite", feature = "postgres"))]
                 _ => {
-                    let _ = number;
                     let position = usize::try_from(token(row, 1)?);
                     (position.unwrap_or(usize::MAX), token(row, 0)?)
                 }

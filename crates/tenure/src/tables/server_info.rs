@@ -24,7 +24,6 @@ fn text(rows: &[Row], at: usize) -> &str {
 }
 
 /// Whether PostgreSQL waits for a replica before it answers a commit. Both settings are needed for that.
-#[cfg(feature = "postgres")]
 fn waits_for_replicas(standby_names: &str, synchronous_commit: &str) -> bool {
     !standby_names.is_empty() && !matches!(synchronous_commit, "local" | "off")
 }
@@ -34,15 +33,12 @@ impl ServerInfo {
     pub(super) async fn ask(pool: &Pool, dialect: Dialect) -> Result<Self, Error> {
         let sql = match dialect {
             // Without the right to see replicas the count is zero.
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 "SELECT version(),current_setting('fsync'),current_setting('synchronous_commit'),pg_is_in_recovery()::text,(SELECT COUNT(*)FROM pg_stat_replication WHERE application_name<>'pg_basebackup'),current_setting('synchronous_standby_names')"
             }
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => {
                 "SELECT VERSION(),@@innodb_flush_log_at_trx_commit,@@global.read_only,(SELECT COUNT(*)FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%')"
             }
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => "SELECT sqlite_version()",
         };
         let reply = pool
@@ -51,7 +47,6 @@ impl ServerInfo {
         let rows = &reply.rows;
         let version = text(rows, 0).to_owned();
         Ok(match dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => Self {
                 version,
                 durability: match (text(rows, 1), text(rows, 2)) {
@@ -63,7 +58,6 @@ impl ServerInfo {
                 fails_over: text(rows, 4) != "0"
                     && !waits_for_replicas(text(rows, 5), text(rows, 2)),
             },
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => Self {
                 version,
                 durability: match text(rows, 1) {
@@ -74,7 +68,6 @@ impl ServerInfo {
                 is_replica: matches!(text(rows, 2), "1" | "ON"),
                 fails_over: text(rows, 3) != "0",
             },
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => Self {
                 version,
                 ..Self::default()

@@ -1,10 +1,6 @@
 //! The statements that end a hold or a place in the queue.
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use super::Dialect;
-#[cfg(feature = "postgres")]
-use super::{CHANNEL, digest};
-use super::{Statement, Statements};
+use super::{CHANNEL, Dialect, Statement, Statements, digest};
 
 /// How a hold ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,14 +33,12 @@ impl Statements {
             "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND {which} AND until>{now}"
         );
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let digest = digest(&self.table, name);
                 Statement::rows(format!(
                     "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
                 ))
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
         }
     }
@@ -65,9 +59,7 @@ impl Statements {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let (literal, rest) = (self.dialect.name(name), self.rest(end));
         let lock = match self.dialect {
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => "",
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => " FOR UPDATE",
         };
         let mut steps = vec![

@@ -15,25 +15,27 @@ pub(super) mod schema;
 pub(super) mod shedlock;
 mod together;
 
-#[cfg(feature = "mysql")]
 use crate::database::hex;
 
-#[cfg(feature = "postgres")]
 use super::names::digest;
 use super::names::escaped;
 
 /// The SQL of one database.
+#[cfg_attr(
+    not(all(feature = "mysql", feature = "postgres", feature = "sqlite")),
+    allow(
+        dead_code,
+        reason = "a build connects to the databases of its features"
+    )
+)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    #[cfg(feature = "postgres")]
     Postgres,
     /// MySQL, MariaDB and their relatives.
-    #[cfg(feature = "mysql")]
     MySql {
         /// Whether an insert can return the row (MariaDB 10.5).
         returns: bool,
     },
-    #[cfg(feature = "sqlite")]
     Sqlite,
 }
 
@@ -131,7 +133,6 @@ pub(crate) struct Statements {
     pub(crate) waiters: String,
     pub(crate) modes: String,
     /// As in the URL.
-    #[cfg(feature = "postgres")]
     pub(crate) table: String,
 }
 
@@ -139,16 +140,12 @@ pub(crate) struct Statements {
 pub(crate) const LIST_PAGE: usize = 10_000;
 
 /// The channel of all notifications. The server keeps the channels of its databases apart.
-#[cfg(feature = "postgres")]
 pub(crate) const CHANNEL: &str = "tenure";
 
 impl Dialect {
     /// The same, as far as it depends on what the server calls itself: `10.11.6-MariaDB-log`, for example.
     pub(crate) fn with_version(self, version: &str) -> Self {
-        // The replies of other servers are the same in all versions.
-        let _ = version;
         match self {
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => {
                 let version = version.strip_prefix("5.5.5-").unwrap_or(version);
                 let mut numbers = version
@@ -159,7 +156,7 @@ impl Dialect {
                 let returns = version.contains("MariaDB") && number >= (10, 5);
                 Self::MySql { returns }
             }
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
+            // The replies of other servers are the same in all versions.
             _ => self,
         }
     }
@@ -168,21 +165,16 @@ impl Dialect {
     /// statements after it.
     pub(crate) fn now(self) -> &'static str {
         match self {
-            #[cfg(feature = "postgres")]
             Self::Postgres => "(EXTRACT(EPOCH FROM clock_timestamp())*1000000)::bigint",
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))",
             // SQLite's clock has milliseconds.
-            #[cfg(feature = "sqlite")]
             Self::Sqlite => "CAST(ROUND(unixepoch('subsec')*1000)*1000 AS INTEGER)",
         }
     }
 
     fn max(self) -> &'static str {
         match self {
-            #[cfg(feature = "sqlite")]
             Self::Sqlite => "MAX",
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
             _ => "GREATEST",
         }
     }
@@ -190,11 +182,8 @@ impl Dialect {
     /// Text as a literal, whatever the session's settings are.
     pub(crate) fn text(self, text: &str) -> String {
         match self {
-            #[cfg(feature = "postgres")]
             Self::Postgres => format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''")),
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => format!("CONVERT(X'{}' USING utf8mb4)", hex(text.as_bytes())),
-            #[cfg(feature = "sqlite")]
             Self::Sqlite => format!("'{}'", text.replace('\'', "''")),
         }
     }
@@ -203,18 +192,14 @@ impl Dialect {
     fn name(self, name: &str) -> String {
         match self {
             // The column of MySQL has bytes: a text would be compared by the rules of a language.
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => format!("X'{}'", hex(name.as_bytes())),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => self.text(name),
         }
     }
 
     pub(crate) fn quoted(self, table: &str) -> String {
         let quote = match self {
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => '`',
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => '"',
         };
         let parts = table.split('.').map(|part| format!("{quote}{part}{quote}"));
@@ -224,22 +209,14 @@ impl Dialect {
     fn begin(self) -> &'static str {
         match self {
             // Each statement must see what was committed before it.
-            #[cfg(feature = "postgres")]
             Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
-            #[cfg(feature = "mysql")]
             Self::MySql { .. } => "START TRANSACTION",
-            #[cfg(feature = "sqlite")]
             Self::Sqlite => "BEGIN IMMEDIATE",
         }
     }
 
     fn is_postgres(self) -> bool {
-        match self {
-            #[cfg(feature = "postgres")]
-            Self::Postgres => true,
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => false,
-        }
+        self == Self::Postgres
     }
 }
 
@@ -250,7 +227,6 @@ impl Statements {
             locks: dialect.quoted(table),
             waiters: dialect.quoted(&format!("{table}_waiters")),
             modes: dialect.quoted(&format!("{table}_modes")),
-            #[cfg(feature = "postgres")]
             table: table.to_owned(),
         }
     }
@@ -286,16 +262,13 @@ impl Statements {
         } = request;
         let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let alias = match self.dialect {
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => "",
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => " AS l",
         };
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
         );
         match self.dialect {
-            #[cfg(feature = "mysql")]
             Dialect::MySql { returns } => {
                 // A lease is never made shorter, because this request may arrive twice.
                 // MySQL assigns from left to right, and each expression sees what was assigned before: `owner` decides who
@@ -311,7 +284,6 @@ impl Statements {
                     ),
                 })
             }
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => Statement::rows(format!(
                 "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until={max}(l.until,excluded.until),since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
             )),
@@ -358,8 +330,9 @@ impl Statements {
         let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
         let waiters = &self.waiters;
         let mut steps = vec![self.make_row(name)];
-        #[cfg(any(feature = "sqlite", feature = "postgres"))]
-        steps.extend(self.lock_row(name));
+        if self.dialect.is_postgres() {
+            steps.extend(self.lock_rows(&format!("name={name}")));
+        }
         steps.push(format!(
             "DELETE FROM {waiters} WHERE name={name} AND until<={now}"
         ));
@@ -374,9 +347,7 @@ impl Statements {
             "INSERT INTO {waiters}(name,owner,until,holder)VALUES({name},'{owner}',{until},{holder})"
         );
         match self.dialect {
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => format!("{enter}ON DUPLICATE KEY UPDATE until={until}"),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => format!("{enter}ON CONFLICT(owner)DO UPDATE SET until=excluded.until"),
         }
     }
@@ -389,9 +360,7 @@ impl Statements {
         );
         match self.dialect {
             // The update locks the row for writing at once; INSERT IGNORE would lock it for reading first.
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => format!("{insert}ON DUPLICATE KEY UPDATE name=name"),
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => format!("{insert}ON CONFLICT(name)DO NOTHING"),
         }
     }
@@ -490,25 +459,14 @@ impl Statements {
         let prefix = escaped(prefix);
         match self.dialect {
             _ if prefix.is_empty() => "1=1".to_owned(),
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => {
                 format!("LEFT(name,{})={}", prefix.len(), self.dialect.name(&prefix))
             }
-            #[cfg(any(feature = "sqlite", feature = "postgres"))]
             _ => {
                 let (count, literal) = (prefix.chars().count(), self.dialect.name(&prefix));
                 format!("SUBSTR(name,1,{count})={literal} AND name>={literal}")
             }
         }
-    }
-
-    /// Locks the row of a name, where the database has a statement for that.
-    #[cfg(any(feature = "sqlite", feature = "postgres"))]
-    fn lock_row(&self, name: &str) -> Option<String> {
-        let locks = &self.locks;
-        self.dialect
-            .is_postgres()
-            .then(|| format!("SELECT 1 FROM {locks} WHERE name={name} FOR UPDATE"))
     }
 
     /// Writes into the row of the name until when it has waiters, for statements that do not read the queue.
@@ -535,7 +493,6 @@ impl Statements {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "mysql")]
     #[test]
     fn servers_that_answer_with_the_row() {
         for (version, expected) in [
@@ -553,7 +510,6 @@ mod tests {
         }
     }
 
-    #[cfg(feature = "postgres")]
     #[test]
     fn text_ends_where_it_should() {
         let text = Dialect::Postgres.text(r"a'b\c'; DROP TABLE x --");

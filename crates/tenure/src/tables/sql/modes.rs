@@ -1,13 +1,10 @@
 //! The statements for shared holders: the rows of a name are read, `step.rs` decides, and the rows are written,
 //! in one transaction that keeps the row of the name locked.
 
-#[cfg(feature = "postgres")]
-use super::CHANNEL;
-use super::{Dialect, Statement, Statements};
+use super::{CHANNEL, Dialect, Statement, Statements};
 
 /// The server ends a transaction whose client does not respond for so many seconds: the process of the client was
 /// stopped, for example.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
 const IDLE_TIMEOUT: u32 = 5;
 
 /// What the owner column of a name says while there are shared holders, or reserved places of such holders.
@@ -121,7 +118,7 @@ impl Statements {
             steps.extend(self.tell_free(name));
             steps.extend(self.tell_granted(&changes.granted));
         }
-        steps.push(self.commit_limited());
+        steps.push(self.end_limited("COMMIT"));
         Statement {
             is_transaction: true,
             ..Statement::rows(format!("/*tenure:{what}*/ {}", steps.join(";")))
@@ -234,16 +231,11 @@ impl Statements {
     }
 
     /// Locks rows, where the database has a statement for that.
-    fn lock_rows(&self, which: &str) -> Option<String> {
+    pub(super) fn lock_rows(&self, which: &str) -> Option<String> {
         let locks = &self.locks;
         match self.dialect {
             // A transaction that writes is alone in the file.
-            #[cfg(feature = "sqlite")]
-            Dialect::Sqlite => {
-                let _ = (locks, which);
-                None
-            }
-            #[cfg(any(feature = "mysql", feature = "postgres"))]
+            Dialect::Sqlite => None,
             _ => Some(format!("SELECT 1 FROM {locks} WHERE {which} FOR UPDATE")),
         }
     }
@@ -252,35 +244,22 @@ impl Statements {
     pub(super) fn begin_limited(&self) -> String {
         let begin = self.dialect.begin();
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 format!("{begin};SET LOCAL idle_in_transaction_session_timeout='{IDLE_TIMEOUT}s'")
             }
             // MariaDB from 10.5 on: the setting is one of the session.
-            #[cfg(feature = "mysql")]
             Dialect::MySql { returns: true } => {
                 format!("SET idle_transaction_timeout={IDLE_TIMEOUT};{begin}")
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => begin.to_owned(),
         }
     }
 
-    pub(super) fn commit_limited(&self) -> String {
-        self.end_limited("COMMIT")
-    }
-
-    pub(super) fn rollback_limited(&self) -> String {
-        self.end_limited("ROLLBACK")
-    }
-
-    fn end_limited(&self, end: &str) -> String {
+    pub(super) fn end_limited(&self, end: &str) -> String {
         match self.dialect {
-            #[cfg(feature = "mysql")]
             Dialect::MySql { returns: true } => {
                 format!("{end};SET idle_transaction_timeout=DEFAULT")
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
             _ => end.to_owned(),
         }
     }
@@ -288,7 +267,6 @@ impl Statements {
     /// Notifies the first in the queue that the name is free.
     pub(super) fn tell_free(&self, name: &str) -> Option<String> {
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let (now, locks) = (self.dialect.now(), &self.locks);
                 let (literal, digest) = (self.dialect.name(name), super::digest(&self.table, name));
@@ -296,29 +274,20 @@ impl Statements {
                     "SELECT pg_notify('{CHANNEL}','free {digest}')FROM {locks} WHERE name={literal} AND until<={now} AND queued>{now}"
                 ))
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
-            _ => {
-                let _ = name;
-                None
-            }
+            _ => None,
         }
     }
 
     /// Notifies waiters that hold now. As for the first in the queue, the notification has the beginning of an owner only.
     fn tell_granted(&self, owners: &[String]) -> Option<String> {
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres if !owners.is_empty() => {
                 let owners = owners.iter().map(|owner| &owner[..owner.len().min(12)]);
                 let messages =
                     owners.map(|owner| format!("pg_notify('{CHANNEL}','granted {owner}')"));
                 Some(format!("SELECT {}", messages.collect::<Vec<_>>().join(",")))
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql", feature = "postgres"))]
-            _ => {
-                let _ = owners;
-                None
-            }
+            _ => None,
         }
     }
 }

@@ -14,15 +14,10 @@ pub(crate) struct Step {
 /// The published statements for these tables.
 fn text(format: Format, dialect: Dialect) -> &'static str {
     match (format, dialect) {
-        #[cfg(feature = "postgres")]
         (Format::Tenure, Dialect::Postgres) => include_str!("schema/postgres.sql"),
-        #[cfg(feature = "postgres")]
         (Format::ShedLock, Dialect::Postgres) => include_str!("schema/shedlock_postgres.sql"),
-        #[cfg(feature = "mysql")]
         (Format::Tenure, Dialect::MySql { .. }) => include_str!("schema/mysql.sql"),
-        #[cfg(feature = "mysql")]
         (Format::ShedLock, Dialect::MySql { .. }) => include_str!("schema/shedlock_mysql.sql"),
-        #[cfg(feature = "sqlite")]
         (_, Dialect::Sqlite) => include_str!("schema/sqlite.sql"),
     }
 }
@@ -60,7 +55,6 @@ pub(crate) fn steps_of_file(table: &str) -> Vec<Step> {
 }
 
 /// Finds a row if a file has a table of that name.
-#[cfg(feature = "sqlite")]
 pub(crate) fn looks_for_table(table: &str) -> String {
     let table = Dialect::Sqlite.text(table);
     format!("SELECT name FROM sqlite_master WHERE type='table' AND name={table}")
@@ -70,7 +64,6 @@ pub(crate) fn looks_for_table(table: &str) -> String {
 mod tests {
     use super::*;
 
-    #[cfg(feature = "sqlite")]
     #[test]
     fn the_published_statements_are_those_that_are_run() {
         let steps = steps(Format::Tenure, Dialect::Sqlite, "locks");

@@ -34,11 +34,8 @@ impl Statements {
     /// The server's clock.
     fn now(&self) -> &'static str {
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => "date_trunc('milliseconds',timezone('utc',clock_timestamp()))",
-            #[cfg(feature = "mysql")]
             Dialect::MySql { .. } => "UTC_TIMESTAMP(3)",
-            #[cfg(feature = "sqlite")]
             Dialect::Sqlite => "NULL",
         }
     }
@@ -46,9 +43,7 @@ impl Statements {
     /// The time that is so many µs later.
     fn after(&self, time: &str, micros: u64) -> String {
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => format!("({time}+{micros}*interval '1 microsecond')"),
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => format!("({time}+INTERVAL {micros} MICROSECOND)"),
         }
     }
@@ -56,9 +51,7 @@ impl Statements {
     /// A time as µs since 1970. Both columns and clock are UTC, whatever the session's time zone is.
     fn micros(&self, time: &str) -> String {
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => format!("(EXTRACT(EPOCH FROM {time})*1000000)::bigint"),
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => format!("TIMESTAMPDIFF(MICROSECOND,'1970-01-01',{time})"),
         }
     }
@@ -78,14 +71,11 @@ impl Statements {
         let insert = format!(
             "/*tenure:acquire*/ INSERT INTO {table}{}(name,lock_until,locked_at,locked_by)VALUES({name},{until},{now},{by})",
             match self.dialect {
-                #[cfg(feature = "postgres")]
                 Dialect::Postgres => " AS l",
-                #[cfg(any(feature = "sqlite", feature = "mysql"))]
                 _ => "",
             }
         );
         match self.dialect {
-            #[cfg(feature = "postgres")]
             Dialect::Postgres => {
                 let next = self.after("l.locked_at", 1_000);
                 let token = self.micros("locked_at");
@@ -93,7 +83,6 @@ impl Statements {
                     "{insert}ON CONFLICT(name)DO UPDATE SET lock_until=GREATEST(l.lock_until,excluded.lock_until),locked_at=GREATEST(excluded.locked_at,{next}),locked_by=excluded.locked_by WHERE l.locked_by=excluded.locked_by AND l.lock_until>{now} OR l.lock_until<={now} RETURNING {token}"
                 ))
             }
-            #[cfg(any(feature = "sqlite", feature = "mysql"))]
             _ => {
                 let next = self.after("locked_at", 1_000);
                 let token = self.micros("locked_at");

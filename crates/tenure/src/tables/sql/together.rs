@@ -1,6 +1,6 @@
 //! Several names in one transaction, all or none.
 
-use super::{LockRequest, Statement, Statements};
+use super::{Dialect, LockRequest, Statement, Statements};
 
 impl Statements {
     /// Takes each name that is free and has no waiters, in a transaction that [`end_together`](Self::end_together) ends:
@@ -11,12 +11,7 @@ impl Statements {
         let each = requests.iter().enumerate().map(|(position, request)| {
             let acquire = self.acquire(request).sql;
             match self.dialect {
-                #[cfg(feature = "mysql")]
-                super::Dialect::MySql { .. } => {
-                    let _ = position;
-                    acquire
-                }
-                #[cfg(any(feature = "sqlite", feature = "postgres"))]
+                Dialect::MySql { .. } => acquire,
                 _ => format!("{acquire},{position}"),
             }
         });
@@ -33,8 +28,8 @@ impl Statements {
     /// Keeps what [`acquire_together`](Self::acquire_together) took, or gives back all of it.
     pub(crate) fn end_together(&self, is_kept: bool) -> Statement {
         let (what, end) = match is_kept {
-            true => ("commit", self.commit_limited()),
-            false => ("rollback", self.rollback_limited()),
+            true => ("commit", self.end_limited("COMMIT")),
+            false => ("rollback", self.end_limited("ROLLBACK")),
         };
         Statement {
             is_transaction: true,
