@@ -92,5 +92,5 @@ async fn acquire_and_run(
             }
         };
     let supervision = Supervision::new(args, console, guard, guardian, shares_terminal);
-    supervision.run(client, signals).await
+    supervision.run(signals).await
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::json;
-use tenure::{Client, Guard, LostReason, OwnerId};
+use tenure::{Guard, LostReason, OwnerId};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::{Renewal, Run};
@@ -84,10 +84,8 @@ impl<'a> Supervision<'a> {
         }
     }
 
-    pub(crate) async fn run(mut self, client: &Client, signals: &mut Signals) -> Exit {
-        if client.guarantees().scheme == "file" {
-            self.share_descriptors();
-        }
+    pub(crate) async fn run(mut self, signals: &mut Signals) -> Exit {
+        self.share_descriptors();
         self.sent = self.limits.at(clock::now(), self.guard.remaining());
         // The command never starts on a lease that was lost meanwhile. The guardian compares the limits with the clock
         // once more.
@@ -116,12 +114,15 @@ impl<'a> Supervision<'a> {
         [names.join("\n"), tokens.join("\n"), owners.join("\n")]
     }
 
-    /// Passes duplicates of the locked files to the guardian: when `tenure` is killed, the kernel keeps the locks until
-    /// all processes of the command have ended.
+    /// Passes duplicates of the locked files to the guardian, where a lock is a locked file: when `tenure` is killed, the
+    /// kernel keeps the locks until all processes of the command have ended.
     fn share_descriptors(&self) {
         let shared = crate::platform::duplicate_flocks()
             .and_then(|flocks| self.guardian.hold_descriptors(&flocks));
-        if let Err(error) = shared {
+        // A lease goes on without `tenure`.
+        if let Err(error) = shared
+            && self.guard.remaining() == Duration::MAX
+        {
             self.console.detail(format!(
                 "if tenure is killed, the lock may be free before the command has ended: {error}"
             ));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::Child;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 use rustix::process::{
@@ -117,11 +118,12 @@ pub(crate) fn ignored_signals(signals: &[Signal]) -> Vec<Signal> {
     signals.iter().copied().filter(is_ignored).collect()
 }
 
-/// A duplicate of every descriptor of this process that carries a `flock`.
+/// A duplicate of every descriptor that this process opened and that carries a `flock`.
 ///
 /// The library does not export its files, and need not: the kernel reports which descriptors carry a lock (a `lock:` line
 /// in `fdinfo`), and duplicates descriptors of this process. A duplicate shares the lock, which lasts until it is
-/// released explicitly or the last duplicate is closed.
+/// released explicitly or the last duplicate is closed. A descriptor that the caller passed on has a lock of the caller,
+/// who ends it: such a descriptor was open across an `exec`, so it lacks the flag `CLOEXEC`, which all others have.
 ///
 /// # Errors
 /// The errors of the kernel, or of a sandbox around this process.
@@ -141,12 +143,51 @@ pub(crate) fn duplicate_flocks() -> io::Result<Vec<OwnedFd>> {
         let Ok(info) = fs::read_to_string(entry.path()) else {
             continue;
         };
-        let locked = info
-            .lines()
-            .any(|line| line.starts_with("lock:") && line.contains("FLOCK"));
-        if locked && number > 2 {
+        if carries_flock(&info) && is_closed_by_exec(&info) {
             duplicates.push(pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?);
         }
     }
     Ok(duplicates)
+}
+
+/// Whether the descriptor of this `fdinfo` carries a `flock`.
+fn carries_flock(info: &str) -> bool {
+    info.lines()
+        .any(|line| line.starts_with("lock:") && line.contains("FLOCK"))
+}
+
+/// Whether the descriptor of this `fdinfo` has the flag `CLOEXEC`.
+fn is_closed_by_exec(info: &str) -> bool {
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| OFlags::from_bits_retain(flags).contains(OFlags::CLOEXEC))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use rustix::fs::fstat;
+    use rustix::io::{FdFlags, fcntl_setfd};
+
+    use super::*;
+
+    #[test]
+    fn a_lock_of_the_caller_is_not_duplicated() {
+        let directory = tempfile::tempdir().unwrap();
+        let locked = |name: &str| {
+            let file = File::create(directory.path().join(name)).unwrap();
+            file.lock().unwrap();
+            file
+        };
+        let (ours, inherited) = (locked("ours"), locked("inherited"));
+        fcntl_setfd(&inherited, FdFlags::empty()).unwrap();
+        let file_of = |descriptor: &dyn AsFd| fstat(descriptor).unwrap().st_ino;
+        let duplicates = duplicate_flocks().unwrap();
+        let duplicates: HashSet<_> = duplicates.iter().map(|it| file_of(it)).collect();
+        assert!(duplicates.contains(&file_of(&ours)));
+        assert!(!duplicates.contains(&file_of(&inherited)));
+    }
 }
