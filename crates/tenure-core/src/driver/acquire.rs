@@ -20,8 +20,8 @@ use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
 use super::observe::Observation;
+use super::running::{CleanUp, RunningRequest};
 use super::shared::{Driver, closed};
-use super::under_way::UnderWay;
 use super::until::Until;
 use super::wait_report::WaitReports;
 
@@ -51,9 +51,7 @@ impl Driver {
         options: &Options,
         until: Until,
     ) -> Result<Acquired<Arc<Held>>, Error> {
-        if self.closed.is_raised() {
-            return Err(closed());
-        }
+        self.refuse_closed()?;
         let mut reports = None;
         let turn = match self.queue.try_take(name) {
             Some(turn) => turn,
@@ -70,24 +68,64 @@ impl Driver {
                 }
             }
         };
-        let said_taken = turn.said_taken.clone();
-        let request = self.request(name, options, until, said_taken);
-        let mut attempt = Attempt::new(self, Arc::new(request), turn);
-        // Most stores on this machine answer at the first poll, and need no timer.
-        let answer = match attempt.under_way.poll_once() {
-            Some(answer) => answer,
-            None => match attempt.wait(name, until, reports).await? {
-                Acquired::Got(answer) => answer,
-                Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
-            },
+        let request = Arc::new(self.request(name, options, until, turn.said_taken.clone()));
+        let asked = AskedName {
+            request: request.clone(),
+            turn,
         };
-        match attempt.settle(answer)? {
-            Some(grant) => {
-                let held = self.hold(&attempt.request, options, &grant)?;
+        let mut running = RunningRequest::send(self, asked, |store| store.acquire(request.clone()));
+        // Most stores on this machine answer at the first poll, and need no timer.
+        let answer = match running.poll_once() {
+            Some(answer) => answer,
+            None => {
+                let reports = reports.unwrap_or_else(|| WaitReports::begin(self, name, until));
+                let is_busy = |answer: &Answer| matches!(answer, Answer::Busy);
+                let waited = self.wait_for_answer(&mut running, &request, until, reports, is_busy);
+                match waited.await? {
+                    Acquired::Got(answer) => answer,
+                    Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
+                }
+            }
+        };
+        let answer = running.settle(answer);
+        // The turn passes on.
+        drop(running);
+        match answer? {
+            Answer::Granted(grant) => {
+                let held = self.hold(&request, options, &grant)?;
                 let held = self.check_round_trip(held, &grant).await?;
                 Ok(Acquired::Got(held))
             }
-            None => Ok(Acquired::Busy(LastStatus::NotAsked)),
+            Answer::Busy => Ok(Acquired::Busy(LastStatus::NotAsked)),
+        }
+    }
+
+    /// Waits for the answer to `request`, or to several requests of which it is the first, until the end of the wait.
+    pub(super) async fn wait_for_answer<T: Send + 'static, C: CleanUp<T>>(
+        self: &Arc<Self>,
+        running: &mut RunningRequest<'_, T, C>,
+        request: &Request,
+        until: Until,
+        mut reports: WaitReports<'_>,
+        is_busy: fn(&T) -> bool,
+    ) -> Result<Acquired<Result<T, Error>>, Error> {
+        let wait = until.length(&self.clock);
+        let answer = reports.during(Asker::ThisTask, running.answer());
+        let over = self.over(&request.name, until);
+        let inspected = match self.until_over(over, answer).await? {
+            Ok(answer) => return Ok(Acquired::Got(answer)),
+            Err(inspected) => inspected,
+        };
+        // A grant that has arrived by now still counts.
+        running.stop();
+        match running.poll_once() {
+            Some(Ok(answer)) if !is_busy(&answer) => Ok(Acquired::Got(Ok(answer))),
+            Some(Err(err)) => Ok(Acquired::Got(Err(err))),
+            _ if request.is_taken() => Ok(Acquired::Busy(LastStatus::of(inspected))),
+            _ => {
+                let last = self.refuse_silence(inspected, wait, Asker::ThisTask)?;
+                Ok(Acquired::Busy(last))
+            }
         }
     }
 
@@ -127,7 +165,7 @@ impl Driver {
         let mut tentative = Tentative::new(held);
         let until = Until::At(self.clock.now().after(limit));
         // Only the time counts, and not the answer.
-        let inspecting = self.detachable(self.store.clone().inspect(name));
+        let inspecting = self.send(|store| store.inspect(name));
         let answered = self.until_over(self.end(until), inspecting).await?;
         if answered.is_ok() {
             tentative.check()?;
@@ -307,96 +345,37 @@ impl<T> Acquired<T> {
     }
 }
 
-/// A request that is under way. Dropping the attempt stops the request and polls it to its end in the background.
-struct Attempt<'a> {
-    driver: &'a Arc<Driver>,
-    request: Arc<Request>,
-    under_way: UnderWay<Answer>,
-    turn: Option<Turn>,
+/// A name that the store is asked for, and the turn of the task that asks.
+pub(super) struct AskedName {
+    pub(super) request: Arc<Request>,
+    pub(super) turn: Turn,
 }
 
-impl<'a> Attempt<'a> {
-    fn new(driver: &'a Arc<Driver>, request: Arc<Request>, turn: Turn) -> Self {
-        let future = driver.detachable(driver.store.clone().acquire(request.clone()));
-        Self {
-            driver,
-            request,
-            under_way: UnderWay::new(future),
-            turn: Some(turn),
-        }
-    }
-
-    /// Waits for the answer of the store.
-    async fn wait(
-        &mut self,
-        name: &LockName,
-        until: Until,
-        reports: Option<WaitReports<'_>>,
-    ) -> Result<Acquired<Result<Answer, Error>>, Error> {
-        let driver = self.driver;
-        let wait = until.length(&driver.clock);
-        let mut reports = reports.unwrap_or_else(|| WaitReports::begin(driver, name, until));
-        let answer = reports.during(Asker::ThisTask, self.under_way.answer());
-        let inspected = match driver.until_over(driver.over(name, until), answer).await? {
-            Ok(answer) => return Ok(Acquired::Got(answer)),
-            Err(inspected) => inspected,
-        };
-        // A grant that has arrived by now still counts.
+impl CleanUp<Answer> for AskedName {
+    fn stop(&self) {
         self.request.stop.raise();
-        match self.under_way.poll_once() {
-            Some(Ok(Answer::Busy)) | None if self.request.is_taken() => {
-                Ok(Acquired::Busy(LastStatus::of(inspected)))
-            }
-            Some(Ok(Answer::Busy)) | None => {
-                let last = driver.refuse_silence(inspected, wait, Asker::ThisTask)?;
-                Ok(Acquired::Busy(last))
-            }
-            Some(answer) => Ok(Acquired::Got(answer)),
-        }
     }
 
-    /// The grant, if there is one. After an ambiguous answer, what may be left in the store is released.
-    fn settle(&mut self, answer: Result<Answer, Error>) -> Result<Option<Grant>, Error> {
-        self.turn = None;
-        match answer {
-            Ok(Answer::Granted(grant)) => Ok(Some(grant)),
-            Ok(Answer::Busy) => Ok(None),
-            Err(err) => {
-                if err.kind() == ErrorKind::Indeterminate {
-                    let hold = Hold::new(&self.request, 0).unused();
-                    self.driver
-                        .tasks
-                        .clean_up(self.driver.clone().release_until_definite(hold));
-                }
-                Err(err)
-            }
-        }
+    fn is_needed_after(kind: ErrorKind) -> bool {
+        kind == ErrorKind::Indeterminate
     }
-}
 
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let Some(future) = self.under_way.take() else {
-            return;
-        };
-        self.request.stop.raise();
-        let (driver, request, turn) = (self.driver.clone(), self.request.clone(), self.turn.take());
-        let finish = async move {
-            let token = match future.await {
-                Ok(Answer::Granted(grant)) => grant.token,
-                Err(err) if err.kind() == ErrorKind::Indeterminate => 0,
-                Ok(Answer::Busy) | Err(_) => return,
+    /// Releases what was granted, or may have been.
+    fn clean_up(
+        self,
+        driver: Arc<Driver>,
+        answer: Option<Answer>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        // The turn passes on before: the next task can wait in the queue of the store already, behind us.
+        drop(self.turn);
+        async move {
+            let token = match answer {
+                Some(Answer::Granted(grant)) => grant.token,
+                Some(Answer::Busy) => return,
+                None => 0,
             };
-            // The turn passes on before the clean-up: the next task can wait in the queue of the store already, behind us.
-            drop(turn);
-            driver
-                .release_until_definite(Hold::new(&request, token).unused())
-                .await;
-        };
-        // Stores on this machine answer at the first poll, inside or outside of a runtime.
-        let polled = self.driver.tasks.poll_anywhere(Box::pin(finish));
-        if let Err(Some(pending)) = polled {
-            self.driver.tasks.clean_up(pending);
+            let hold = Hold::new(&self.request, token).unused();
+            driver.release_until_definite(hold).await;
         }
     }
 }

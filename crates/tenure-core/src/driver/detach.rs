@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::rt::{Clock, Spawner, lock};
+use crate::rt::{Clock, Spawner, lock, poll_now};
 use crate::store::BoxFuture;
 
 use super::labels::LOG_TARGET;
@@ -56,20 +56,6 @@ impl RequestMonitor {
             spawner,
             is_on: clock.is_real(),
         }
-    }
-
-    /// A request that this monitor detaches when its caller stops polling it.
-    pub(super) fn detachable<T: Send + 'static>(
-        self: &Arc<Self>,
-        future: BoxFuture<Result<T, Error>>,
-    ) -> DetachableRequest<T> {
-        DetachableRequest(Arc::new(InFlight {
-            state: Mutex::new(RequestState::WithCaller(future)),
-            caller: Mutex::new(None),
-            polled: AtomicPolled::new(Polled::Yes),
-            is_monitored: AtomicBool::new(false),
-            monitor: self.clone(),
-        }))
     }
 
     fn add(self: &Arc<Self>, request: Weak<dyn Monitored>) {
@@ -243,16 +229,51 @@ impl<T: Send + 'static> Drop for DetachedTask<T> {
     }
 }
 
-/// A request, for its caller. Dropping it drops the request as well, unless the request continues as a task by then.
-pub(crate) struct DetachableRequest<T>(Arc<InFlight<T>>);
+/// A request, for its caller, until the caller has the answer. Dropping it drops the request as well, unless the request
+/// continues as a task by then.
+pub(crate) struct DetachableRequest<T>(Option<Arc<InFlight<T>>>);
+
+impl<T: Send + 'static> DetachableRequest<T> {
+    /// A request that the monitor detaches when its caller stops polling it.
+    pub(super) fn new(monitor: &Arc<RequestMonitor>, future: BoxFuture<Result<T, Error>>) -> Self {
+        Self(Some(Arc::new(InFlight {
+            state: Mutex::new(RequestState::WithCaller(future)),
+            caller: Mutex::new(None),
+            polled: AtomicPolled::new(Polled::Yes),
+            is_monitored: AtomicBool::new(false),
+            monitor: monitor.clone(),
+        })))
+    }
+
+    /// The answer, if it is there already: most stores on this machine answer at the first poll.
+    pub(super) fn poll_once(&mut self) -> Option<Result<T, Error>> {
+        self.0.as_ref()?;
+        poll_now(self).ok()
+    }
+
+    /// The request, unless the caller has its answer.
+    pub(super) fn take(&mut self) -> Option<Self> {
+        self.0.take().map(|in_flight| Self(Some(in_flight)))
+    }
+}
 
 impl<T: Send + 'static> Future for DetachableRequest<T> {
     type Output = Result<T, Error>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let request = &self.0;
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let in_flight = self.0.as_ref().expect("BUG: an answer is taken once");
+        let polled = in_flight.poll(cx);
+        if polled.is_ready() {
+            self.0 = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> InFlight<T> {
+    fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<Result<T, Error>> {
         {
-            let mut caller = lock(&request.caller);
+            let mut caller = lock(&self.caller);
             let is_same_task = caller
                 .as_ref()
                 .is_some_and(|known| known.will_wake(cx.waker()));
@@ -260,19 +281,19 @@ impl<T: Send + 'static> Future for DetachableRequest<T> {
                 *caller = Some(cx.waker().clone());
             }
         }
-        let mut state = lock(&request.state);
+        let mut state = lock(&self.state);
         let answer = match &mut *state {
             RequestState::WithCaller(future) => {
                 // Before the poll: a wake-up from now on asks for another poll.
-                request.polled.set(Polled::Yes);
-                let waker = Waker::from(request.clone());
+                self.polled.set(Polled::Yes);
+                let waker = Waker::from(self.clone());
                 let Poll::Ready(answer) = future.as_mut().poll(&mut Context::from_waker(&waker))
                 else {
                     // Relaxed is enough: the lock of the state is held.
-                    if !request.is_monitored.load(Ordering::Relaxed) {
-                        request.is_monitored.store(true, Ordering::Relaxed);
-                        let monitored: Arc<dyn Monitored> = request.clone();
-                        request.monitor.add(Arc::downgrade(&monitored));
+                    if !self.is_monitored.load(Ordering::Relaxed) {
+                        self.is_monitored.store(true, Ordering::Relaxed);
+                        let monitored: Arc<dyn Monitored> = self.clone();
+                        self.monitor.add(Arc::downgrade(&monitored));
                     }
                     return Poll::Pending;
                 };
@@ -292,8 +313,11 @@ impl<T: Send + 'static> Future for DetachableRequest<T> {
 
 impl<T> Drop for DetachableRequest<T> {
     fn drop(&mut self) {
+        let Some(in_flight) = &self.0 else {
+            return;
+        };
         let dropped = {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&in_flight.state);
             match &*state {
                 RequestState::WithCaller(_) => std::mem::replace(&mut *state, RequestState::Over),
                 _ => return,
@@ -316,7 +340,6 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::rt::poll_now;
 
     type Answer = oneshot::Sender<Result<u32, Error>>;
 
@@ -325,7 +348,7 @@ mod tests {
         let monitor = Arc::new(RequestMonitor::new(spawner, &Clock::system()));
         let (answer, answered) = oneshot::channel();
         let future = Box::pin(async { answered.await.unwrap() });
-        (answer, monitor.detachable(future))
+        (answer, DetachableRequest::new(&monitor, future))
     }
 
     /// Polls the request. Returns whether there is no answer yet.
@@ -333,17 +356,33 @@ mod tests {
         poll_now(request).is_err()
     }
 
+    /// The request, which the caller has no answer to yet.
+    fn in_flight(request: &DetachableRequest<u32>) -> Arc<InFlight<u32>> {
+        request.0.clone().unwrap()
+    }
+
     fn is_detached(request: &DetachableRequest<u32>) -> bool {
-        !matches!(*lock(&request.0.state), RequestState::WithCaller(_))
+        !matches!(
+            *lock(&in_flight(request).state),
+            RequestState::WithCaller(_)
+        )
     }
 
     fn check(request: &DetachableRequest<u32>) {
-        request.0.clone().check();
+        in_flight(request).check();
+    }
+
+    fn wake(request: &DetachableRequest<u32>) {
+        in_flight(request).wake();
+    }
+
+    fn monitor(request: &DetachableRequest<u32>) -> Arc<RequestMonitor> {
+        in_flight(request).monitor.clone()
     }
 
     /// How many requests the monitor checks.
     fn count(request: &DetachableRequest<u32>) -> usize {
-        request.0.monitor.in_flight().len()
+        monitor(request).in_flight().len()
     }
 
     #[tokio::test]
@@ -356,13 +395,13 @@ mod tests {
             check(&request);
             check(&request);
             // A wake-up, and a poll before the second check.
-            request.0.clone().wake();
+            wake(&request);
             check(&request);
         }
         assert!(is_pending(&mut request) && !is_detached(&request));
         assert_eq!(count(&request), 1);
         answer.send(Ok(7)).unwrap();
-        let monitor = request.0.monitor.clone();
+        let monitor = monitor(&request);
         assert_eq!(poll_now(request).ok().unwrap().unwrap(), 7);
         assert!(monitor.in_flight().is_empty());
     }
@@ -371,7 +410,7 @@ mod tests {
     async fn a_request_that_is_not_polled_continues_as_a_task_and_answers_later() {
         let (answer, mut request) = pending_request();
         assert!(is_pending(&mut request));
-        request.0.clone().wake();
+        wake(&request);
         check(&request);
         assert!(!is_detached(&request));
         check(&request);
@@ -379,23 +418,39 @@ mod tests {
         // The client may have to wake the caller for another reason.
         assert_eq!(count(&request), 1);
         answer.send(Ok(7)).unwrap();
-        let monitor = request.0.monitor.clone();
+        let monitor = monitor(&request);
         assert_eq!(request.await.unwrap(), 7);
         assert!(monitor.in_flight().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_is_under_way_until_its_answer_was_taken() {
+        let (answer, mut request) = pending_request();
+        assert!(request.poll_once().is_none());
+        // A dropped future takes no answer.
+        assert!(poll_now(&mut request).is_err());
+        answer.send(Ok(7)).unwrap();
+        let monitor = monitor(&request);
+        assert_eq!((&mut request).await.unwrap(), 7);
+        assert!(request.poll_once().is_none() && request.take().is_none());
+        let at_once = Box::pin(std::future::ready(Ok(8)));
+        let mut request = DetachableRequest::new(&monitor, at_once);
+        assert_eq!(request.poll_once().unwrap().unwrap(), 8);
+        assert!(request.take().is_none());
     }
 
     #[tokio::test]
     async fn a_dropped_request_ends_unless_it_has_become_a_task() {
         let (answer, mut dropped) = pending_request();
         assert!(is_pending(&mut dropped));
-        let monitor = dropped.0.monitor.clone();
+        let monitor = monitor(&dropped);
         drop(dropped);
         assert!(answer.is_closed());
         assert!(monitor.in_flight().is_empty());
 
         let (answer, mut detached) = pending_request();
         assert!(is_pending(&mut detached));
-        detached.0.clone().wake();
+        wake(&detached);
         check(&detached);
         check(&detached);
         drop(detached);
@@ -406,9 +461,10 @@ mod tests {
     async fn finished_requests_are_not_kept() {
         let (_answer, mut kept) = pending_request();
         assert!(is_pending(&mut kept));
-        let monitor = kept.0.monitor.clone();
+        let monitor = monitor(&kept);
         for _ in 0..10 * SWEEP_THRESHOLD {
-            let mut over = monitor.detachable::<u32>(Box::pin(std::future::pending()));
+            let mut over =
+                DetachableRequest::<u32>::new(&monitor, Box::pin(std::future::pending()));
             assert!(is_pending(&mut over));
             drop(over);
             assert!(lock(&monitor.requests).all.len() <= SWEEP_THRESHOLD);
@@ -424,7 +480,7 @@ mod tests {
             .unwrap();
         let (_answer, mut request) = runtime.block_on(async { pending_request() });
         assert!(is_pending(&mut request));
-        request.0.clone().wake();
+        wake(&request);
         check(&request);
         check(&request);
         drop(runtime);

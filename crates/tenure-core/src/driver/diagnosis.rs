@@ -127,7 +127,7 @@ impl Driver {
             return Ok(LastStatus::NotAsked);
         }
         let wait = until.length(&self.clock);
-        let inspecting = self.detachable(self.store.clone().inspect(name.clone()));
+        let inspecting = self.send(|store| store.inspect(name.clone()));
         match self.until_over(self.end(until), inspecting).await? {
             Ok(answer) => answer.map(|status| LastStatus::Said(Box::new(status))),
             Err(()) => self.refuse_silence(None, wait, Asker::AnotherTask),
@@ -156,7 +156,7 @@ impl Driver {
         let real_limit = limit.max(INSPECT_LIMITS.1);
         tokio::select! {
             biased;
-            status = self.detachable(self.store.clone().inspect(name.clone())) => Some(status),
+            status = self.send(|store| store.inspect(name.clone())) => Some(status),
             () = clock.sleep_until(clock.now().after(limit)) => None,
             () = real_clock.sleep_until(real_clock.now().after(real_limit)) => None,
         }

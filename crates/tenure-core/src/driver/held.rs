@@ -367,10 +367,7 @@ impl Held {
         }
         let holds = all.iter().map(|held| held.as_hold(false)).collect();
         let driver = &first.driver;
-        match driver
-            .detachable(driver.store.clone().write(holds, key, value))
-            .await
-        {
+        match driver.send(|store| store.write(holds, key, value)).await {
             Ok(true) => Ok(()),
             Ok(false) => refused(LostReason::StoreSaysNo),
             Err(err) => Err(explain(err)),

@@ -19,12 +19,12 @@ mod observe;
 mod release;
 mod renewal;
 mod repeat;
+mod running;
 mod shared;
 mod tasks;
 mod together;
 #[cfg(feature = "tokio-util")]
 mod tokens;
-mod under_way;
 mod until;
 mod upgrade;
 mod wait_report;

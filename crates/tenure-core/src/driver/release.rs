@@ -12,7 +12,8 @@ use crate::store::Release;
 
 use super::held::Held;
 use super::labels::LOG_TARGET;
-use super::under_way::UnderWay;
+use super::running::{CleanUp, RunningRequest};
+use super::shared::Driver;
 
 impl Held {
     /// Releases the hold. Dropping the future does not stop the release.
@@ -23,14 +24,15 @@ impl Held {
         if let Some(outcome) = self.release_now(before) {
             return self.settle(before, Ok(outcome));
         }
-        let mut releasing = Releasing::new(&self, before);
+        let mut releasing = self.send_release(before);
         if let State::Lost(_) = before {
             // The caller must hear of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
             // background.
             drop(releasing);
             return self.settle(before, Ok(Release::NotHeld));
         }
-        let outcome = releasing.under_way.answer().await;
+        let outcome = releasing.answer().await;
+        let outcome = releasing.settle(outcome);
         self.settle(before, outcome)
     }
 
@@ -40,7 +42,7 @@ impl Held {
             return;
         };
         match self.release_now(before) {
-            None => drop(Releasing::new(self, before)),
+            None => drop(self.send_release(before)),
             Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
             Some(Release::Released) => {
                 self.observe_release();
@@ -81,6 +83,17 @@ impl Held {
     fn release_now(&self, before: State) -> Option<Release> {
         let store = self.driver.answer_now.as_ref()?;
         store.release_now(&self.as_hold(matches!(before, State::Lost(_))))
+    }
+
+    fn send_release(self: &Arc<Self>, before: State) -> RunningRequest<'_, Release, Releasing> {
+        let unclean = matches!(before, State::Lost(_));
+        let releasing = Releasing {
+            held: self.clone(),
+            unclean,
+        };
+        RunningRequest::send(&self.driver, releasing, |store| {
+            store.release(self.as_hold(unclean))
+        })
     }
 
     /// The state of the hold when its release begins; `None` when a release has begun already.
@@ -125,21 +138,14 @@ impl Held {
             (State::Lost(reason), _) => lost(reason),
             (_, Ok(Release::Released)) => Ok(()),
             (_, Ok(Release::NotHeld)) => lost(LostReason::StoreSaysNo),
-            (_, Err(err)) => {
-                let driver = self.driver.clone();
-                let hold = self.as_hold(false);
-                self.driver
-                    .tasks
-                    .clean_up(driver.release_until_definite(hold));
+            (_, Err(err)) => match self.state() {
                 // The release took longer than the lease.
-                match self.state() {
-                    State::Lost(reason) => lost(reason),
-                    _ => {
-                        self.observe_unconfirmed();
-                        Err(err)
-                    }
+                State::Lost(reason) => lost(reason),
+                _ => {
+                    self.observe_unconfirmed();
+                    Err(err)
                 }
-            }
+            },
         };
         self.observe_release();
         self.state.set_over();
@@ -148,51 +154,30 @@ impl Held {
     }
 }
 
-/// A release that is under way. Dropping it continues the release in the background.
-struct Releasing<'a> {
-    held: &'a Arc<Held>,
+/// A release that is under way.
+struct Releasing {
+    held: Arc<Held>,
     unclean: bool,
-    under_way: UnderWay<Release>,
 }
 
-impl<'a> Releasing<'a> {
-    fn new(held: &'a Arc<Held>, before: State) -> Self {
-        let unclean = matches!(before, State::Lost(_));
-        let driver = &held.driver;
-        let future = driver.detachable(driver.store.clone().release(held.as_hold(unclean)));
-        Self {
-            held,
-            unclean,
-            under_way: UnderWay::new(future),
-        }
-    }
-}
-
-impl Drop for Releasing<'_> {
-    fn drop(&mut self) {
-        let Some(future) = self.under_way.take() else {
-            return;
-        };
+impl CleanUp<Release> for Releasing {
+    /// The release goes on.
+    fn stop(&self) {
         self.held.observe_release();
-        // Stores on this machine answer at the first poll, inside or outside of a runtime.
-        let driver = &self.held.driver;
-        let pending = match driver.tasks.poll_anywhere(future) {
-            Ok(Ok(Release::NotHeld)) => return self.held.found_lost(LostReason::StoreSaysNo),
-            Ok(Ok(Release::Released)) => return,
-            Ok(Err(_)) => None,
-            Err(pending) => pending,
-        };
-        let (driver, hold) = (driver.clone(), self.held.as_hold(self.unclean));
-        let held = self.held.clone();
-        self.held.driver.tasks.clean_up(async move {
-            if let Some(pending) = pending {
-                match pending.await {
-                    Ok(Release::NotHeld) => return held.found_lost(LostReason::StoreSaysNo),
-                    Ok(Release::Released) => return,
-                    Err(_) => {}
-                }
+    }
+
+    fn is_needed_after(_: ErrorKind) -> bool {
+        true
+    }
+
+    async fn clean_up(self, driver: Arc<Driver>, answer: Option<Release>) {
+        match answer {
+            Some(Release::Released) => {}
+            Some(Release::NotHeld) => self.held.found_lost(LostReason::StoreSaysNo),
+            None => {
+                let hold = self.held.as_hold(self.unclean);
+                driver.release_until_definite(hold).await;
             }
-            driver.release_until_definite(hold).await;
-        });
+        }
     }
 }

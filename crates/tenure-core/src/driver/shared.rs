@@ -1,5 +1,6 @@
 //! What the locks, guards and tasks of one client share.
 
+use std::future::ready;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +15,7 @@ use crate::rt::{Clock, Flag, Spawner};
 use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
 
 use super::callbacks::Callbacks;
-use super::detach::DetachableRequest;
+use super::detach::{DetachableRequest, runtime_is_gone};
 use super::local_queue::LocalQueue;
 use super::metrics::ClientMetrics;
 use super::renewal::Renewals;
@@ -129,12 +130,16 @@ impl Driver {
         self.tasks.spawner.within(future).await
     }
 
-    /// A request to the store whose caller may stop polling it half-way.
-    pub(crate) fn detachable<T: Send + 'static>(
+    /// Sends a request to the store, whose caller may stop polling it half-way.
+    pub(crate) fn send<T: Send + 'static>(
         &self,
-        future: BoxFuture<Result<T, Error>>,
+        request: impl FnOnce(Arc<dyn Store>) -> BoxFuture<Result<T, Error>>,
     ) -> DetachableRequest<T> {
-        self.tasks.detachable(future)
+        let future = match self.tasks.is_runtime_gone() {
+            true => Box::pin(ready(Err(runtime_is_gone()))),
+            false => request(self.store.clone()),
+        };
+        DetachableRequest::new(&self.tasks.monitor, future)
     }
 
     /// Sends a request that is about no hold of this client, unless the client is closed.
@@ -143,7 +148,7 @@ impl Driver {
         request: impl FnOnce(Arc<dyn Store>) -> BoxFuture<Result<T, Error>>,
     ) -> Result<T, Error> {
         self.refuse_closed()?;
-        self.detachable(request(self.store.clone())).await
+        self.send(request).await
     }
 
     /// Refuses each request after [`Client::close`](crate::Client::close), whatever is left of its connection.

@@ -1,14 +1,11 @@
 //! Where the work of one client runs: in the callers of its requests, and in background tasks.
 
-use std::future::ready;
 use std::sync::Arc;
 
-use crate::error::Error;
 use crate::rt::{BackgroundTasks, Clock, Spawner};
-use crate::store::BoxFuture;
 use crate::support::RuntimeWatch;
 
-use super::detach::{DetachableRequest, RequestMonitor, runtime_is_gone};
+use super::detach::RequestMonitor;
 
 /// The tasks of one client.
 pub(super) struct Tasks {
@@ -46,19 +43,6 @@ impl Tasks {
         match self.is_runtime_gone() {
             true => Err(None),
             false => self.spawner.poll_anywhere(future),
-        }
-    }
-
-    /// A request to the store whose caller may stop polling it half-way.
-    pub(super) fn detachable<T: Send + 'static>(
-        &self,
-        future: BoxFuture<Result<T, Error>>,
-    ) -> DetachableRequest<T> {
-        match self.is_runtime_gone() {
-            true => self
-                .monitor
-                .detachable(Box::pin(ready(Err(runtime_is_gone())))),
-            false => self.monitor.detachable(future),
         }
     }
 

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use crate::error::{Error, ErrorKind, Step};
 use crate::name::LockName;
 use crate::options::Options;
-use crate::rt::poll_now;
 use crate::store::{AllAnswer, Grant, Hold, Request};
 
-use super::acquire::Tentative;
-use super::detach::DetachableRequest;
-use super::diagnosis::{Asker, LastStatus};
+use super::acquire::{Acquired, AskedName, Tentative};
+use super::diagnosis::LastStatus;
 use super::held::Held;
 use super::local_queue::Turn;
-use super::shared::{Driver, closed};
+use super::running::{CleanUp, RunningRequest};
+use super::shared::Driver;
 use super::until::Until;
+use super::wait_report::WaitReports;
 
 /// What became of a request for several names.
 pub(crate) enum Together {
@@ -49,36 +49,40 @@ impl Driver {
         options: &Options,
         until: Until,
     ) -> Result<Together, Error> {
-        if self.closed.is_raised() {
-            return Err(closed());
-        }
+        self.refuse_closed()?;
         // A task that has the turn for one of the names was here first.
         let turns = names.iter().map(|name| self.queue.try_take(name));
         let Some(turns): Option<Vec<Turn>> = turns.collect() else {
             return Ok(Together::OneByOne);
         };
-        let requests = names.iter().zip(&turns).map(|(name, turn)| {
-            Arc::new(self.request(name, options, until.once(), turn.said_taken.clone()))
+        let until = until.once();
+        let asked = names.iter().zip(turns).map(|(name, turn)| AskedName {
+            request: Arc::new(self.request(name, options, until, turn.said_taken.clone())),
+            turn,
         });
-        let requests = requests.collect();
-        let mut attempt = Attempt::new(self, requests, turns);
-        let answer = match attempt.poll_once() {
+        let asked: Vec<_> = asked.collect();
+        let requests: Vec<_> = asked.iter().map(|it| it.request.clone()).collect();
+        let mut running =
+            RunningRequest::send(self, asked, |store| store.acquire_all(requests.clone()));
+        let answer = match running.poll_once() {
             Some(answer) => answer,
             None => {
-                let wait = until.length(&self.clock);
-                let over = self.over(names[0], until);
-                match self.until_over(over, attempt.finish()).await? {
-                    Ok(answer) => answer,
-                    Err(inspected) => {
-                        let last = self.refuse_silence(inspected, wait, Asker::ThisTask)?;
-                        return Ok(Together::Busy(0, last));
-                    }
+                let reports = WaitReports::begin(self, names[0], until);
+                let is_busy = |answer: &AllAnswer| matches!(answer, AllAnswer::Busy(_));
+                let first = &requests[0];
+                let waited = self.wait_for_answer(&mut running, first, until, reports, is_busy);
+                match waited.await? {
+                    Acquired::Got(answer) => answer,
+                    Acquired::Busy(last) => return Ok(Together::Busy(0, last)),
                 }
             }
         };
-        match attempt.settle(answer)? {
+        let answer = running.settle(answer);
+        // The turns pass on.
+        drop(running);
+        match answer? {
             AllAnswer::Granted(grants) => {
-                let held = self.hold_all(&attempt.requests, options, &grants).await?;
+                let held = self.hold_all(&requests, options, &grants).await?;
                 Ok(Together::Held(held))
             }
             AllAnswer::Busy(at) => Ok(Together::Busy(at, LastStatus::NotAsked)),
@@ -117,90 +121,38 @@ impl Driver {
     }
 }
 
-/// The request that is under way. Dropping the attempt stops the request and polls it to its end in the background.
-struct Attempt<'a> {
-    driver: &'a Arc<Driver>,
-    requests: Vec<Arc<Request>>,
-    future: Option<DetachableRequest<AllAnswer>>,
-    turns: Vec<Turn>,
-}
-
-impl<'a> Attempt<'a> {
-    fn new(driver: &'a Arc<Driver>, requests: Vec<Arc<Request>>, turns: Vec<Turn>) -> Self {
-        let future = driver.detachable(driver.store.clone().acquire_all(requests.clone()));
-        Self {
-            driver,
-            requests,
-            future: Some(future),
-            turns,
-        }
+impl CleanUp<AllAnswer> for Vec<AskedName> {
+    fn stop(&self) {
+        self.iter().for_each(|asked| asked.request.stop.raise());
     }
 
-    /// The answer, if it is there already.
-    fn poll_once(&mut self) -> Option<Result<AllAnswer, Error>> {
-        match poll_now(self.future.take()?) {
-            Ok(answer) => Some(answer),
-            Err(pending) => {
-                self.future = Some(pending);
-                None
+    fn is_needed_after(kind: ErrorKind) -> bool {
+        kind == ErrorKind::Indeterminate
+    }
+
+    /// Releases what was granted, or may have been: each name in the background until the answer is definite.
+    fn clean_up(
+        self,
+        driver: Arc<Driver>,
+        answer: Option<AllAnswer>,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let grants = match answer {
+            Some(AllAnswer::Granted(grants)) => Some(grants),
+            Some(AllAnswer::Busy(_) | AllAnswer::OneByOne) => None,
+            None => Some(Vec::new()),
+        };
+        // The turns pass on before the clean-up, as after the request for one name.
+        let requests: Vec<_> = self.into_iter().map(|asked| asked.request).collect();
+        async move {
+            let Some(grants) = grants else {
+                return;
+            };
+            for (at, request) in requests.iter().enumerate() {
+                let token = grants.get(at).map_or(0, |grant| grant.token);
+                let hold = Hold::new(request, token).unused();
+                let release = driver.clone().release_until_definite(hold);
+                driver.tasks.clean_up(release);
             }
         }
-    }
-
-    async fn finish(&mut self) -> Result<AllAnswer, Error> {
-        let Some(future) = &mut self.future else {
-            return Ok(AllAnswer::Busy(0));
-        };
-        let answer = future.await;
-        self.future = None;
-        answer
-    }
-
-    /// The answer. After an ambiguous one, what may be left in the store is released.
-    fn settle(&mut self, answer: Result<AllAnswer, Error>) -> Result<AllAnswer, Error> {
-        self.turns.clear();
-        if let Err(err) = &answer
-            && err.kind() == ErrorKind::Indeterminate
-        {
-            release_all(self.driver, &self.requests, &[]);
-        }
-        answer
-    }
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        let Some(future) = self.future.take() else {
-            return;
-        };
-        for request in &self.requests {
-            request.stop.raise();
-        }
-        let (driver, requests) = (self.driver.clone(), std::mem::take(&mut self.requests));
-        let turns = std::mem::take(&mut self.turns);
-        let finish = async move {
-            let grants = match future.await {
-                Ok(AllAnswer::Granted(grants)) => grants,
-                Err(err) if err.kind() == ErrorKind::Indeterminate => Vec::new(),
-                Ok(AllAnswer::Busy(_) | AllAnswer::OneByOne) | Err(_) => return,
-            };
-            // The turns pass on before the clean-up, as after the request for one name.
-            drop(turns);
-            release_all(&driver, &requests, &grants);
-        };
-        let polled = self.driver.tasks.poll_anywhere(Box::pin(finish));
-        if let Err(Some(pending)) = polled {
-            self.driver.tasks.clean_up(pending);
-        }
-    }
-}
-
-/// Releases the holds that the requests may have led to, each in the background until the answer is definite.
-fn release_all(driver: &Arc<Driver>, requests: &[Arc<Request>], grants: &[Grant]) {
-    for (at, request) in requests.iter().enumerate() {
-        let token = grants.get(at).map_or(0, |grant| grant.token);
-        let hold = Hold::new(request, token).unused();
-        let release = driver.clone().release_until_definite(hold);
-        driver.tasks.clean_up(release);
     }
 }

@@ -11,13 +11,12 @@ use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::options::Mode;
-use crate::rt::Flag;
 use crate::store::{Answer, Hold, Request};
 
 use super::held::Held;
 use super::labels::LOG_TARGET;
-use super::shared::closed;
-use super::under_way::UnderWay;
+use super::running::{CleanUp, RunningRequest};
+use super::shared::{Driver, closed};
 
 impl Held {
     /// Makes an upgradable hold exclusive. `Ok(false)`: others hold, and `wait` is not set.
@@ -43,30 +42,51 @@ impl Held {
                 ));
             }
         }
-        let mut upgrading = Upgrading::new(self, permit, wait);
+        let hold = self.as_hold(false);
+        let request = Arc::new(Request {
+            mode: Mode::Exclusive,
+            wait,
+            holder: self.holder.clone(),
+            ..Request::new(hold.name.clone(), hold.owner, hold.ttl)
+        });
+        let upgrading = Upgrading {
+            held: self.clone(),
+            request: request.clone(),
+            _permit: permit,
+        };
+        let mut running = RunningRequest::send(&self.driver, upgrading, |store| {
+            store.upgrade(hold, request)
+        });
         // Most stores on this machine answer at the first poll.
-        let answer = match upgrading.under_way.poll_once() {
+        let answer = match running.poll_once() {
             Some(answer) => answer,
             None => tokio::select! {
                 biased;
-                answer = upgrading.under_way.answer() => answer,
+                answer = running.answer() => answer,
                 () = self.state.ended() => return Err(self.lost_error()),
                 () = self.driver.closed.raised() => return Err(closed()),
             },
         };
-        let is_upgraded = match upgrading.settle(answer) {
-            Err(err) if err.kind() == ErrorKind::Lost => {
-                self.clone().found_gone();
-                return Err(err);
+        match running.settle(answer) {
+            Ok(Answer::Granted(grant)) => {
+                self.upgraded(&grant);
+                self.refuse_lost()?;
+                tracing::debug!(target: LOG_TARGET, name = %self.name(), store = self.driver.scheme(), token = self.token(), "upgraded");
+                Ok(true)
             }
-            settled => settled?,
-        };
-        if wait && !is_upgraded {
             // A request that waits and was not stopped is refused only when the store has no such hold.
-            self.clone().found_gone();
-            return Err(self.lost_error());
+            Ok(Answer::Busy) if wait => {
+                self.clone().found_gone();
+                Err(self.lost_error())
+            }
+            Ok(Answer::Busy) => Ok(false),
+            Err(err) => {
+                if err.kind() == ErrorKind::Lost {
+                    self.clone().found_gone();
+                }
+                Err(err)
+            }
         }
-        Ok(is_upgraded)
     }
 
     /// Makes an exclusive or upgradable hold shared. Waits for nothing but the answer of the store; a future that is
@@ -101,8 +121,15 @@ impl Held {
             let message = "this owner has entered the lock more than once, and another guard may rely on its mode";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let mut downgrading = Downgrading::new(self, permit, hold);
-        match downgrading.under_way.answer().await {
+        let downgrading = Downgrading {
+            hold: hold.clone(),
+            _permit: permit,
+        };
+        let mut running = RunningRequest::send(&self.driver, downgrading, |store| {
+            store.downgrade(hold, Mode::Shared)
+        });
+        let answer = running.answer().await;
+        match running.settle(answer) {
             Ok(true) => {
                 self.set_mode(Mode::Shared);
                 Ok(())
@@ -111,13 +138,10 @@ impl Held {
                 self.clone().found_gone();
                 Err(self.lost_error())
             }
-            // The store has done nothing, and never will.
-            Err(err) if matches!(err.kind(), ErrorKind::Unsupported | ErrorKind::Invalid) => {
-                self.set_mode(before);
-                Err(err)
-            }
             Err(err) => {
-                downgrading.repeat();
+                if !Downgrading::is_needed_after(err.kind()) {
+                    self.set_mode(before);
+                }
                 Err(err)
             }
         }
@@ -152,148 +176,60 @@ impl Held {
     }
 }
 
-/// A request to upgrade that is under way. Dropping it stops the request, polls it to its end in the background, and
-/// makes the hold upgradable again.
+/// An upgrade that is under way.
 struct Upgrading {
     held: Arc<Held>,
     request: Arc<Request>,
-    under_way: UnderWay<Answer>,
     /// No other request changes the mode meanwhile.
-    permit: Option<OwnedSemaphorePermit>,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Upgrading {
-    fn new(held: &Arc<Held>, permit: OwnedSemaphorePermit, wait: bool) -> Self {
-        let (driver, hold) = (&held.driver, held.as_hold(false));
-        let request = Arc::new(Request {
-            mode: Mode::Exclusive,
-            wait,
-            ttl: hold.ttl,
-            holder: held.holder.clone(),
-            stop: Flag::new(),
-            ..Request::new(hold.name.clone(), hold.owner, hold.ttl)
-        });
-        let future = driver.detachable(driver.store.clone().upgrade(hold, request.clone()));
-        Self {
-            held: held.clone(),
-            request,
-            under_way: UnderWay::new(future),
-            permit: Some(permit),
-        }
-    }
-
-    fn settle(&mut self, answer: Result<Answer, Error>) -> Result<bool, Error> {
-        match answer {
-            Ok(Answer::Granted(grant)) => {
-                self.held.upgraded(&grant);
-                self.held.refuse_lost()?;
-                let held = &self.held;
-                tracing::debug!(target: LOG_TARGET, name = %held.name(), store = held.driver.scheme(), token = held.token(), "upgraded");
-                Ok(true)
-            }
-            Ok(Answer::Busy) => Ok(false),
-            Err(err) => {
-                if err.kind() == ErrorKind::Indeterminate {
-                    let (driver, permit) = (self.held.driver.clone(), self.permit.take());
-                    let hold = self.held.as_hold(false);
-                    self.held.driver.tasks.clean_up(async move {
-                        driver
-                            .downgrade_until_definite(hold, Mode::Upgradable)
-                            .await;
-                        drop(permit);
-                    });
-                }
-                Err(err)
-            }
-        }
-    }
-}
-
-impl Drop for Upgrading {
-    fn drop(&mut self) {
-        let Some(future) = self.under_way.take() else {
-            return;
-        };
+impl CleanUp<Answer> for Upgrading {
+    fn stop(&self) {
         self.request.stop.raise();
-        let (held, permit) = (self.held.clone(), self.permit.take());
-        let finish = async move {
-            match future.await {
-                Ok(Answer::Granted(grant)) => held.token_is(grant.token),
-                Err(err) if err.kind() == ErrorKind::Indeterminate => {}
-                Ok(Answer::Busy) | Err(_) => return,
-            }
-            let driver = held.driver.clone();
-            driver
-                .downgrade_until_definite(held.as_hold(false), Mode::Upgradable)
-                .await;
-            drop(permit);
-        };
-        let tasks = &self.held.driver.tasks;
-        if let Err(Some(pending)) = tasks.poll_anywhere(Box::pin(finish)) {
-            self.held.driver.tasks.clean_up(pending);
+    }
+
+    fn is_needed_after(kind: ErrorKind) -> bool {
+        kind == ErrorKind::Indeterminate
+    }
+
+    /// Makes the hold upgradable again.
+    async fn clean_up(self, driver: Arc<Driver>, answer: Option<Answer>) {
+        match answer {
+            Some(Answer::Granted(grant)) => self.held.token_is(grant.token),
+            Some(Answer::Busy) => return,
+            None => {}
         }
+        let hold = self.held.as_hold(false);
+        driver
+            .downgrade_until_definite(hold, Mode::Upgradable)
+            .await;
     }
 }
 
-/// A request to downgrade that is under way. Dropping it continues the request in the background.
+/// A downgrade to shared that is under way.
 struct Downgrading {
-    held: Arc<Held>,
     hold: Hold,
-    under_way: UnderWay<bool>,
-    permit: Option<OwnedSemaphorePermit>,
+    /// No other request changes the mode meanwhile.
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Downgrading {
-    fn new(held: &Arc<Held>, permit: OwnedSemaphorePermit, hold: Hold) -> Self {
-        let driver = &held.driver;
-        let future = driver.detachable(driver.store.clone().downgrade(hold.clone(), Mode::Shared));
-        Self {
-            held: held.clone(),
-            hold,
-            under_way: UnderWay::new(future),
-            permit: Some(permit),
+impl CleanUp<bool> for Downgrading {
+    /// The change goes on.
+    fn stop(&self) {}
+
+    /// A store that refuses the change has done nothing, and never will.
+    fn is_needed_after(kind: ErrorKind) -> bool {
+        !matches!(kind, ErrorKind::Unsupported | ErrorKind::Invalid)
+    }
+
+    /// Sends the request again until the answer is definite.
+    async fn clean_up(self, driver: Arc<Driver>, answer: Option<bool>) {
+        if answer.is_none() {
+            driver
+                .downgrade_until_definite(self.hold.clone(), Mode::Shared)
+                .await;
         }
-    }
-
-    /// Sends the request again, in the background, until the answer is definite.
-    fn repeat(&mut self) {
-        let (driver, hold, permit) = (
-            self.held.driver.clone(),
-            self.hold.clone(),
-            self.permit.take(),
-        );
-        self.held.driver.tasks.clean_up(async move {
-            driver.downgrade_until_definite(hold, Mode::Shared).await;
-            drop(permit);
-        });
-    }
-}
-
-impl Drop for Downgrading {
-    fn drop(&mut self) {
-        let Some(future) = self.under_way.take() else {
-            return;
-        };
-        let tasks = &self.held.driver.tasks;
-        let pending = match tasks.poll_anywhere(future) {
-            Ok(Ok(_)) => return,
-            Ok(Err(_)) | Err(None) => None,
-            Err(pending) => pending,
-        };
-        let (driver, hold, permit) = (
-            self.held.driver.clone(),
-            self.hold.clone(),
-            self.permit.take(),
-        );
-        self.held.driver.tasks.clean_up(async move {
-            if let Some(pending) = pending
-                && pending.await.is_ok()
-            {
-                return;
-            }
-            driver.downgrade_until_definite(hold, Mode::Shared).await;
-            drop(permit);
-        });
     }
 }
 
