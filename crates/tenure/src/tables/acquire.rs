@@ -13,7 +13,6 @@ use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition, Subscription
 
 use super::names::Format;
 use super::release::release;
-use super::requests::{AllReply, HeldEntry, LockReply};
 use super::store::Store;
 
 impl AcquireAll for Store {
@@ -68,6 +67,7 @@ async fn acquire_or_upgrade(
 pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
     // From now on the hold may be one beside others.
     store
+        .requests
         .holds
         .update(hold.owner, |entry| entry.is_shared_hold = true);
     store.requests.downgrade(hold, mode).await
@@ -84,16 +84,7 @@ pub(super) async fn acquire_all(
     if store.settings.format == Format::ShedLock || !requests.iter().all(is_simple) {
         return Ok(AllAnswer::OneByOne);
     }
-    let granted = match store.requests.acquire_all(requests).await? {
-        AllReply::Granted(granted) => granted,
-        AllReply::Busy(position) => return Ok(AllAnswer::Busy(position)),
-    };
-    let mut grants = Vec::with_capacity(granted.len());
-    for (request, (grant, entry)) in requests.iter().zip(granted) {
-        store.holds.insert(request.owner, entry);
-        grants.push(grant);
-    }
-    Ok(AllAnswer::Granted(grants))
+    store.requests.acquire_all(requests).await
 }
 
 /// One acquisition or upgrade, as the loop of a waiter needs it.
@@ -107,27 +98,12 @@ struct Acquisition<'a> {
 impl LeaseStore for Acquisition<'_> {
     async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
         let Self { store, request, .. } = *self;
-        let reply = match (self.is_upgrade, store.settings.format) {
-            (true, _) => store.requests.upgrade(request).await?,
-            (false, Format::Tenure) if !is_first => store.requests.enqueue(request).await?,
+        match (self.is_upgrade, store.settings.format) {
+            (true, _) => store.requests.upgrade(request).await,
+            (false, Format::Tenure) if !is_first => store.requests.enqueue(request).await,
             // The first client that asks after a release gets the lock in ShedLock's table, which has no queue.
-            (false, _) => store.requests.acquire(request).await?,
-        };
-        Ok(match reply {
-            LockReply::Granted(grant, entry) => {
-                match self.is_upgrade {
-                    false => store.holds.insert(request.owner, entry),
-                    true => {
-                        let now = store.clock.now();
-                        let extend =
-                            |entry: &mut HeldEntry| entry.extend(grant.sent, grant.ttl, now);
-                        store.holds.update(request.owner, extend);
-                    }
-                }
-                AcquireReply::Granted(grant)
-            }
-            LockReply::Taken(position) => AcquireReply::Taken(position),
-        })
+            (false, _) => store.requests.acquire(request).await,
+        }
     }
 
     fn subscribe(&self, _: Time) -> impl Subscription {

@@ -13,11 +13,11 @@ const RELEASES_AT_ONCE: usize = 64;
 
 /// Releases what the owner has: the lock, or a place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    let entry = store.holds.remove(hold.owner);
+    let entry = store.requests.holds.remove(hold.owner);
     let outcome = store.requests.release(hold, entry.as_ref()).await;
     if let (Err(_), Some(entry)) = (&outcome, entry) {
         // The driver sends the release again.
-        store.holds.insert(hold.owner, entry);
+        store.requests.holds.insert(hold.owner, entry);
     }
     outcome
 }
@@ -30,7 +30,7 @@ pub(super) async fn close(store: &Store) {
         listener.stop();
     }
     let now = store.clock.now();
-    let holds = store.holds.select(|owner, entry| {
+    let holds = store.requests.holds.select(|owner, entry| {
         let mut hold = Hold::of(entry.name.clone(), owner);
         // The guard of a hold that has run out may still be there, and then nothing has released the hold.
         hold.unclean = entry.ends <= now;

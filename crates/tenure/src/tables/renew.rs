@@ -18,7 +18,9 @@ const MAX_BATCH: usize = 200;
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
     for wants_shared in [false, true] {
-        let entries = holds.iter().map(|hold| store.holds.get(hold.owner));
+        let entries = holds
+            .iter()
+            .map(|hold| store.requests.holds.get(hold.owner));
         let entries: Vec<_> = holds.iter().cloned().zip(entries).collect();
         let is_due = |at: &usize| match (&renewals[*at], is_shared_hold(&entries[*at])) {
             (None, is_shared) => is_shared == wants_shared,
@@ -28,10 +30,7 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
         let places: Vec<_> = (0..holds.len()).filter(is_due).collect();
         for places in places.chunks(MAX_BATCH) {
             let batch: Vec<_> = places.iter().map(|at| entries[*at].clone()).collect();
-            let answer = match wants_shared {
-                false => store.requests.renew(&batch).await,
-                true => store.requests.renew_shared(&batch).await,
-            };
+            let answer = store.requests.renew(&batch, wants_shared).await;
             // A hold without an answer of its own stays unknown.
             let some = answer.unwrap_or_else(|err| {
                 let unknown = |_| Renewal::Unknown(err.clone());
@@ -45,12 +44,15 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     let now = store.clock.now();
     let all = holds.iter().zip(renewals).map(|(hold, renewal)| {
         let renewal = renewal.unwrap_or_else(|| Renewal::Unknown(errors::unexpected_reply()));
-        store.holds.update(hold.owner, |entry| match &renewal {
-            Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
-            Renewal::Lost(_) => entry.ends = Time::ZERO,
-            // The outcome is unknown: the end stays the earlier one.
-            _ => {}
-        });
+        store
+            .requests
+            .holds
+            .update(hold.owner, |entry| match &renewal {
+                Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
+                Renewal::Lost(_) => entry.ends = Time::ZERO,
+                // The outcome is unknown: the end stays the earlier one.
+                _ => {}
+            });
         renewal
     });
     all.collect()

@@ -1,32 +1,33 @@
 //! One function per request to the database: what is asked, and what the answer means.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::lease::margin;
+use tenure_core::logic::table::Table;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::rt::Clock;
-use tenure_core::store::{Grant, Hold, Release, Renewal, Request};
-use tenure_core::support::{HolderRecord, micros_up};
+use tenure_core::rt::{Clock, wall_micros};
+use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
+use tenure_core::support::{HoldRegistry, HolderRecord, micros_up};
 use tenure_core::time::Time;
 
 use crate::database::Row;
-use crate::waiting::{QueuePosition, waiter_ttl};
+use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
 
 use super::errors;
 use super::file_id::FileId;
+use super::mode_requests::StepRequest;
 use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, Reply};
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
 use super::sql::modes::SEVERAL;
 use super::sql::{self, Dialect, ReplyKind, shedlock};
-use super::step::{Operation, Outcome};
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
 pub(super) const HOLD_COLUMNS: usize = 7;
@@ -39,6 +40,8 @@ pub(super) struct Requests {
     /// Statements on ShedLock's table.
     shedlock: shedlock::Statements,
     pub(super) pool: Arc<Pool>,
+    /// What was granted to this client.
+    pub(super) holds: HoldRegistry<HeldEntry>,
     pub(super) clock: Clock,
     /// The name of this host, as the driver has it: known with the first request.
     host: OnceLock<String>,
@@ -74,21 +77,6 @@ fn lease_end(sent: Time, ttl: Option<Duration>) -> Time {
     ttl.map_or(Time::MAX, |ttl| {
         sent.after(ttl).before(margin(ttl, Duration::ZERO))
     })
-}
-
-/// The reply to a request for the lock.
-pub(super) enum LockReply {
-    /// With what has to be remembered.
-    Granted(Grant, HeldEntry),
-    Taken(QueuePosition),
-}
-
-/// The reply to a request for several names.
-pub(super) enum AllReply {
-    /// In the order of the requests.
-    Granted(Vec<(Grant, HeldEntry)>),
-    /// The name at this position is not free. Nothing was taken.
-    Busy(usize),
 }
 
 /// In µs, and whole ms: what a column that has ms keeps of the duration is not shorter.
@@ -136,6 +124,7 @@ impl Requests {
             own: sql::Statements::new(dialect, table),
             shedlock: shedlock::Statements::new(dialect, table),
             pool,
+            holds: HoldRegistry::default(),
             clock,
             host: OnceLock::new(),
         }
@@ -160,11 +149,14 @@ impl Requests {
 
     /// The lease as it is written: a clock that knows ms may be behind by one.
     pub(super) fn written_lease(&self, ttl: Duration) -> u64 {
-        let is_coarse = match self.own.dialect {
-            Dialect::Sqlite => true,
-            _ => self.format == Format::ShedLock,
-        };
+        let is_coarse = self.own.dialect == Dialect::Sqlite || self.format == Format::ShedLock;
         micros_up(self.lease(ttl)) + if is_coarse { 1_000 } else { 0 }
+    }
+
+    /// The least token to grant, where the clock of the database is that of this machine and has ms. `None`: the clock of
+    /// the database.
+    pub(super) fn stamp(&self) -> Option<u64> {
+        (self.own.dialect == Dialect::Sqlite).then(wall_micros)
     }
 
     fn lock_request(&self, request: &Request) -> sql::LockRequest {
@@ -176,10 +168,7 @@ impl Requests {
             min_hold: micros_up(request.min_hold),
             waiter_ttl: micros_up(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
-            stamp: match self.own.dialect {
-                Dialect::Sqlite => Some(tenure_core::rt::wall_micros()),
-                _ => None,
-            },
+            stamp: self.stamp(),
         }
     }
 
@@ -196,7 +185,7 @@ impl Requests {
 
     /// Takes a name that is free and that nobody waits for, and no place in the queue.
     /// May be repeated for the same owner at any time.
-    pub(super) async fn acquire(&self, request: &Request) -> Result<LockReply, Error> {
+    pub(super) async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         if request.mode != Mode::Exclusive {
             return self.acquire_shared(request, false).await;
         }
@@ -226,8 +215,8 @@ impl Requests {
             },
         };
         Ok(match token {
-            Some(token) => self.granted(request, &reply, token),
-            None => LockReply::Taken(QueuePosition {
+            Some(token) => AcquireReply::Granted(self.granted(request, &reply, token)),
+            None => AcquireReply::Taken(QueuePosition {
                 sent: reply.sent,
                 ask_by: match self.format {
                     Format::Tenure => reply.sent,
@@ -240,7 +229,7 @@ impl Requests {
     }
 
     /// Takes all these names if each is free and has no waiters. Two round trips and one commit.
-    pub(super) async fn acquire_all(&self, requests: &[Arc<Request>]) -> Result<AllReply, Error> {
+    pub(super) async fn acquire_all(&self, requests: &[Arc<Request>]) -> Result<AllAnswer, Error> {
         let mut order: Vec<_> = (0..requests.len()).collect();
         // All clients lock the rows in this order.
         order.sort_by_cached_key(|position| self.encode(&requests[*position].name));
@@ -253,19 +242,16 @@ impl Requests {
         let first = self.own.acquire_together(&written);
         let (stop, decide) = (&requests[0].stop, Some(&decide as &Decide<'_>));
         let reply = self.pool.ask_twice(first, stop, decide).await?;
-        let mut granted = Vec::new();
-        for (position, token) in order.iter().zip(self.taken(&reply.rows, &written)?) {
-            let Some(token) = token else {
-                return Ok(AllReply::Busy(*position));
-            };
-            let request = &requests[*position];
-            if let LockReply::Granted(grant, entry) = self.granted(request, &reply, token) {
-                granted.push((*position, grant, entry));
-            }
+        let tokens = self.taken(&reply.rows, &written)?;
+        if let Some(at) = tokens.iter().position(Option::is_none) {
+            return Ok(AllAnswer::Busy(order[at]));
         }
-        granted.sort_by_key(|(position, ..)| *position);
-        let granted = granted.into_iter().map(|(_, grant, entry)| (grant, entry));
-        Ok(AllReply::Granted(granted.collect()))
+        let granted = order.iter().zip(tokens.into_iter().flatten());
+        let granted = granted.map(|(at, token)| (*at, self.granted(&requests[*at], &reply, token)));
+        let mut granted: Vec<_> = granted.collect();
+        granted.sort_by_key(|(at, _)| *at);
+        let grants = granted.into_iter().map(|(_, grant)| grant);
+        Ok(AllAnswer::Granted(grants.collect()))
     }
 
     /// The token of each name that was taken, in the order of the requests.
@@ -291,8 +277,9 @@ impl Requests {
         Ok(tokens)
     }
 
-    pub(super) fn granted(&self, request: &Request, reply: &Reply, token: u64) -> LockReply {
-        let lease = Some(self.lease(request.ttl));
+    /// Remembers a hold that is about to be passed to the driver.
+    pub(super) fn granted(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+        let grant = self.grant(request, reply, token);
         let entry = HeldEntry {
             name: request.name.clone(),
             min_hold: match self.format {
@@ -305,15 +292,19 @@ impl Requests {
                 Format::ShedLock => self.locked_by(request),
             },
             file: reply.file,
-            ends: lease_end(reply.sent, lease),
+            ends: lease_end(reply.sent, grant.ttl),
         };
+        self.holds.insert(request.owner, entry);
+        grant
+    }
+
+    pub(super) fn grant(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
         let round_trip = self.clock.now().since(reply.sent);
-        let grant = Grant::new(token, reply.sent, round_trip, lease);
-        LockReply::Granted(grant, entry)
+        Grant::new(token, reply.sent, round_trip, Some(self.lease(request.ttl)))
     }
 
     /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
-    pub(super) async fn enqueue(&self, request: &Request) -> Result<LockReply, Error> {
+    pub(super) async fn enqueue(&self, request: &Request) -> Result<AcquireReply, Error> {
         if request.mode != Mode::Exclusive {
             return self.acquire_shared(request, true).await;
         }
@@ -323,9 +314,10 @@ impl Requests {
         let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         let token = token(row, 1)?;
         if text(row, 0)? == lock_request.owner {
-            return Ok(self.granted(request, &reply, token));
+            let grant = self.granted(request, &reply, token);
+            return Ok(AcquireReply::Granted(grant));
         }
-        Ok(LockReply::Taken(QueuePosition {
+        Ok(AcquireReply::Taken(QueuePosition {
             ahead: count_or_zero(row, 3),
             expires_in: Some(time_left(number(row, 2)?)),
             last_token: token,
@@ -364,52 +356,55 @@ impl Requests {
         }))
     }
 
-    /// Renews these holds with one request. The entry is `None` where nothing is remembered of a hold. Holds that may be
-    /// beside others are renewed by [`renew_shared`](Self::renew_shared).
+    /// Renews these holds with one request: exclusive holds, or those that may be shared. The entry is `None` where nothing
+    /// is remembered of a hold.
     pub(super) async fn renew(
         &self,
         holds: &[(Hold, Option<HeldEntry>)],
+        are_shared: bool,
     ) -> Result<Vec<Renewal>, Error> {
         // A request would make the file again.
         if self.pool.is_file_gone(None)? {
             let lost = |_| Renewal::Lost(LostReason::TakenOver);
             return Ok(holds.iter().map(lost).collect());
         }
-        let written = holds.iter().map(|(hold, entry)| {
-            let owner = match self.format {
-                Format::Tenure => hold.owner.to_hex(),
-                Format::ShedLock => entry
-                    .as_ref()
-                    .map(|entry| entry.locked_by.clone())
-                    .unwrap_or_default(),
-            };
-            (self.encode(&hold.name), owner, self.written_lease(hold.ttl))
+        let written = holds.iter().map(|(hold, entry)| sql::RenewItem {
+            name: self.encode(&hold.name),
+            owner: match (self.format, entry) {
+                (Format::Tenure, _) => hold.owner.to_hex(),
+                (Format::ShedLock, Some(entry)) => entry.locked_by.clone(),
+                (Format::ShedLock, None) => String::new(),
+            },
+            ttl: self.written_lease(hold.ttl),
         });
         let written: Vec<_> = written.collect();
-        let written: Vec<_> = written
-            .iter()
-            .map(|(name, owner, ttl)| (name.as_str(), owner.as_str(), *ttl))
-            .collect();
         let reply = self.pool.ask(match self.format {
+            Format::Tenure if are_shared => self.own.renew_modes(&written),
             Format::Tenure => self.own.renew(&written),
             Format::ShedLock => self.shedlock.renew(&written),
         });
         let reply = reply.await?;
-        let mut found = HashMap::new();
+        let (mut live, mut taken) = (HashSet::new(), HashSet::new());
         // Other rows are those of the statement that locks.
         for row in reply.rows.iter().filter(|row| row.len() == 3) {
-            found.insert(text(row, 0)?, (text(row, 1)?, number(row, 2)? == 1));
+            let (name, owner) = (text(row, 0)?, text(row, 1)?);
+            if number(row, 2)? == 1 {
+                live.insert((name, owner));
+                // Among several holders a shared hold may have ended by itself.
+                if !owner.is_empty() && !(are_shared && owner == SEVERAL) {
+                    taken.insert(name);
+                }
+            }
         }
-        let renewals = holds.iter().zip(&written);
-        let renewals = renewals.map(|((hold, entry), (name, owner, _))| {
-            let is_in_other_file = entry.as_ref().is_some_and(|it| it.file != reply.file);
-            match found.get(name) {
-                _ if is_in_other_file => Renewal::Lost(LostReason::TakenOver),
-                Some((holder, true)) if holder == owner => Renewal::Renewed {
+        let renewals = holds.iter().zip(&written).map(|((hold, entry), item)| {
+            let (name, owner) = (item.name.as_str(), item.owner.as_str());
+            match entry {
+                Some(entry) if entry.file != reply.file => Renewal::Lost(LostReason::TakenOver),
+                _ if live.contains(&(name, owner)) => Renewal::Renewed {
                     sent: reply.sent,
                     ttl: Some(self.lease(hold.ttl)),
                 },
-                Some((holder, true)) if !holder.is_empty() => Renewal::Lost(LostReason::TakenOver),
+                _ if taken.contains(name) => Renewal::Lost(LostReason::TakenOver),
                 _ => Renewal::Lost(LostReason::StoreSaysNo),
             }
         });
@@ -432,7 +427,7 @@ impl Requests {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = match (self.format, entry) {
             (Format::Tenure, None) => return self.dequeue(hold).await,
-            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, end_of(hold)),
+            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, HoldEnd::of(hold)),
             (Format::ShedLock, Some(entry)) => {
                 let min_hold = match hold.unused {
                     true => 0,
@@ -453,7 +448,7 @@ impl Requests {
 
     async fn dequeue(&self, hold: &Hold) -> Result<Release, Error> {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
-        let statement = self.own.dequeue(&name, &owner, end_of(hold));
+        let statement = self.own.dequeue(&name, &owner, HoldEnd::of(hold));
         let reply = self.pool.ask(statement).await?;
         let (mut was_held, mut are_shared) = (false, false);
         if let Some(row) = reply.rows.first() {
@@ -463,7 +458,9 @@ impl Requests {
         }
         if are_shared {
             // Waiters behind this one may go with the holders. Without an answer they find that out themselves.
-            let _ = self.step(&hold.name, "release", &Operation::Serve).await;
+            let _ = self
+                .step(&StepRequest::new(&hold.name, "release"), |_, _| ())
+                .await;
         }
         released(was_held, reply.is_repeated)
     }
@@ -481,10 +478,11 @@ impl Requests {
             (has_changed(reply_kind, &reply)?, reply.is_repeated);
         if !is_broken && self.format == Format::Tenure {
             // The hold may be one beside others.
-            let operation = Operation::Break { token };
-            let (outcome, reply) = self.step(lock_name, "break", &operation).await?;
-            is_broken = outcome == Outcome::Done;
-            is_repeated |= reply.is_repeated;
+            let request = StepRequest::new(lock_name, "break");
+            let end = |table: &mut Table, now| table.break_hold(lock_name, token, now);
+            let stepped = self.step(&request, end).await?;
+            is_broken = stepped.answer == Some(true);
+            is_repeated |= stepped.reply.is_repeated;
         }
         match (is_broken, is_repeated) {
             (false, true) => Err(Error::new(
@@ -563,15 +561,6 @@ fn has_changed(reply_kind: ReplyKind, reply: &Reply) -> Result<bool, Error> {
             let row = reply.rows.first().ok_or_else(errors::unexpected_reply)?;
             Ok(number(row, 0)? > 0)
         }
-    }
-}
-
-/// How this hold ends when it is released.
-pub(super) fn end_of(hold: &Hold) -> HoldEnd {
-    match (hold.unused, hold.unclean) {
-        (true, _) => HoldEnd::Unused,
-        (false, true) => HoldEnd::Unclean,
-        (false, false) => HoldEnd::Clean,
     }
 }
 

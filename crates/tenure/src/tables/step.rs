@@ -10,68 +10,21 @@ use std::time::Duration;
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::table::{
-    Claim, Hold, LockRequest, NameState, Reservation, Table, Verdict, Waiter,
-};
+use tenure_core::logic::table::{Claim, Hold, NameState, Reservation, Table, Waiter};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::support::{micros_up, mode_text, parse_mode};
 use tenure_core::time::Time;
 
 use crate::database::Row;
+use crate::waiting::QueuePosition;
 
 use super::errors;
-use super::sql::ending::HoldEnd;
+use super::requests::{number, text};
 use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 
-/// What is done to a name.
-#[derive(Clone, Debug)]
-pub(super) enum Operation {
-    /// Takes the name, or a place in the queue if the request waits. The holder is JSON, for people.
-    Acquire(Box<LockRequest>, String),
-    Upgrade {
-        owner: OwnerId,
-        ttl: Duration,
-        wait: bool,
-    },
-    Downgrade {
-        owner: OwnerId,
-        mode: Mode,
-    },
-    /// Releases a hold or leaves the queue.
-    Release {
-        owner: OwnerId,
-        end: HoldEnd,
-    },
-    /// Ends the hold with that token.
-    Break {
-        token: u64,
-    },
-    /// Serves the queue.
-    Serve,
-}
-
-/// What a step has led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    /// The owner holds as it asked to, under this token.
-    Granted { token: u64 },
-    /// Other holders or waiters are in the way.
-    Taken {
-        /// How many waiters are ahead.
-        ahead: u64,
-        /// When the first other hold or reservation ends.
-        expires_in: Duration,
-        last_token: u64,
-    },
-    /// What was to be changed was there, and is changed.
-    Done,
-    /// There is no such hold.
-    NotHeld,
-}
-
 /// A name before a step.
-pub(super) struct Step<'a> {
+pub(super) struct NameRows<'a> {
     name: &'a LockName,
     now: u64,
     lock: LockRow,
@@ -81,11 +34,21 @@ pub(super) struct Step<'a> {
     stamp: u64,
 }
 
+/// What a step has led to.
+pub(super) struct NameStep<T> {
+    /// What the lock table answered.
+    pub(super) answer: T,
+    /// Where the owner stands: the time of the request is not known here.
+    pub(super) position: QueuePosition,
+    pub(super) after: NameState,
+    pub(super) changes: Changes,
+}
+
 fn time(micros: u64) -> Time {
     Time::ZERO.after(Duration::from_micros(micros))
 }
 
-fn micros_at(time: Time) -> u64 {
+pub(super) fn micros_at(time: Time) -> u64 {
     micros_up(time.since(Time::ZERO))
 }
 
@@ -93,29 +56,22 @@ fn owner_id(text: &str) -> Result<OwnerId, Error> {
     OwnerId::from_hex(text).ok_or_else(errors::unexpected_reply)
 }
 
-fn text(row: &Row, at: usize) -> Result<String, Error> {
-    let text = row.get(at).cloned().flatten();
-    text.ok_or_else(errors::unexpected_reply)
-}
-
-fn number(row: &Row, at: usize) -> Result<u64, Error> {
-    let number = text(row, at)?.parse::<i64>().ok();
-    let number = number.ok_or_else(errors::unexpected_reply)?;
-    // Times before 1970 are times in the past.
-    Ok(u64::try_from(number).unwrap_or(0))
+/// A number that is not negative. Times before 1970 are times in the past.
+fn natural(row: &Row, at: usize) -> Result<u64, Error> {
+    Ok(u64::try_from(number(row, at)?).unwrap_or(0))
 }
 
 impl LockRow {
     /// The columns from `owner` on.
     fn read(row: &Row, at: usize) -> Result<Self, Error> {
         Ok(Self {
-            owner: text(row, at)?,
-            token: number(row, at + 1)?,
-            until: number(row, at + 2)?,
-            since: number(row, at + 3)?,
-            min_hold: number(row, at + 4)?,
-            delay: number(row, at + 5)?,
-            holder: text(row, at + 6)?,
+            owner: text(row, at)?.to_owned(),
+            token: natural(row, at + 1)?,
+            until: natural(row, at + 2)?,
+            since: natural(row, at + 3)?,
+            min_hold: natural(row, at + 4)?,
+            delay: natural(row, at + 5)?,
+            holder: text(row, at + 6)?.to_owned(),
         })
     }
 
@@ -166,7 +122,7 @@ impl ModeRow {
     }
 }
 
-impl<'a> Step<'a> {
+impl<'a> NameRows<'a> {
     /// From the rows of a name as `read_name` returns them. `None`: the table has no row of that name. `stamp` is the least
     /// token to grant; `None`: the clock of the database.
     pub(super) fn read(
@@ -177,15 +133,15 @@ impl<'a> Step<'a> {
         let (mut lock, mut modes, mut waiters) = (None, Vec::new(), Vec::new());
         for row in rows {
             match row.first().and_then(Option::as_deref) {
-                Some("L") => lock = Some((number(row, 1)?, LockRow::read(row, 2)?)),
+                Some("L") => lock = Some((natural(row, 1)?, LockRow::read(row, 2)?)),
                 Some("M") => modes.push(ModeRow {
-                    mode: text(row, 1)?,
+                    mode: text(row, 1)?.to_owned(),
                     row: LockRow::read(row, 2)?,
                 }),
                 Some("W") => waiters.push(WaiterRow {
-                    owner: text(row, 1)?,
-                    until: number(row, 2)?,
-                    holder: text(row, 3)?,
+                    owner: text(row, 1)?.to_owned(),
+                    until: natural(row, 2)?,
+                    holder: text(row, 3)?.to_owned(),
                 }),
                 // The reply to the statement that locks the row.
                 _ => {}
@@ -194,14 +150,13 @@ impl<'a> Step<'a> {
         let Some((now, lock)) = lock else {
             return Ok(None);
         };
-        let stamp = stamp.unwrap_or(now);
         Ok(Some(Self {
             name,
             now,
             lock,
             modes,
             waiters,
-            stamp,
+            stamp: stamp.unwrap_or(now),
         }))
     }
 
@@ -259,111 +214,46 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Does the operation.
-    pub(super) fn take(&self, operation: &Operation) -> Result<(Outcome, Changes), Error> {
-        let (now, mut before) = (time(self.now), self.state()?);
-        if let Operation::Acquire(request, _) = operation {
-            let own = |waiter: &&mut Waiter| waiter.claim.owner == request.owner;
-            let waiter = before.waiters.iter_mut().find(own);
-            waiter
-                .into_iter()
-                .for_each(|it| it.waiter_ttl = request.waiter_ttl);
-        }
+    /// Lets the lock table do something, for this owner if it is about one owner. `holder`: what others shall see of an owner
+    /// that is new.
+    pub(super) fn step<T>(
+        &self,
+        owner: Option<OwnerId>,
+        holder: Option<&str>,
+        operate: impl FnOnce(&mut Table, Time) -> T,
+    ) -> Result<NameStep<T>, Error> {
+        let (now, before) = (time(self.now), self.state()?);
         let mut table = Table::of_name(self.name, before.clone());
         table.tick(now);
-        let mut outcome = self.operate(&mut table, operation);
+        let answer = operate(&mut table, now);
         let (mut after, mut granted) = (table.state(self.name), Vec::new());
         table.granted(&mut granted);
         keep_waiting(&before, &mut after);
-        if let Outcome::Taken {
-            ahead,
-            expires_in,
-            last_token,
-        } = &mut outcome
-        {
-            let owner = operation.owner();
-            (*ahead, *expires_in) = position(&after, owner, now);
-            *last_token = after.last_token;
-        }
-        granted.retain(|(owner, _)| {
-            Some(*owner) != operation.owner() && after.holds.iter().any(|hold| hold.owner == *owner)
+        granted.retain(|(it, _)| {
+            Some(*it) != owner && after.holds.iter().any(|hold| hold.owner == *it)
         });
         let granted = granted.into_iter().map(|(owner, _)| owner.to_hex());
-        let changes = self.changes(&after, operation, granted.collect());
-        Ok((outcome, changes))
-    }
-
-    fn operate(&self, table: &mut Table, operation: &Operation) -> Outcome {
-        let (name, now) = (self.name, time(self.now));
-        let taken = || Outcome::Taken {
-            ahead: 0,
-            expires_in: Duration::ZERO,
-            last_token: 0,
-        };
-        let done = |is_done: bool| match is_done {
-            true => Outcome::Done,
-            false => Outcome::NotHeld,
-        };
-        match operation {
-            Operation::Acquire(request, _) => {
-                let request = LockRequest {
-                    propose: Some(self.stamp),
-                    ..LockRequest::clone(request)
-                };
-                match table.acquire(&request, now) {
-                    Verdict::Granted { token } => Outcome::Granted { token },
-                    Verdict::Queued | Verdict::Busy => taken(),
-                }
-            }
-            Operation::Upgrade { owner, ttl, wait } => {
-                let verdict = table.upgrade(name, *owner, *wait, now);
-                let is_held = table.renew(name, *owner, Some(*ttl), now);
-                match verdict {
-                    Verdict::Granted { token } => Outcome::Granted { token },
-                    Verdict::Queued | Verdict::Busy if is_held => taken(),
-                    Verdict::Queued | Verdict::Busy => Outcome::NotHeld,
-                }
-            }
-            Operation::Downgrade { owner, mode } => done(table.downgrade(name, *owner, *mode, now)),
-            Operation::Release { owner, end } => done(match end {
-                HoldEnd::Clean => table.release(name, *owner, false, now),
-                HoldEnd::Unclean => table.release(name, *owner, true, now),
-                HoldEnd::Unused => table.give_back(name, *owner, now),
-            }),
-            Operation::Break { token } => done(table.break_hold(name, *token, now)),
-            Operation::Serve => Outcome::Done,
+        let mut holders = self.holders();
+        if let (Some(owner), Some(holder)) = (owner, holder) {
+            holders
+                .entry(owner.to_hex())
+                .or_insert_with(|| holder.to_owned());
         }
-    }
-
-    /// Whether a step would give the owner what it waits for, and where it stands otherwise.
-    pub(super) fn look(&self, owner: OwnerId, wants: Mode) -> Result<Outcome, Error> {
-        let now = time(self.now);
-        let before = self.state()?;
-        let mut table = Table::of_name(self.name, before.clone());
-        table.tick(now);
-        let mut after = table.state(self.name);
-        keep_waiting(&before, &mut after);
-        let hold = after.holds.iter().find(|hold| hold.owner == owner);
-        if let Some(hold) = hold
-            && hold.mode == wants
-        {
-            return Ok(Outcome::Granted { token: hold.token });
-        }
-        if hold.is_none() && !after.waiters.iter().any(|it| it.claim.owner == owner) {
-            return Ok(Outcome::NotHeld);
-        }
-        let (ahead, expires_in) = position(&after, Some(owner), now);
-        let last_token = after.last_token;
-        Ok(Outcome::Taken {
-            ahead,
-            expires_in,
-            last_token,
+        Ok(NameStep {
+            answer,
+            position: position(&after, owner, now),
+            changes: self.changes(&after, &holders, granted.collect()),
+            after,
         })
     }
 
     /// The rows after the step, as far as they differ.
-    fn changes(&self, after: &NameState, operation: &Operation, granted: Vec<String>) -> Changes {
-        let holders = self.holders(operation);
+    fn changes(
+        &self,
+        after: &NameState,
+        holders: &HashMap<String, String>,
+        granted: Vec<String>,
+    ) -> Changes {
         let holder = |owner: OwnerId| holders.get(&owner.to_hex()).cloned().unwrap_or_default();
         let modes = mode_rows(after, &holder);
         let lock = self.lock_row(after, &modes, &holder);
@@ -403,19 +293,12 @@ impl<'a> Step<'a> {
     }
 
     /// What others shall see of each owner.
-    fn holders(&self, operation: &Operation) -> HashMap<String, String> {
-        let modes = self.modes.iter().map(|it| &it.row);
-        let rows = modes.chain([&self.lock]);
+    fn holders(&self) -> HashMap<String, String> {
+        let rows = self.modes.iter().map(|it| &it.row).chain([&self.lock]);
         let rows = rows.map(|row| (row.owner.clone(), row.holder.clone()));
         let waiters = self.waiters.iter();
         let waiters = waiters.map(|it| (it.owner.clone(), it.holder.clone()));
-        let mut holders: HashMap<_, _> = waiters.chain(rows).collect();
-        if let Operation::Acquire(request, holder) = operation {
-            holders
-                .entry(request.owner.to_hex())
-                .or_insert_with(|| holder.clone());
-        }
-        holders
+        waiters.chain(rows).collect()
     }
 
     /// The row of the name after the step.
@@ -460,18 +343,6 @@ impl<'a> Step<'a> {
     }
 }
 
-impl Operation {
-    fn owner(&self) -> Option<OwnerId> {
-        match self {
-            Self::Acquire(request, _) => Some(request.owner),
-            Self::Upgrade { owner, .. }
-            | Self::Downgrade { owner, .. }
-            | Self::Release { owner, .. } => Some(*owner),
-            Self::Break { .. } | Self::Serve => None,
-        }
-    }
-}
-
 /// Takes the name back from an exclusive waiter: it takes the name itself.
 fn keep_waiting(before: &NameState, after: &mut NameState) {
     let Some(hold) = after.holds.last() else {
@@ -487,7 +358,7 @@ fn keep_waiting(before: &NameState, after: &mut NameState) {
 }
 
 /// How many waiters are ahead of an owner, and how long it takes until the first other hold or reservation ends.
-fn position(state: &NameState, owner: Option<OwnerId>, now: Time) -> (u64, Duration) {
+fn position(state: &NameState, owner: Option<OwnerId>, now: Time) -> QueuePosition {
     let mut waiters = state.waiters.iter();
     let at = match owner {
         Some(owner) if state.holds.iter().any(|hold| hold.owner == owner) => Some(0),
@@ -497,8 +368,12 @@ fn position(state: &NameState, owner: Option<OwnerId>, now: Time) -> (u64, Durat
     let others = state.holds.iter().filter(|hold| Some(hold.owner) != owner);
     let ends = others.map(|hold| hold.expires);
     let ends = ends.chain(state.reservations.iter().map(|it| it.until));
-    let expires_in = ends.min().map_or(Duration::ZERO, |end| end.since(now));
-    (u64::try_from(ahead).unwrap_or(u64::MAX), expires_in)
+    QueuePosition {
+        ahead: u64::try_from(ahead).unwrap_or(u64::MAX),
+        expires_in: Some(ends.min().map_or(Duration::ZERO, |end| end.since(now))),
+        last_token: state.last_token,
+        ..QueuePosition::default()
+    }
 }
 
 /// The rows of shared holders, of their reserved places, and of the waiters that want to be such holders.
@@ -535,6 +410,8 @@ fn mode_rows(state: &NameState, holder: &impl Fn(OwnerId) -> String) -> Vec<Mode
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::logic::table::{LockRequest, Verdict};
+
     use super::*;
 
     const TTL: Duration = Duration::from_secs(10);
@@ -566,10 +443,11 @@ mod tests {
             waiter_ttl: Some(TTL),
             propose: None,
         };
-        let operation = Operation::Acquire(Box::new(request), String::new());
-        let step = Step::read(&name, &rows, None).unwrap().unwrap();
-        let (outcome, changes) = step.take(&operation).unwrap();
-        assert!(matches!(outcome, Outcome::Taken { ahead: 1, .. }));
+        let rows = NameRows::read(&name, &rows, None).unwrap().unwrap();
+        let acquire = |table: &mut Table, now| table.acquire(&request, now);
+        let step = rows.step(Some(owners[1]), None, acquire).unwrap();
+        let (answer, changes) = (step.answer, step.changes);
+        assert_eq!((answer, step.position.ahead), (Verdict::Queued, 1));
         assert_eq!(changes.left, std::slice::from_ref(&late));
         let kept: Vec<_> = changes.kept.iter().map(|it| &it.owner).collect();
         assert_eq!(kept, [&late]);

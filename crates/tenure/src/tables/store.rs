@@ -7,7 +7,7 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::{BackgroundTasks, Clock};
 use tenure_core::store::Request;
-use tenure_core::support::{self, HoldRegistry};
+use tenure_core::support;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::url::Url;
 
@@ -19,7 +19,7 @@ use super::guarantees::{Configuration, Database, guarantees};
 use super::listener::Listener;
 use super::names::Format;
 use super::pool::Pool;
-use super::requests::{HeldEntry, Requests};
+use super::requests::Requests;
 use super::server_info::ServerInfo;
 use super::settings::{Location, Settings};
 use super::sql::Dialect;
@@ -30,7 +30,6 @@ pub struct Store {
     pub(super) settings: Settings,
     pub(super) guarantees: Guarantees,
     pub(super) requests: Requests,
-    pub(super) holds: HoldRegistry<HeldEntry>,
     /// Acquisitions under way: `close` waits for them.
     pub(super) acquisitions: Arc<BackgroundTasks>,
     pub(super) clock: Clock,
@@ -121,7 +120,6 @@ impl Store {
         Ok(Arc::new(Self {
             guarantees: guarantees(configuration),
             requests,
-            holds: HoldRegistry::default(),
             acquisitions: Arc::default(),
             clock,
             #[cfg(feature = "postgres")]

@@ -162,7 +162,7 @@ async fn a_hold_that_was_never_used_leaves_no_reservation() {
             });
             let mut hold = hold.await;
             if case == "unknown" {
-                store.holds.remove(hold.owner);
+                store.requests.holds.remove(hold.owner);
             }
             hold.unused = is_unused;
             let outcome = release(&store, &hold).await.unwrap();

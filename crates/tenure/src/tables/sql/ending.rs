@@ -1,5 +1,7 @@
 //! The statements that end a hold or a place in the queue.
 
+use tenure_core::store::Hold;
+
 use super::{CHANNEL, Dialect, Statement, Statements, digest};
 
 /// How a hold ends.
@@ -10,6 +12,17 @@ pub(crate) enum HoldEnd {
     Unclean,
     /// The hold is given back and was never used, so nothing stays reserved.
     Unused,
+}
+
+impl HoldEnd {
+    /// How this hold ends when it is released.
+    pub(crate) fn of(hold: &Hold) -> Self {
+        match (hold.unused, hold.unclean) {
+            (true, _) => Self::Unused,
+            (false, true) => Self::Unclean,
+            (false, false) => Self::Clean,
+        }
+    }
 }
 
 impl Statements {

@@ -15,6 +15,8 @@ pub(super) mod schema;
 pub(super) mod shedlock;
 mod together;
 
+use std::collections::BTreeSet;
+
 use crate::database::hex;
 
 use super::names::digest;
@@ -106,6 +108,13 @@ pub(crate) struct LockRequest {
     pub(crate) holder: String,
     /// For the token, where the clock of the database is that of this machine and has ms.
     pub(crate) stamp: Option<u64>,
+}
+
+/// One hold that is renewed. Times are in µs.
+pub(crate) struct RenewItem {
+    pub(crate) name: String,
+    pub(crate) owner: String,
+    pub(crate) ttl: u64,
 }
 
 impl LockRequest {
@@ -376,36 +385,27 @@ impl Statements {
 
     /// Renews these holds, as far as they are ours: each with its ttl.
     /// A row for each name that the table has: `[name, owner, whether the lease has not ended]`.
-    pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+    pub(crate) fn renew(&self, holds: &[RenewItem]) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
-        let mut ttls: Vec<_> = holds.iter().map(|(.., ttl)| *ttl).collect();
-        ttls.sort_unstable();
-        ttls.dedup();
-        let names = |ttl: Option<u64>| {
-            let of = holds
-                .iter()
-                .filter(|hold| ttl.is_none_or(|ttl| ttl == hold.2));
-            let of = of.map(|(name, ..)| self.dialect.name(name));
-            of.collect::<Vec<_>>().join(",")
+        let ttls: BTreeSet<_> = holds.iter().map(|hold| hold.ttl).collect();
+        let of = |ttl: Option<u64>| {
+            let of = holds.iter();
+            of.filter(move |hold| ttl.is_none_or(|ttl| ttl == hold.ttl))
         };
-        let owners = |ttl: u64| {
-            let of = holds.iter().filter(|hold| hold.2 == ttl);
-            let of = of.map(|(_, owner, _)| format!("'{owner}'"));
-            of.collect::<Vec<_>>().join(",")
-        };
+        let names = |ttl| list(of(ttl).map(|hold| self.dialect.name(&hold.name)));
+        let owners = |ttl| list(of(ttl).map(|hold| format!("'{}'", hold.owner)));
         let all = names(None);
         let mut steps = Vec::new();
         if self.dialect.is_postgres() && holds.len() > 1 {
             // All statements of a request are one transaction there. It locks the rows in the order in which a request for
             // several names locks them, so that the two never wait for each other.
-            let owners = holds.iter().map(|(_, owner, _)| format!("'{owner}'"));
-            let owners = owners.collect::<Vec<_>>().join(",");
+            let owners = owners(None);
             steps.push(format!(
                 "SELECT 1 FROM {locks} WHERE name IN({all})AND owner IN({owners})ORDER BY name FOR UPDATE"
             ));
         }
         steps.extend(ttls.into_iter().map(|ttl| {
-            let (names, owners) = (names(Some(ttl)), owners(ttl));
+            let (names, owners) = (names(Some(ttl)), owners(Some(ttl)));
             // An owner has one name, so both lists together say the same as pairs would.
             format!(
                 "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
@@ -487,6 +487,11 @@ impl Statements {
             )
         })
     }
+}
+
+/// Literals, one behind the other.
+fn list(literals: impl Iterator<Item = String>) -> String {
+    literals.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The statements for shared holders: the rows of a name are read, `step.rs` decides, and the rows are written,
 //! in one transaction that keeps the row of the name locked.
 
-use super::{CHANNEL, Dialect, Statement, Statements};
+use super::{CHANNEL, Dialect, RenewItem, Statement, Statements, list};
 
 /// The server ends a transaction whose client does not respond for so many seconds: the process of the client was
 /// stopped, for example.
@@ -20,6 +20,22 @@ pub(crate) struct LockRow {
     pub(crate) min_hold: u64,
     pub(crate) delay: u64,
     pub(crate) holder: String,
+}
+
+impl LockRow {
+    /// The columns of both tables, and their values here.
+    fn columns(&self, dialect: Dialect) -> impl Iterator<Item = (&'static str, String)> {
+        let columns = [
+            ("owner", format!("'{}'", self.owner)),
+            ("token", self.token.to_string()),
+            ("until", self.until.to_string()),
+            ("since", self.since.to_string()),
+            ("min_hold", self.min_hold.to_string()),
+            ("delay", self.delay.to_string()),
+            ("holder", dialect.text(&self.holder)),
+        ];
+        columns.into_iter()
+    }
 }
 
 /// The row of a shared holder, of a waiter that wants to be one (`token` is 0), or of a place that stays reserved
@@ -128,49 +144,32 @@ impl Statements {
     fn write_rows(&self, steps: &mut Vec<String>, name: &str, lock: &LockRow, changes: &Changes) {
         let (locks, modes, waiters) = (&self.locks, &self.modes, &self.waiters);
         let (dialect, name) = (self.dialect, self.dialect.name(name));
-        let LockRow {
-            owner,
-            token,
-            until,
-            since,
-            min_hold,
-            delay,
-            holder,
-        } = lock;
-        let holder = dialect.text(holder);
-        steps.push(format!(
-            "UPDATE {locks} SET owner='{owner}',token={token},until={until},since={since},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name}"
-        ));
+        let columns = lock.columns(dialect);
+        let columns = list(columns.map(|(name, value)| format!("{name}={value}")));
+        steps.push(format!("UPDATE {locks} SET {columns} WHERE name={name}"));
         if !changes.removed.is_empty() {
-            let owners = list(&changes.removed);
+            let owners = owners(&changes.removed);
             steps.push(format!(
                 "DELETE FROM {modes} WHERE name={name} AND owner IN({owners})"
             ));
         }
-        let values = changes.written.iter().map(|ModeRow { mode, row }| {
-            let LockRow {
-                owner,
-                token,
-                until,
-                since,
-                min_hold,
-                delay,
-                holder,
-            } = row;
-            let holder = dialect.text(holder);
-            format!(
-                "({name},'{owner}','{mode}',{token},{until},{since},{min_hold},{delay},{holder})"
-            )
-        });
-        let values: Vec<_> = values.collect();
-        if !values.is_empty() {
+        if !changes.written.is_empty() {
+            let columns = list(
+                LockRow::default()
+                    .columns(dialect)
+                    .map(|(name, _)| name.to_owned()),
+            );
+            let values = changes.written.iter().map(|ModeRow { mode, row }| {
+                let values = list(row.columns(dialect).map(|(_, value)| value));
+                format!("({name},'{mode}',{values})")
+            });
+            let values = list(values);
             steps.push(format!(
-                "INSERT INTO {modes}(name,owner,mode,token,until,since,min_hold,delay,holder)VALUES{}",
-                values.join(",")
+                "INSERT INTO {modes}(name,mode,{columns})VALUES{values}"
             ));
         }
         if !changes.left.is_empty() {
-            let owners = list(&changes.left);
+            let owners = owners(&changes.left);
             steps.push(format!("DELETE FROM {waiters} WHERE owner IN({owners})"));
         }
         for waiter in &changes.kept {
@@ -184,19 +183,14 @@ impl Statements {
     /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is one beside others.
     ///
     /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
-    pub(crate) fn renew_modes(&self, holds: &[(&str, &str, u64)]) -> Statement {
+    pub(crate) fn renew_modes(&self, holds: &[RenewItem]) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, modes) = (&self.locks, &self.modes);
-        let names = holds.iter().map(|(name, ..)| self.dialect.name(name));
-        let names = names.collect::<Vec<_>>().join(",");
-        let owners: Vec<_> = holds
-            .iter()
-            .map(|(_, owner, _)| (*owner).to_owned())
-            .collect();
-        let owners = list(&owners);
+        let names = list(holds.iter().map(|hold| self.dialect.name(&hold.name)));
+        let owners = owners(holds.iter().map(|hold| &hold.owner));
         let mut steps = Vec::new();
         steps.extend(self.lock_rows(&format!("name IN({names})ORDER BY name")));
-        for (name, owner, ttl) in holds {
+        for RenewItem { name, owner, ttl } in holds {
             let name = self.dialect.name(name);
             steps.push(format!(
                 "UPDATE {modes} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND token>0 AND until-delay>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name={name} AND l.owner='{SEVERAL}')"
@@ -293,7 +287,6 @@ impl Statements {
 }
 
 /// Owners as literals.
-fn list(owners: &[String]) -> String {
-    let owners = owners.iter().map(|owner| format!("'{owner}'"));
-    owners.collect::<Vec<_>>().join(",")
+fn owners<'a>(owners: impl IntoIterator<Item = &'a String>) -> String {
+    list(owners.into_iter().map(|owner| format!("'{owner}'")))
 }

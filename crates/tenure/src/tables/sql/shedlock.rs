@@ -4,7 +4,7 @@
 //! There is no column for a token, so `locked_at` is the token: each grant makes it greater by 1 ms at least.
 //! A row is never deleted: a Java program remembers that it is there, and would never get the lock again.
 
-use super::{Dialect, Statement};
+use super::{Dialect, RenewItem, Statement};
 
 /// One acquisition, as it is written.
 #[derive(Clone, Debug)]
@@ -123,18 +123,18 @@ impl Statements {
     }
 
     /// See the statement of the same name on our own tables.
-    pub(crate) fn renew(&self, holds: &[(&str, &str, u64)]) -> Statement {
+    pub(crate) fn renew(&self, holds: &[RenewItem]) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let mut steps: Vec<_> = holds
             .iter()
-            .map(|(name, by, ttl)| {
-                let (name, by, until) = (self.text(name), self.text(by), self.after(now, *ttl));
+            .map(|RenewItem { name, owner, ttl }| {
+                let (name, by, until) = (self.text(name), self.text(owner), self.after(now, *ttl));
                 format!(
                     "UPDATE {table} SET lock_until=GREATEST(lock_until,{until})WHERE name={name} AND locked_by={by} AND lock_until>{now}"
                 )
             })
             .collect();
-        let names: Vec<_> = holds.iter().map(|(name, ..)| self.text(name)).collect();
+        let names: Vec<_> = holds.iter().map(|hold| self.text(&hold.name)).collect();
         let names = names.join(",");
         steps.push(format!(
             "SELECT name,locked_by,CASE WHEN lock_until>{now} THEN 1 ELSE 0 END FROM {table} WHERE name IN({names})"
