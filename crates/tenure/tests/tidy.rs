@@ -50,6 +50,18 @@ const STORES: &[&str] = &[
 ];
 /// Modules that are no store and that every store may use.
 const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "waiting", "tls"];
+/// The folder of a store that knows servers and no locks: it could be a crate of its own.
+const CONNECTION_ROOM: [&str; 2] = ["redis", "connection"];
+/// Vocabulary that is about locks.
+const LOCK_WORDS: &[&str] = &[
+    "LockName",
+    "fence",
+    "guarantees",
+    "holder",
+    "lost",
+    "options",
+    "validate",
+];
 /// Exceptions: dependencies that vocabulary and logic may name: (file under `crates/`, crate).
 const CRATES_ALLOWED: &[(&str, &str)] = &[
     ("tenure-core/src/fence.rs", "rand"), // owner ids are random numbers
@@ -82,6 +94,7 @@ enum Layer {
     Logic,
     Interface,
     Store(String),
+    ConnectionRoom,
     Driver,
     Rt,
     Support,
@@ -100,6 +113,7 @@ fn layer(tree: &Tree, path: &[String]) -> Layer {
         "rt" => Layer::Rt,
         "support" => Layer::Support,
         "conformance" => Layer::Conformance,
+        x if [x, part(2)] == CONNECTION_ROOM => Layer::ConnectionRoom,
         x if VOCABULARY.contains(&x) => Layer::Vocabulary,
         x if STORES.contains(&x) || SHARED_BY_STORES.contains(&x) => Layer::Store(x.into()),
         x if CONNECT.contains(&x) => Layer::Connect,
@@ -134,12 +148,22 @@ fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str)
             in_base && !matches!(to, Logic | Support),
             "the interface knows neither drivers nor stores",
         ),
-        Store(_) => {
+        Store(name) => {
             let is_shared = |x: &String| SHARED_BY_STORES.contains(&x.as_str());
             let shared = matches!(to, Store(x) if is_shared(x));
             (
-                in_base || shared,
+                in_base || shared || *to == ConnectionRoom && path[1] == *name,
                 "a store knows no other store, and could be its own crate",
+            )
+        }
+        ConnectionRoom => {
+            let is_about_locks = path.iter().any(|part| LOCK_WORDS.contains(&part.as_str()));
+            let is_block = matches!(to, Vocabulary | Rt | Support) && !is_about_locks;
+            (
+                is_block
+                    || path[1] == "tls"
+                    || path[1..].starts_with(&["logic", "pace"].map(Into::into)),
+                "connections know servers and no locks",
             )
         }
         Driver => (

@@ -119,7 +119,7 @@ pub(super) async fn acquire_all(
     if !requests.iter().all(is_simple)
         || requests.len() > MAX_ALL
         || settings.wait_replicas > 0
-        || !store.connections.are_together(&keys)
+        || !store.connections.are_together(keys.iter().map(Keys::lock))
         || !is_trusted(store, &keys[0], requests[0].ttl).await
     {
         return Ok(AllAnswer::OneByOne);
@@ -130,9 +130,10 @@ pub(super) async fn acquire_all(
     let AllAnswer::Granted(_) = &reply.value else {
         return Ok(reply.value);
     };
-    let now = store.context.now();
-    let ttl = requests[0].ttl;
-    if reply.connection.untrusted_until(now, ttl).is_some() {
+    let untrusted = store
+        .context
+        .untrusted_until(&reply.connection, requests[0].ttl);
+    if untrusted.is_some() {
         // Grants of this server do not count: the holders of before the restart may believe to hold the locks.
         let give_back = |(request, keys)| async move {
             let acquisition = Acquisition {
@@ -158,7 +159,7 @@ pub(super) async fn acquire_all(
 /// Whether the server that has the lock can be reached and is trusted to know who holds its locks.
 async fn is_trusted(store: &Store, keys: &Keys, ttl: Duration) -> bool {
     let connection = store.connections.connection(keys.lock()).await;
-    connection.is_ok_and(|it| it.untrusted_until(store.context.now(), ttl).is_none())
+    connection.is_ok_and(|it| store.context.untrusted_until(&it, ttl).is_none())
 }
 
 fn start_maintenance(store: &Arc<Store>) {
@@ -199,8 +200,9 @@ impl LeaseStore for Acquisition<'_> {
                 }
                 false => store.requests.acquire(request, keys, is_first).await?,
             };
-            let now = store.context.now();
-            if reply.connection.untrusted_until(now, request.ttl).is_some() {
+            let context = &store.context;
+            let untrusted = context.untrusted_until(&reply.connection, request.ttl);
+            if untrusted.is_some() {
                 // A reply of this server does not count: a holder of before the restart may believe to hold the lock.
                 Box::pin(self.give_back()).await?;
                 continue;
@@ -217,12 +219,7 @@ impl LeaseStore for Acquisition<'_> {
     }
 
     fn subscribe(&self, sent: Time) -> impl waiting::Subscription {
-        let Store {
-            context,
-            connections,
-            ..
-        } = self.store;
-        let subscription = Subscription::new(context, connections, self.keys, self.request, sent);
+        let subscription = Subscription::new(self.store, self.keys, self.request, sent);
         match self.is_upgrade {
             true => subscription.of_upgrade(),
             false => subscription,

@@ -19,11 +19,11 @@ use tokio::sync::oneshot;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::{lock, yield_now};
 
-use super::connection::{Connections, Reply};
+use super::connection::errors::unexpected_reply;
+use super::connection::{Connections, ScriptReply};
 use super::context::Context;
-use super::errors::unexpected_reply;
 use super::names::Keys;
-use super::scripts::{BatchScripts, OwnerText, Text};
+use super::scripts::{BatchScripts, OwnerText, Scripts, Text};
 
 /// Requests under way, above which requests are batched. Fewer are served better one by one: there is little to
 /// batch, and the reply to the first is on its way while the next one is made.
@@ -67,7 +67,7 @@ struct PendingRequest {
 }
 
 /// The reply that the single script would give. `Ok(None)`: nothing was done; the request has to be sent alone.
-type BatchReply = Result<Option<Reply<u64>>, Error>;
+type BatchReply = Result<Option<ScriptReply<u64>>, Error>;
 
 /// Sends requests in batches when there are many.
 pub(super) struct Batcher(Arc<Inner>);
@@ -75,6 +75,7 @@ pub(super) struct Batcher(Arc<Inner>);
 struct Inner {
     context: Arc<Context>,
     connections: Arc<Connections>,
+    scripts: Option<&'static BatchScripts>,
     in_flight: AtomicUsize,
     /// The requests that wait for the next batch.
     pending: Mutex<Vec<PendingRequest>>,
@@ -116,10 +117,15 @@ impl Drop for BatchTask {
 }
 
 impl Batcher {
-    pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
+    pub(super) fn new(
+        context: &Arc<Context>,
+        connections: &Arc<Connections>,
+        scripts: &'static Scripts,
+    ) -> Self {
         Self(Arc::new(Inner {
             context: context.clone(),
             connections: connections.clone(),
+            scripts: scripts.batch.as_ref(),
             in_flight: AtomicUsize::new(0),
             pending: Mutex::default(),
             one_by_one_until: AtomicU64::new(0),
@@ -137,8 +143,9 @@ impl Batcher {
     pub(super) fn scripts(&self) -> Option<&'static BatchScripts> {
         let inner = &self.0;
         let has_many = inner.in_flight.load(Ordering::Relaxed) > BATCH_THRESHOLD;
-        let scripts = inner.connections.scripts.batch.as_ref();
-        let scripts = scripts.filter(|_| has_many && !inner.connections.is_cluster())?;
+        let scripts = inner
+            .scripts
+            .filter(|_| has_many && !inner.connections.is_cluster())?;
         let until = inner.one_by_one_until.load(Ordering::Relaxed);
         (until == 0 || inner.context.now().as_nanos() >= until).then_some(scripts)
     }
@@ -197,15 +204,18 @@ impl Inner {
             BatchKey::Acquire { .. } => &scripts.acquire,
             BatchKey::Release => &scripts.release,
         };
-        let fill = |cmd: &mut Cmd| self.fill(&batch, &first.key, cmd);
-        let reply = self
-            .connections
-            .call(first.keys.lock(), script, 2 * batch.len(), fill);
-        let reply: Result<Reply<Vec<u64>>, _> = reply.await;
+        let keys = || batch.iter().map(|request| &request.item.keys);
+        let keys: Vec<_> = keys()
+            .map(Keys::lock)
+            .chain(keys().map(Keys::hold))
+            .collect();
+        let args = |cmd: &mut Cmd| self.args(&batch, &first.key, cmd);
+        let reply: Result<ScriptReply<Vec<u64>>, _> =
+            self.connections.call(script, &keys, args).await;
         match reply {
             Ok(reply) if reply.value.len() == batch.len() => answer(batch, |index| {
                 let value = reply.value[index];
-                Ok((value > 0).then(|| Reply {
+                Ok((value > 0).then(|| ScriptReply {
                     value,
                     sent: reply.sent,
                     connection: reply.connection.clone(),
@@ -224,15 +234,9 @@ impl Inner {
         }
     }
 
-    /// Adds the keys and arguments of one script.
-    fn fill(&self, batch: &[PendingRequest], key: &BatchKey, cmd: &mut Cmd) {
+    /// Adds the arguments of one script.
+    fn args(&self, batch: &[PendingRequest], key: &BatchKey, cmd: &mut Cmd) {
         let items = || batch.iter().map(|request| &request.item);
-        for item in items() {
-            cmd.arg(item.keys.lock());
-        }
-        for item in items() {
-            cmd.arg(item.keys.hold());
-        }
         if let BatchKey::Acquire {
             ttl,
             token_retention,

@@ -1,20 +1,22 @@
-//! What all components of one client share.
+//! What all components of one client share, and whether a client trusts a server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::pace;
+use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
+use tenure_core::support::ServerStart;
 use tenure_core::time::Time;
 
+use super::connection::{Connection, Persistence};
 use super::events::ServerEvents;
 use super::scripts::OwnerText;
 use super::settings::{Format, RedissonLock, Settings};
 
 pub(super) struct Context {
     pub(super) settings: Settings,
-    pub(super) events: ServerEvents,
+    pub(super) events: Arc<ServerEvents>,
     /// Acquisitions and background requests that are under way: `close` waits for them.
     pub(super) operations: Arc<BackgroundTasks>,
     pub(super) clock: Clock,
@@ -39,20 +41,30 @@ impl Context {
         }
     }
 
-    /// When a request that is sent now has failed.
-    pub(super) fn request_limit(&self) -> Time {
-        self.now().after(self.settings.timeout)
+    /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
+    /// forgotten who holds a lock. `None`: the server is trusted.
+    pub(super) fn untrusted_until(&self, connection: &Connection, ttl: Duration) -> Option<Time> {
+        let (start, guard) = self.start(connection)?;
+        let until = start.trusted_from(guard, ttl);
+        (until > self.now()).then_some(until)
     }
 
-    /// Sleeps after failed attempt number `attempt` to reach a server; the first is 0.
-    pub(super) async fn pause(&self, attempt: u32) -> Result<(), Error> {
-        // A guard was dropped while the runtime shuts down: a sleep would panic.
-        if self.spawner.is_shut_down() {
-            let message = "the runtime of this client is gone";
-            return Err(Error::new(ErrorKind::Closed, message));
-        }
-        let pause = pace::next(attempt, self.clock.random(), None, None).unwrap_or(pace::CAP);
-        self.clock.sleep_until(self.now().after(pause)).await;
-        Ok(())
+    /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
+    pub(super) fn restart_guard(&self, connection: &Connection) -> Option<RestartGuard> {
+        let (start, guard) = self.start(connection)?;
+        let mut guard = start.report(&connection.host, guard, self.now());
+        let is_unknown = connection.server_info.is_unknown;
+        guard.unknown = is_unknown.then_some("this user may not run INFO (allow +info)");
+        Some(guard)
+    }
+
+    /// When the server was started, and for how long after that it grants nothing.
+    fn start(&self, connection: &Connection) -> Option<(ServerStart, Duration)> {
+        let info = &connection.server_info;
+        let guard = self.settings.restart_guard?;
+        // The uptime is the difference of two whole seconds.
+        let uptime = info.uptime.saturating_sub(Duration::from_secs(1));
+        let forgets = info.persistence != Persistence::Full;
+        forgets.then(|| (ServerStart::new(connection.asked, uptime), guard))
     }
 }

@@ -17,6 +17,9 @@ use tenure_core::time::Time;
 
 use crate::waiting::WakeUp;
 
+use super::connection::PushListener;
+use super::connection::slots::slot_tag;
+
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {
     /// The id of the client.
@@ -83,12 +86,6 @@ impl ServerEvents {
         self.waiters.notify(owner, WakeUp::Released { sent });
     }
 
-    /// A connection was lost: the server may have been restarted, and may have forgotten holds.
-    pub(super) fn connection_lost(&self) {
-        self.has_lost_connection.store(true, Ordering::SeqCst);
-        self.maintenance.wake();
-    }
-
     /// Whether a connection was lost since the last call.
     pub(super) fn take_connection_loss(&self) -> bool {
         self.has_lost_connection.swap(false, Ordering::SeqCst)
@@ -100,11 +97,27 @@ impl ServerEvents {
             loss_notifier.lost(owner, reason);
         }
     }
+}
+
+impl PushListener for ServerEvents {
+    fn channel(&self) -> &str {
+        &self.channel
+    }
+
+    fn slot_channel(&self, slot: u16) -> String {
+        format!("tenure:{{{}}}:push:{}", slot_tag(slot), self.client)
+    }
+
+    /// The server may have forgotten holds.
+    fn connection_lost(&self) {
+        self.has_lost_connection.store(true, Ordering::SeqCst);
+        self.maintenance.wake();
+    }
 
     /// Passes a message on. Other programs may publish on the same channels, so an unknown message is ignored; a waiter
     /// that misses a message asks again in time.
-    pub(super) fn receive(&self, push: &PushInfo) {
-        let [Value::BulkString(channel), Value::BulkString(payload)] = &push.data[..] else {
+    fn receive(&self, message: &PushInfo) {
+        let [Value::BulkString(channel), Value::BulkString(payload)] = &message.data[..] else {
             return;
         };
         let (Ok(channel), Ok(payload)) =

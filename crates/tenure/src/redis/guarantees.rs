@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
-use super::connection::Connection;
-use super::server_info::Persistence;
-use super::settings::{Format, RedissonLock, Settings, Topology};
+use super::connection::{Connection, Persistence, Topology};
+use super::settings::{Format, RedissonLock, Settings};
 
 /// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl Configuration {
         let weakest = servers().map(|it| it.persistence).min_by_key(rank);
         Self {
             persistence: weakest.unwrap_or_default(),
-            fails_over: !matches!(settings.topology, Topology::One(_))
+            fails_over: !matches!(settings.servers.topology, Topology::One(_))
                 || servers().any(|it| it.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
             redisson: match settings.format {

@@ -1,41 +1,17 @@
 //! Who holds and who waits, for operators. Nothing here decides about a lock.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redis::Cmd;
-
 use tenure_core::error::Error;
-use tenure_core::fence::OwnerId;
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
+use tenure_core::store::Listed;
 use tenure_core::support::{HolderRecord, parse_mode};
 
-use crate::tls;
-
 use super::names::{lock_of_hold_key, name_of};
-use super::scripts::Script;
 use super::settings::{Format, RedissonLock};
 use super::store::Store;
-
-impl Operate for Store {
-    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { break_lock(&self, &name, token).await })
-    }
-
-    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        Box::pin(async move { check(&self).await })
-    }
-}
-
-/// Writes keys that end at once, because a key that stays would be listed, and publishes on channels. `ARGV`: the command
-/// that publishes on the first channel, and the channels.
-const CHECK: &str = "for _, key in ipairs(KEYS) do redis.call('SET', key, '', 'PX', 1) end
-redis.call(ARGV[1], ARGV[2], '')
-if ARGV[3] ~= '' then redis.call('PUBLISH', ARGV[3], '') end
-return 1";
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
     let keys = store.requests.keys(&name);
@@ -46,8 +22,8 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         // The server grants nothing before it can be trusted to know who holds a lock.
         "" => {
             let connection = store.connections.connection(keys.lock()).await.ok();
-            let now = store.context.now();
-            status.set_restart_guard(connection.and_then(|it| it.restart_guard(now)));
+            let context = &store.context;
+            status.set_restart_guard(connection.and_then(|it| context.restart_guard(&it)));
         }
         "-" => status.reserved = state.expires_in,
         "*" => {
@@ -153,51 +129,6 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
 pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
     let keys = store.requests.keys(name);
     store.requests.break_hold(&keys, token).await
-}
-
-/// Runs a script that writes two keys of ours for a moment, as a grant does, and publishes as a release does: an access list, missing replicas, a full
-/// memory or a full disk can refuse a script or a write and let everything else pass.
-async fn check_write(store: &Store) -> Option<Finding> {
-    let name = format!("tenure-check-{}", OwnerId::random().to_hex());
-    let keys = store.requests.keys(&LockName::new(name).ok()?);
-    let channel = &*store.connections.channel(keys.lock());
-    let publish = match channel == store.context.events.channel {
-        true => "PUBLISH",
-        false => "SPUBLISH",
-    };
-    let fill = |cmd: &mut Cmd| {
-        cmd.arg(keys.lock()).arg(keys.hold());
-        cmd.arg(publish).arg(channel).arg(keys.channel());
-    };
-    let script = Script::new("check", CHECK);
-    let reply = store.connections.call::<i64>(keys.lock(), &script, 2, fill);
-    let err = reply.await.err()?;
-    let text = format!("no lock can be taken: {err}");
-    Some(Finding::new(Severity::Bad, text))
-}
-
-pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
-    let settings = &store.context.settings;
-    let mut findings = Vec::new();
-    for connection in store.connections.all().await? {
-        let (host, now) = (&connection.host, store.context.now());
-        let server_info = &connection.server_info;
-        findings.extend(server_info.findings(host, settings.restart_guard));
-        findings.extend(tls::plaintext(
-            host,
-            settings.is_tls(),
-            "rediss://, or tls=on",
-        ));
-        if let Some(until) = connection.untrusted_until(now, Duration::ZERO) {
-            let left = until.since(now);
-            findings.push(Finding::new(
-                Severity::Warning,
-                format!("{host}: started lately: nothing is granted for another {left:.0?} (restart_guard)"),
-            ));
-        }
-    }
-    findings.extend(check_write(store).await);
-    Ok(findings)
 }
 
 /// `TOKEN OWNER SINCE MIN_HOLD DELAY CHANNEL HOLDER`: token, owner, holder, delay.

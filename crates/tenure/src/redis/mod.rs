@@ -16,6 +16,7 @@
 
 mod acquire;
 mod batch;
+mod check;
 mod connection;
 mod context;
 mod errors;
@@ -28,12 +29,10 @@ mod release;
 mod renew;
 mod requests;
 mod scripts;
-mod server_info;
 mod settings;
 mod store;
 mod subscribe;
 mod trust;
-mod write;
 
 use std::sync::Arc;
 
@@ -42,17 +41,17 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate,
-    RaiseToken, Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed, LossNotifier,
+    Operate, RaiseToken, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
 
+pub use self::connection::Persistence;
 pub use self::guarantees::{Configuration, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 use self::requests::Purpose;
-pub use self::server_info::Persistence;
 pub use self::settings::RedissonLock;
 pub use self::store::Store;
 
@@ -117,5 +116,26 @@ impl tenure_core::store::Store for Store {
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
+    }
+}
+
+impl GuardedWrite for Store {
+    fn write(
+        self: Arc<Self>,
+        holds: Vec<Hold>,
+        key: String,
+        value: Option<Vec<u8>>,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { self.requests.write(&holds, &key, value.as_deref()).await })
+    }
+}
+
+impl Operate for Store {
+    fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { inspect::break_lock(&self, &name, token).await })
+    }
+
+    fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
+        Box::pin(async move { check::check(&self).await })
     }
 }

@@ -1,9 +1,8 @@
 //! From the name of a lock to its keys, and back. `docs/stores/redis.md` publishes this format.
 
-use std::sync::LazyLock;
-
 use tenure_core::name::LockName;
 
+use super::connection::slots::{hashed, slot, slot_tag};
 use super::settings::{Format, RedissonLock};
 
 /// Prefix of the side keys, which have what the lock key itself cannot hold.
@@ -14,8 +13,6 @@ const REDISSON_PREFIXES: [&str; 2] = ["redisson_lock_token:", "redisson_lock__ch
 const FAIR_PREFIXES: [&str; 2] = ["redisson_lock_queue:", "redisson_lock_timeout:"];
 /// Prefix of a lock key that could be mistaken for a side key without it.
 const ESCAPE_PREFIX: &str = "tenure:=";
-/// Slots of a Redis Cluster.
-pub(super) const SLOTS: u16 = 16_384;
 
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,8 +121,8 @@ impl Keys {
     }
 
     /// The keys that the scripts about one lock take.
-    pub(super) fn all(&self) -> impl Iterator<Item = &str> + Clone {
-        [self.lock(), self.hold(), self.queue(), self.last()].into_iter()
+    pub(super) fn all(&self) -> [&str; 4] {
+        [self.lock(), self.hold(), self.queue(), self.last()]
     }
 }
 
@@ -195,49 +192,6 @@ fn tag(key: &str) -> Tag<'_> {
     }
 }
 
-/// The least number whose decimal digits have that slot.
-pub(super) fn slot_tag(slot: u16) -> u32 {
-    SLOT_TAGS[usize::from(slot)]
-}
-
-/// Computed once: that takes a hundred thousand checksums, since 109,757 is the first number with the last slot.
-static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
-    let mut least = vec![None; usize::from(SLOTS)];
-    let mut missing = least.len();
-    for n in 0_u32.. {
-        let tag = &mut least[usize::from(slot(&n.to_string()))];
-        if tag.is_none() {
-            *tag = Some(n);
-            missing -= 1;
-        }
-        if missing == 0 {
-            break;
-        }
-    }
-    least.into_iter().flatten().collect()
-});
-
-/// The part of a key that decides about its slot, as the specification of Redis Cluster says.
-pub(super) fn hashed(key: &str) -> &str {
-    if let Some((_, rest)) = key.split_once('{')
-        && let Some((tag, _)) = rest.split_once('}')
-        && !tag.is_empty()
-    {
-        return tag;
-    }
-    key
-}
-
-/// The slot of a key: CRC-16 (XMODEM: polynomial 0x1021, start 0) modulo 16,384.
-pub(super) fn slot(key: &str) -> u16 {
-    let crc = hashed(key).bytes().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
-            (crc << 1) ^ (if crc & 0x8000 == 0 { 0 } else { 0x1021 })
-        })
-    });
-    crc % SLOTS
-}
-
 /// For [`crate::fuzzing`]: text as a name, and as a key of the server.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
@@ -245,10 +199,10 @@ pub(crate) fn fuzz(text: &str) {
         for format in [Format::Token, Format::Redisson(RedissonLock::Plain)] {
             let keys = Keys::new(format, "", &name);
             let wanted = slot(keys.lock());
-            assert!(keys.all().skip(1).all(|key| key != keys.lock()));
+            assert!(keys.all()[1..].iter().all(|key| *key != keys.lock()));
             // For braces that are no pair Redisson's keys are in two slots; ours too, because we share its locks.
             let is_one = format == Format::Token || !text.contains(['{', '}']);
-            assert!(!is_one || keys.all().all(|key| slot(key) == wanted));
+            assert!(!is_one || keys.all().iter().all(|key| slot(key) == wanted));
             assert_eq!(lock_of_hold_key(keys.hold()), Some(keys.lock()));
         }
         assert_eq!(name_of("", &lock_key(Format::Token, "", text)), Some(name));
@@ -355,22 +309,6 @@ mod tests {
         }
     }
 
-    /// From the cluster specification, and compared with a server.
-    #[test]
-    fn slots_are_those_of_redis() {
-        assert_eq!(slot("123456789"), 0x31c3);
-        assert_eq!(slot("foo"), 12_182);
-        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
-    }
-
-    #[test]
-    fn every_slot_has_a_tag() {
-        for number in 0..SLOTS {
-            assert_eq!(slot(&slot_tag(number).to_string()), number);
-        }
-        assert_eq!(slot_tag(slot("}")), 5305);
-    }
-
     #[test]
     fn hostile_names_share_no_key_and_each_stays_in_a_slot() {
         use tenure_core::conformance::hostile::written;
@@ -378,8 +316,8 @@ mod tests {
             written::assert_apart(|name| {
                 let keys = keys(prefix, name);
                 let wanted = slot(keys.lock());
-                assert!(keys.all().all(|key| slot(key) == wanted), "{name:?}");
-                keys.all().map(ToOwned::to_owned).collect()
+                assert!(keys.all().iter().all(|key| slot(key) == wanted), "{name:?}");
+                keys.all().map(ToOwned::to_owned).to_vec()
             });
             let read = |key: &str| name_of(prefix, key).map(|name| name.as_str().to_owned());
             written::assert_read_back(|name| lock_key(Format::Token, prefix, name), read);

@@ -11,16 +11,20 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
-use super::errors::unexpected_reply;
+use super::connection::errors::unexpected_reply;
 use super::names::Keys;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
+
+/// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
+const MAX_RENEWALS: usize = 100;
 
 /// Renews or verifies in batches, all of them at the same time.
 pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Vec<Renewal> {
     let keys = holds.iter().map(|hold| store.requests.keys(&hold.name));
     let keys: Vec<Keys> = keys.collect();
-    let batches = store.connections.batches(&keys);
+    let locks: Vec<_> = keys.iter().map(Keys::lock).collect();
+    let batches = store.connections.batches(&locks, MAX_RENEWALS);
     let renew_batch = |batch: &Vec<usize>| {
         let now = store.context.now();
         let item = |at: &usize| {

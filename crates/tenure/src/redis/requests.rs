@@ -1,5 +1,6 @@
 //! One function for each request to a server: arguments in, and out comes what the reply means.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,12 +20,13 @@ use tenure_core::time::Time;
 use crate::waiting::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
 
 use super::batch::{BatchItem, BatchKey, Batcher};
-use super::connection::{Connection, Connections, Reply};
+use super::connection::errors::{self as request_errors, unexpected_reply};
+use super::connection::{Connection, Connections, PushListener as _, ScriptReply, slots};
 use super::context::Context;
-use super::errors::{self, unexpected_reply};
+use super::errors;
 use super::lifetimes::{live, may_reserve, token_retention};
 use super::names::Keys;
-use super::scripts::{ModeScripts, Modes, OwnerText, Text};
+use super::scripts::{ModeScripts, Modes, OwnerText, Scripts, Text};
 use super::settings::{Format, RedissonLock};
 
 /// The longest lease of a reader beside Redisson's: a renewal of one of its readers sets the time of the whole lock to its
@@ -43,6 +45,7 @@ pub(super) struct Requests {
     context: Arc<Context>,
     connections: Arc<Connections>,
     batcher: Batcher,
+    scripts: &'static Scripts,
     /// The holder of the last request, as it is written.
     last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
 }
@@ -104,10 +107,12 @@ pub(super) struct LockState {
 
 impl Requests {
     pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
+        let scripts = Scripts::get(context.settings.format, connections.has_shard_channels());
         Self {
             context: context.clone(),
             connections: connections.clone(),
-            batcher: Batcher::new(context, connections),
+            batcher: Batcher::new(context, connections, scripts),
+            scripts,
             last_holder: Mutex::default(),
         }
     }
@@ -115,6 +120,20 @@ impl Requests {
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         let settings = &self.context.settings;
         Keys::new(settings.format, &settings.prefix, name)
+    }
+
+    /// Whether waiters of this client are woken on a channel for each slot. Redisson's locks have a channel each.
+    pub(super) fn has_slot_channels(&self) -> bool {
+        self.connections.has_shard_channels() && self.context.settings.format == Format::Token
+    }
+
+    /// The channel on which a waiter of this client for the lock with this key is woken.
+    pub(super) fn channel(&self, lock: &str) -> Cow<'_, str> {
+        let events = &self.context.events;
+        match self.has_slot_channels() {
+            true => Cow::Owned(events.slot_channel(slots::slot(lock))),
+            false => Cow::Borrowed(&events.channel),
+        }
     }
 
     fn owner(&self, owner: OwnerId) -> OwnerText {
@@ -141,7 +160,7 @@ impl Requests {
         request: &Request,
         keys: &Keys,
         is_first: bool,
-    ) -> Result<Reply<AcquireReply>, Error> {
+    ) -> Result<ScriptReply<AcquireReply>, Error> {
         if keys.is_side_key() {
             return Err(errors::side_key());
         }
@@ -159,7 +178,7 @@ impl Requests {
             return Err(errors::lease_too_long(lease));
         }
         let live = live(request, lease);
-        let channel = connections.channel(keys.lock());
+        let channel = self.channel(keys.lock());
         let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
         let holder = self.holder_text(&request.holder);
         let place = match request.wait {
@@ -175,11 +194,11 @@ impl Requests {
                 .arg(Text(format_args!("{place} {is_first}")));
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
-        let script = match (request.mode, &connections.scripts.modes) {
-            (Mode::Exclusive, _) | (_, Modes::Alike { .. }) => &connections.scripts.acquire,
+        let script = match (request.mode, &self.scripts.modes) {
+            (Mode::Exclusive, _) | (_, Modes::Alike { .. }) => &self.scripts.acquire,
             _ => &self.mode_scripts()?.acquire,
         };
-        let reply: Reply<Value> = connections.run(script, keys, args).await?;
+        let reply: ScriptReply<Value> = connections.call(script, &keys.all(), args).await?;
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
@@ -196,7 +215,7 @@ impl Requests {
         &self,
         request: &Request,
         keys: &Keys,
-    ) -> Result<Option<Reply<u64>>, Error> {
+    ) -> Result<Option<ScriptReply<u64>>, Error> {
         let Some(scripts) = self.batcher.scripts().filter(|_| !may_reserve(request)) else {
             return Ok(None);
         };
@@ -239,24 +258,20 @@ impl Requests {
         &self,
         requests: &[Arc<Request>],
         keys: &[Keys],
-    ) -> Result<Option<Reply<AllAnswer>>, Error> {
+    ) -> Result<Option<ScriptReply<AllAnswer>>, Error> {
         let connections = &self.connections;
-        let script = connections.scripts.acquire_all.as_ref();
+        let script = self.scripts.acquire_all.as_ref();
         let (Some(script), [first, ..]) = (script, requests) else {
             return Ok(None);
         };
         let _in_flight = self.batcher.enter();
         let (min_hold, delay) = (millis_up(first.min_hold), millis_up(first.lock_delay));
         let live = live(first, first.ttl);
-        let channel = connections.channel(keys[0].lock());
+        let channel = self.channel(keys[0].lock());
         let holder = self.holder_text(&first.holder);
-        let fill = |cmd: &mut Cmd| {
-            for keys in keys {
-                cmd.arg(keys.lock());
-            }
-            for keys in keys {
-                cmd.arg(keys.hold());
-            }
+        let all_keys: Vec<_> = keys.iter().map(Keys::lock).collect();
+        let all_keys = [all_keys, keys.iter().map(Keys::hold).collect()].concat();
+        let args = |cmd: &mut Cmd| {
             cmd.arg(live);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(token_retention(live));
@@ -264,8 +279,8 @@ impl Requests {
                 cmd.arg(self.owner(request.owner));
             }
         };
-        let called = connections.call(keys[0].lock(), script, 2 * keys.len(), fill);
-        let reply: Reply<Value> = match called.await {
+        let called = connections.call(script, &all_keys, args);
+        let reply: ScriptReply<Value> = match called.await {
             Ok(reply) => reply,
             Err(err) if err.kind() == ErrorKind::Indeterminate => return Err(err),
             // Nothing was done. Asked for alone, each lock finds out whether the error is about itself.
@@ -333,7 +348,7 @@ impl Requests {
 
     /// The scripts for holds that are not exclusive.
     fn mode_scripts(&self) -> Result<&ModeScripts, Error> {
-        match &self.connections.scripts.modes {
+        match &self.scripts.modes {
             Modes::Separate(scripts) => Ok(scripts),
             _ => Err(errors::no_mode_change()),
         }
@@ -346,14 +361,14 @@ impl Requests {
         request: &Request,
         keys: &Keys,
         live: u64,
-    ) -> Result<Reply<AcquireReply>, Error> {
+    ) -> Result<ScriptReply<AcquireReply>, Error> {
         let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(live).arg(retention);
             cmd.arg(u8::from(request.wait)).arg(request.propose);
         };
         let script = &self.mode_scripts()?.upgrade;
-        let reply: Reply<Value> = self.connections.run(script, keys, args).await?;
+        let reply: ScriptReply<Value> = self.connections.call(script, &keys.all(), args).await?;
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
@@ -377,13 +392,13 @@ impl Requests {
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(mode_text(mode, false));
         };
-        let script = match &self.connections.scripts.modes {
+        let script = match &self.scripts.modes {
             Modes::Separate(scripts) => Some(&scripts.downgrade),
             Modes::Alike { downgrade } => downgrade.as_ref(),
             Modes::Exclusive => None,
         };
         let script = script.ok_or_else(errors::no_mode_change)?;
-        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(reply.value == 1)
     }
 
@@ -415,17 +430,17 @@ impl Requests {
         let Some(first) = items.first() else {
             return Vec::new();
         };
-        let scripts = &self.connections.scripts;
+        let scripts = &self.scripts;
         let (script, has_holders) =
             scripts.for_holds(first.is_shared_hold, &scripts.renew, |it| &it.renew);
         let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
-        let fill = |cmd: &mut Cmd| {
-            for item in items {
-                cmd.arg(item.keys.lock()).arg(item.keys.hold());
-                if has_holders {
-                    cmd.arg(item.keys.holders());
-                }
-            }
+        let keys = items.iter().flat_map(|item| {
+            let keys = [item.keys.lock(), item.keys.hold()];
+            keys.into_iter()
+                .chain(has_holders.then(|| item.keys.holders()))
+        });
+        let keys: Vec<_> = keys.collect();
+        let args = |cmd: &mut Cmd| {
             for (item, owner) in items.iter().zip(&owners) {
                 let live = match purpose {
                     Purpose::Extend => item.live,
@@ -434,10 +449,8 @@ impl Requests {
                 cmd.arg(owner).arg(live).arg(token_retention(item.live));
             }
         };
-        let keys = (2 + usize::from(has_holders)) * items.len();
-        let key = first.keys.lock();
-        let reply = self.connections.call(key, script, keys, fill);
-        let reply: Result<Reply<Vec<i64>>, Error> = reply.await;
+        let reply: Result<ScriptReply<Vec<i64>>, Error> =
+            self.connections.call(script, &keys, args).await;
         let unknown = |err: Error| {
             items
                 .iter()
@@ -485,8 +498,8 @@ impl Requests {
                 cmd.arg(token);
             }
         };
-        let script = &self.connections.scripts.release;
-        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        let script = &self.scripts.release;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(match reply.value {
             0 => Release::NotHeld,
             _ => Release::Released,
@@ -513,9 +526,9 @@ impl Requests {
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(token);
         };
-        let script = self.connections.scripts.raise.as_ref();
+        let script = self.scripts.raise.as_ref();
         let script = script.ok_or_else(errors::no_node)?;
-        let reply: Reply<u64> = self.connections.run(script, &keys, args).await?;
+        let reply: ScriptReply<u64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(Some(reply.value).filter(|token| *token > 0))
     }
 
@@ -526,33 +539,29 @@ impl Requests {
         key: &str,
         value: Option<&[u8]>,
     ) -> Result<bool, Error> {
-        let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
-        let first = keys.first().map(Keys::lock).unwrap_or_default();
-        self.connections.check_slot(first, key)?;
-        for keys in &keys {
-            self.connections.check_slot(first, keys.lock())?;
+        let locks: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
+        for keys in &locks {
+            let both = [keys.lock(), key].into_iter();
+            if !self.connections.are_together(both) {
+                return Err(errors::other_slot(key, slots::hashed(keys.lock())));
+            }
         }
         // Of a hold that was downgraded the mode says it, too.
         let is_shared_hold = holds.iter().any(|hold| hold.mode != Mode::Exclusive);
-        let scripts = &self.connections.scripts;
+        let scripts = &self.scripts;
         let (script, has_holders) =
             scripts.for_holds(is_shared_hold, &scripts.write, |it| &it.write);
-        let fill = |cmd: &mut Cmd| {
-            cmd.arg(key);
-            for keys in &keys {
-                cmd.arg(keys.lock());
-                if has_holders {
-                    cmd.arg(keys.holders());
-                }
-            }
+        let keys = locks.iter().flat_map(|keys| {
+            std::iter::once(keys.lock()).chain(has_holders.then(|| keys.holders()))
+        });
+        let keys: Vec<_> = std::iter::once(key).chain(keys).collect();
+        let args = |cmd: &mut Cmd| {
             for hold in holds {
                 cmd.arg(self.owner(hold.owner));
             }
             cmd.arg(value);
         };
-        let count = 1 + (1 + usize::from(has_holders)) * keys.len();
-        let reply = self.connections.call(first, script, count, fill);
-        let reply: Reply<i64> = reply.await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys, args).await?;
         Ok(reply.value == 1)
     }
 
@@ -561,15 +570,16 @@ impl Requests {
         let args = |cmd: &mut Cmd| {
             cmd.arg(token);
         };
-        let script = &self.connections.scripts.break_hold;
-        let reply: Reply<i64> = self.connections.run(script, keys, args).await?;
+        let script = &self.scripts.break_hold;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(reply.value == 1)
     }
 
     /// Reads one lock, and changes nothing.
     pub(super) async fn inspect(&self, keys: &Keys) -> Result<LockState, Error> {
-        let script = &self.connections.scripts.inspect;
-        let reply: Reply<Vec<Value>> = self.connections.run(script, keys, |_| {}).await?;
+        let script = &self.scripts.inspect;
+        let reply: ScriptReply<Vec<Value>> =
+            self.connections.call(script, &keys.all(), |_| {}).await?;
         // The value of a foreign holder may be any bytes.
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -596,7 +606,10 @@ impl Requests {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg("tenure:{*");
             scan.arg("COUNT").arg(SCAN_COUNT);
-            let reply = connection.send(&scan).await.map_err(errors::request)?;
+            let reply = connection
+                .send(&scan)
+                .await
+                .map_err(request_errors::request)?;
             let (next, keys): (u64, Vec<Vec<u8>>) = reply;
             found.extend(keys);
             cursor = next;

@@ -1,16 +1,11 @@
-//! The scripts that run in the server, and their arguments. A script is one request, applied as a whole or not at all.
+//! The scripts that decide about locks in the server, and their arguments.
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, RedisWrite, ToRedisArgs};
+use redis::{RedisWrite, ToRedisArgs};
 
+use super::connection::Script;
 use super::settings::{Format, RedissonLock};
-
-/// A script: its text, and the digest by which a server knows the text.
-pub(super) struct Script {
-    text: String,
-    sha: String,
-}
 
 /// How a script publishes messages: to all nodes of a cluster, or to the nodes of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,7 +157,11 @@ fn acquire_all() -> Option<Script> {
 }
 
 impl Scripts {
-    pub(super) fn get(format: Format, publish: Publish) -> &'static Self {
+    pub(super) fn get(format: Format, has_shard_channels: bool) -> &'static Self {
+        let publish = match has_shard_channels {
+            true => Publish::Shard,
+            false => Publish::Everywhere,
+        };
         type Set = LazyLock<Scripts>;
         macro_rules! set {
             ($format:expr) => {
@@ -214,32 +213,6 @@ fn everywhere(format: Format) -> Scripts {
 /// In a cluster each lock is a request of its own.
 fn in_shard(format: Format) -> Scripts {
     formats!("SPUBLISH", None, format)
-}
-
-impl Script {
-    /// The first line of a script names it, for people who watch the server (`MONITOR`).
-    pub(super) fn new(name: &str, body: &str) -> Self {
-        let text = format!("-- tenure:{name}\n{body}");
-        let sha = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, sha }
-    }
-
-    /// The call by digest; the keys and arguments are still to be added.
-    pub(super) fn by_digest(&self, keys: usize) -> Cmd {
-        call("EVALSHA", &self.sha, keys)
-    }
-
-    /// The call by text, after which the server knows the digest.
-    pub(super) fn by_text(&self, keys: usize) -> Cmd {
-        call("EVAL", &self.text, keys)
-    }
-}
-
-fn call(command: &str, script: &str, keys: usize) -> Cmd {
-    // Large enough for nearly all calls, so that the buffer need not grow.
-    let mut cmd = Cmd::with_capacity(16, script.len() + 800);
-    cmd.arg(command).arg(script).arg(keys);
-    cmd
 }
 
 /// An owner as an argument.

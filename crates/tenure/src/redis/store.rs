@@ -16,7 +16,7 @@ use tenure_core::store::Request;
 use tenure_core::support::{self, HoldRegistry, Maintenance, millis_down, millis_up};
 use tenure_core::time::Time;
 
-use super::connection::Connections;
+use super::connection::{Connections, Environment};
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
@@ -64,7 +64,7 @@ impl HeldEntry {
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let topology = &self.context.settings.topology;
+        let topology = &self.context.settings.servers.topology;
         f.debug_tuple("Store").field(topology).finish()
     }
 }
@@ -128,19 +128,24 @@ impl Store {
         let maintenance = Arc::<Maintenance>::default();
         let context = Arc::new(Context {
             settings,
-            events: ServerEvents::new(maintenance.clone()),
+            events: Arc::new(ServerEvents::new(maintenance.clone())),
             operations: Arc::default(),
             clock: Clock::system(),
             spawner: spawner.clone(),
         });
-        let connections = Arc::new(Connections::connect(&context).await?);
+        let connections = Connections::connect(Environment {
+            settings: context.settings.servers.clone(),
+            listener: context.events.clone(),
+            clock: context.clock.clone(),
+            spawner,
+        });
+        let connections = Arc::new(connections.await?);
         let reachable = match connections.reachable().await {
             // Nothing is known of a server that cannot be reached.
-            Err(_) if context.settings.may_be_unreachable => Vec::new(),
+            Err(_) if context.settings.servers.may_be_unreachable => Vec::new(),
             reachable => reachable?,
         };
-        let now = context.now();
-        for guard in reachable.iter().filter_map(|it| it.restart_guard(now)) {
+        for guard in reachable.iter().filter_map(|it| context.restart_guard(it)) {
             support::warn_of_restart("redis", &guard);
         }
         let configuration = Configuration::of(&context.settings, &reachable);

@@ -14,10 +14,11 @@ use tenure_core::time::Time;
 
 use crate::waiting::{self, WakeUp};
 
-use super::connection::{Connection, Connections, ShardSubscription};
+use super::connection::{Connection, OnGap, ShardSubscription};
 use super::context::Context;
 use super::names::Keys;
 use super::settings::{Format, RedissonLock};
+use super::store::Store;
 
 /// What wakes one waiter, until it is dropped.
 pub(super) struct Subscription<'a> {
@@ -27,8 +28,7 @@ pub(super) struct Subscription<'a> {
     on_channel: Option<ChannelSubscription>,
     /// Dropped after the subscriptions: until then their messages find the waiter.
     wake_ups: support::Subscription<WakeUp>,
-    context: &'a Arc<Context>,
-    connections: &'a Connections,
+    store: &'a Store,
     keys: &'a Keys,
     request: &'a Request,
     /// To the server that was asked last. `None` after a failure.
@@ -48,21 +48,21 @@ struct ChannelSubscription {
 
 impl<'a> Subscription<'a> {
     /// Wake-ups for a request for the lock with these keys that was sent at `sent`.
-    pub(super) fn new(
-        context: &'a Arc<Context>,
-        connections: &'a Connections,
-        keys: &'a Keys,
-        request: &'a Request,
-        sent: Time,
-    ) -> Self {
+    pub(super) fn new(store: &'a Store, keys: &'a Keys, request: &'a Request, sent: Time) -> Self {
+        let (events, owner) = (&store.context.events, request.owner);
         // First: the shard's subscription may wake the owner at once.
-        let wake_ups = context.events.subscribe(request.owner);
+        let wake_ups = events.subscribe(owner);
+        let on_gap: OnGap = {
+            let events = events.clone();
+            Arc::new(move |spread| events.wake(owner, WakeUp::ask_within(spread)))
+        };
+        let subscribe = || store.connections.subscribe(keys.lock(), sent, on_gap);
+        let is_on_slot = store.requests.has_slot_channels();
         Self {
-            _shard: connections.subscribe(keys.lock(), request.owner, sent),
+            _shard: is_on_slot.then(subscribe).flatten(),
             on_channel: None,
             wake_ups,
-            context,
-            connections,
+            store,
             keys,
             request,
             connection: None,
@@ -87,10 +87,10 @@ impl<'a> Subscription<'a> {
         }
         // The old one first: its end must not remove the new one.
         self.on_channel = None;
-        let events = &self.context.events;
+        let events = &self.store.context.events;
         events.add_channel(channel, self.request.owner);
         let subscription = ChannelSubscription {
-            context: self.context.clone(),
+            context: self.store.context.clone(),
             connection: connection.clone(),
             channel: channel.to_owned(),
         };
@@ -106,7 +106,7 @@ impl<'a> Subscription<'a> {
         let channel = self.keys.channel();
         let Context {
             settings, events, ..
-        } = &**self.context;
+        } = &*self.store.context;
         match settings.format {
             // Each waiter has a channel of its own, which ends in the waiter as the queue has it.
             Format::Redisson(RedissonLock::Fair) => {
@@ -120,12 +120,13 @@ impl<'a> Subscription<'a> {
     /// Whether a grant counts that the server made without being asked again.
     fn trusts_hand_over(&self) -> bool {
         let is_trusted = |connection: &Arc<Connection>| {
-            let untrusted = connection.untrusted_until(self.context.now(), self.request.ttl);
+            let context = &self.store.context;
+            let untrusted = context.untrusted_until(connection, self.request.ttl);
             !connection.ended.is_raised() && untrusted.is_none()
         };
         // Nothing says how many replicas have the grant. An upgrade keeps the lease of its hold, which may be longer than
         // that of a place in the queue.
-        let may_count = self.context.settings.wait_replicas == 0 && !self.is_upgrade;
+        let may_count = self.store.context.settings.wait_replicas == 0 && !self.is_upgrade;
         may_count && self.connection.as_ref().is_some_and(is_trusted)
     }
 }
@@ -135,7 +136,12 @@ impl waiting::Subscription for Subscription<'_> {
         // After a failure the next request opens a connection, not before its time.
         self.connection = match has_failed {
             true => None,
-            false => self.connections.connection(self.keys.lock()).await.ok(),
+            false => self
+                .store
+                .connections
+                .connection(self.keys.lock())
+                .await
+                .ok(),
         };
         self.is_new = match self.connection.clone() {
             Some(connection) => self.follow(&connection).await,
@@ -144,7 +150,7 @@ impl waiting::Subscription for Subscription<'_> {
     }
 
     async fn next(&mut self) -> WakeUp {
-        let Context { events, clock, .. } = &**self.context;
+        let Context { events, clock, .. } = &*self.store.context;
         let must_ask = async {
             match &self.connection {
                 _ if self.is_new => {}

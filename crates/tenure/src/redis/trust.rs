@@ -17,9 +17,9 @@ pub(super) async fn until_trusted(
     let mut is_reported = false;
     loop {
         let connection = store.connections.connection(keys.lock()).await?;
-        let now = store.context.now();
-        let until = connection.untrusted_until(now, request.ttl);
-        let (Some(until), Some(guard)) = (until, connection.restart_guard(now)) else {
+        let context = &store.context;
+        let until = context.untrusted_until(&connection, request.ttl);
+        let (Some(until), Some(guard)) = (until, context.restart_guard(&connection)) else {
             return Ok(());
         };
         let err = not_trusted_yet(guard, request.ttl);
@@ -34,7 +34,7 @@ pub(super) async fn until_trusted(
             biased;
             () = request.stop.raised() => return Err(err),
             () = connection.ended.raised() => {}
-            () = store.context.clock.sleep_until(until) => {}
+            () = context.clock.sleep_until(until) => {}
         }
     }
 }
@@ -47,13 +47,13 @@ pub(super) async fn until_replicated(
     keys: &Keys,
 ) -> Result<(), Error> {
     let settings = &store.context.settings;
-    let (wanted, limit) = (settings.wait_replicas, settings.timeout / 2);
+    let (wanted, limit) = (settings.wait_replicas, settings.servers.timeout / 2);
     if wanted == 0 {
         return Ok(());
     }
     // In a box, as in `Server::connection`.
     let key = keys.replicated();
-    let acknowledged = Box::pin(connection.acknowledged(&key)).await?;
+    let acknowledged = Box::pin(connection.acknowledged(&key, wanted)).await?;
     if acknowledged >= wanted {
         return Ok(());
     }

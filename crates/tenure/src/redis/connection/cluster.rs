@@ -4,7 +4,6 @@
 //! So the request is sent to that node, a bounded number of times. A request of unknown outcome is not sent again:
 //! that is the caller's decision.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,20 +12,16 @@ use futures_util::future::join_all;
 use redis::{FromRedisValue, RedisError};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::context::Context;
-use super::super::errors;
-use super::super::names::{self, Keys};
-use super::super::scripts::Publish;
-use super::super::settings::Format;
-use super::call::{Call, Reply};
+use super::environment::Environment;
+use super::errors;
+use super::script::{Call, ScriptReply};
 use super::server::{Connection, Server};
-use super::shard_subscriptions::{ShardSubscription, ShardSubscriptions};
+use super::shard_subscriptions::{OnGap, ShardSubscription, ShardSubscriptions};
 use super::slot_map::SlotMap;
 use super::slots;
 
@@ -40,19 +35,19 @@ const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 pub(super) struct Cluster {
     map: Arc<SlotMap>,
     subscriptions: Arc<ShardSubscriptions>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     /// Slots that are being moved: when the last sign of that was seen.
     moving: Mutex<BTreeMap<u16, Time>>,
-    /// How scripts publish messages in this cluster.
-    pub(super) publish: Publish,
+    /// Whether messages can stay within the nodes of a slot.
+    pub(super) has_shard_channels: bool,
     maintenance: Arc<Maintenance>,
 }
 
 impl Cluster {
-    pub(super) async fn connect(seeds: &[Host], context: &Arc<Context>) -> Result<Self, Error> {
+    pub(super) async fn connect(seeds: &[Host], env: &Arc<Environment>) -> Result<Self, Error> {
         let maintenance = Arc::<Maintenance>::default();
-        let map = Arc::new(SlotMap::new(seeds, context, &maintenance));
-        map.refresh(context.now()).await?;
+        let map = Arc::new(SlotMap::new(seeds, env, &maintenance));
+        map.refresh(env.now()).await?;
         let mut failure = None;
         let mut connections = Vec::new();
         for outcome in connect_all(&map).await {
@@ -65,32 +60,28 @@ impl Cluster {
             return Err(err);
         }
         let is_new = |it: &Arc<Connection>| it.server_info.has_shard_channels();
-        let publish = match connections.iter().all(is_new) {
-            true => Publish::Shard,
-            false => Publish::Everywhere,
-        };
-        let subscriptions = ShardSubscriptions::new(&map, context, &maintenance);
+        let has_shard_channels = connections.iter().all(is_new);
+        let subscriptions = ShardSubscriptions::new(&map, env, &maintenance);
         let subscriptions = Arc::new(subscriptions);
         let work = ShardSubscriptions::maintain;
-        maintenance.start(&context.spawner, &context.clock, &subscriptions, work);
+        maintenance.start(&env.spawner, &env.clock, &subscriptions, work);
         Ok(Self {
             map,
             subscriptions,
-            context: context.clone(),
+            env: env.clone(),
             moving: Mutex::default(),
-            publish,
+            has_shard_channels,
             maintenance,
         })
     }
 
     pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
-        self.reach(names::slot(key), self.context.request_limit())
-            .await
+        self.reach(slots::slot(key), self.env.request_limit()).await
     }
 
     /// Connections to all nodes that have slots.
     pub(super) async fn all_connections(&self) -> Result<Vec<Arc<Connection>>, Error> {
-        self.map.refresh(self.context.now()).await?;
+        self.map.refresh(self.env.now()).await?;
         connect_all(&self.map).await.into_iter().collect()
     }
 
@@ -100,27 +91,25 @@ impl Cluster {
         all.into_iter().filter_map(Result::ok).collect()
     }
 
-    /// Sends the call to the node that has the key, and to the nodes that this one names.
+    /// Sends the call to the node that has the first key, and to the nodes that this one names.
     pub(super) async fn call<T: FromRedisValue>(
         &self,
-        key: &str,
         call: &Call<'_>,
-    ) -> Result<Reply<T>, Error> {
-        let (slot, limit) = (names::slot(key), self.context.request_limit());
+    ) -> Result<ScriptReply<T>, Error> {
+        let slot = slots::slot(call.keys.first().copied().unwrap_or_default());
+        let limit = self.env.request_limit();
         let mut asked: Option<Arc<Server>> = None;
         for attempt in 0.. {
             if attempt > MAX_REDIRECTS {
-                self.context.pause(attempt - MAX_REDIRECTS).await?;
+                self.env.pause(attempt - MAX_REDIRECTS).await?;
             }
             let connection = match &asked {
                 None => self.reach(slot, limit).await?,
                 Some(server) => match server.connection().await {
                     // Nothing was sent, and the node that named this one may name another one by now.
-                    Err(err)
-                        if err.kind() == ErrorKind::Unreachable && self.context.now() < limit =>
-                    {
+                    Err(err) if err.kind() == ErrorKind::Unreachable && self.env.now() < limit => {
                         asked = None;
-                        self.context.pause(attempt).await?;
+                        self.env.pause(attempt).await?;
                         continue;
                     }
                     outcome => outcome?,
@@ -145,7 +134,7 @@ impl Cluster {
             }
             return Err(errors::request(err));
         };
-        if self.context.now() < limit {
+        if self.env.now() < limit {
             return Ok(redirect);
         }
         let message = "the cluster is rearranging itself and has no place for this key yet; retry";
@@ -170,11 +159,11 @@ impl Cluster {
             }
             Redirect::TryAgain => {
                 self.note_moving(slot);
-                self.context.pause(attempt).await?;
+                self.env.pause(attempt).await?;
             }
             Redirect::Refresh => {
-                let failed_at = self.context.now();
-                self.context.pause(attempt).await?;
+                let failed_at = self.env.now();
+                self.env.pause(attempt).await?;
                 // Without a new map the old one is tried again.
                 let _ = self.map.refresh(failed_at).await;
             }
@@ -186,7 +175,7 @@ impl Cluster {
     /// if one does in time.
     async fn reach(&self, slot: u16, limit: Time) -> Result<Arc<Connection>, Error> {
         for attempt in 0.. {
-            let asked = self.context.now();
+            let asked = self.env.now();
             let owner = self.map.owner(slot);
             let failure = match &owner {
                 Some(server) => match server.connection().await {
@@ -198,7 +187,7 @@ impl Cluster {
                     "no node of the cluster has the slot of this key; is one of them down?",
                 ),
             };
-            if self.context.now() >= limit {
+            if self.env.now() >= limit {
                 return Err(failure);
             }
             // In a box, as in `Server::connection`.
@@ -212,52 +201,31 @@ impl Cluster {
                 (_, new) => new.is_none(),
             };
             if is_same {
-                self.context.pause(attempt).await?;
+                self.env.pause(attempt).await?;
             }
         }
         unreachable!("the loop ends with a return")
     }
 
-    /// Which locks are renewed by one script, as indexes of `keys`: locks of one slot, `max` at a time. While a slot is
-    /// being moved each lock has a script of its own: a node refuses a script whose keys are on both nodes.
-    pub(super) fn batches(&self, keys: &[Keys], max: usize) -> Vec<Vec<usize>> {
-        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (index, keys) in keys.iter().enumerate() {
-            let slot = names::slot(keys.lock());
-            slots.entry(slot).or_default().push(index);
+    /// Which of these keys one script can be about, as indexes of `keys`: keys of one slot, `max` at a time. While a slot is
+    /// being moved each key has a script of its own: a node refuses a script whose keys are on both nodes.
+    pub(super) fn batches(&self, keys: &[&str], max: usize) -> Vec<Vec<usize>> {
+        let mut by_slot: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (index, key) in keys.iter().enumerate() {
+            by_slot.entry(slots::slot(key)).or_default().push(index);
         }
-        let now = self.context.now();
+        let now = self.env.now();
         let mut moving = lock(&self.moving);
         moving.retain(|_, seen| now.since(*seen) < SLOT_MOVE_WINDOW);
-        let batches = slots.iter().flat_map(|(slot, all)| {
+        let batches = by_slot.iter().flat_map(|(slot, all)| {
             let max = if moving.contains_key(slot) { 1 } else { max };
             all.chunks(max).map(<[usize]>::to_vec)
         });
         batches.collect()
     }
 
-    /// The channel on which the waiters of this client are woken.
-    pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
-        if self.has_shard_channels() {
-            Cow::Owned(self.subscriptions.channel(names::slot(key)))
-        } else {
-            Cow::Borrowed(&self.context.events.channel)
-        }
-    }
-
-    /// Redisson's locks have a channel each, and publish everywhere.
-    fn has_shard_channels(&self) -> bool {
-        self.publish == Publish::Shard && self.context.settings.format == Format::Token
-    }
-
-    pub(super) fn subscribe(
-        &self,
-        key: &str,
-        owner: OwnerId,
-        sent: Time,
-    ) -> Option<ShardSubscription> {
-        self.has_shard_channels()
-            .then(|| self.subscriptions.subscribe(names::slot(key), owner, sent))
+    pub(super) fn subscribe(&self, key: &str, sent: Time, on_gap: OnGap) -> ShardSubscription {
+        self.subscriptions.subscribe(slots::slot(key), sent, on_gap)
     }
 
     pub(super) fn close(&self) {
@@ -267,7 +235,7 @@ impl Cluster {
     }
 
     fn note_moving(&self, slot: u16) {
-        lock(&self.moving).insert(slot, self.context.now());
+        lock(&self.moving).insert(slot, self.env.now());
     }
 }
 

@@ -15,8 +15,8 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
-use super::super::context::Context;
-use super::super::settings::Settings;
+use super::environment::Environment;
+use super::settings::ServerSettings;
 
 /// How long a server may take to say why it closes a connection, and how many bytes that may be.
 const MAX_REFUSAL_WAIT: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ impl Drop for Driver {
 }
 
 impl Endpoint {
-    pub(super) fn of_server(host: &Host, settings: &Settings) -> Result<Self, Error> {
+    pub(super) fn of_server(host: &Host, settings: &ServerSettings) -> Result<Self, Error> {
         Ok(Self {
             host: host.clone(),
             client: settings.client(host)?,
@@ -57,7 +57,7 @@ impl Endpoint {
         })
     }
 
-    pub(super) fn of_sentinel(host: &Host, settings: &Settings) -> Result<Self, Error> {
+    pub(super) fn of_sentinel(host: &Host, settings: &ServerSettings) -> Result<Self, Error> {
         Ok(Self {
             host: host.clone(),
             client: settings.sentinel_client(host)?,
@@ -68,7 +68,7 @@ impl Endpoint {
     /// Connects and logs in, within the time limit of a request.
     pub(super) async fn connect(
         &self,
-        context: &Context,
+        env: &Environment,
         config: AsyncConnectionConfig,
     ) -> Result<Multiplexed, RedisError> {
         let Some(tls) = &self.tls else {
@@ -81,7 +81,7 @@ impl Endpoint {
                     _driver: None,
                 }),
                 Err(err) if err.is_connection_dropped() && !err.is_connection_refusal() => {
-                    Err(self.refusal(context).await.unwrap_or(err))
+                    Err(self.refusal(env).await.unwrap_or(err))
                 }
                 Err(err) => Err(err),
             };
@@ -96,11 +96,11 @@ impl Endpoint {
         let (connection, driver) = tokio::select! {
             biased;
             connected = connecting => connected?,
-            () = context.clock.sleep_until(context.request_limit()) => {
+            () = env.clock.sleep_until(env.request_limit()) => {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
         };
-        let driver = Driver(context.spawner.spawn(driver));
+        let driver = Driver(env.spawner.spawn(driver));
         Ok(Multiplexed {
             connection,
             _driver: Some(Arc::new(driver)),
@@ -109,8 +109,8 @@ impl Endpoint {
 
     /// What the server says before it closes a connection, when it has too many of them or is in protected mode. Such a
     /// text can be lost if the client has sent something, so this connection sends nothing.
-    async fn refusal(&self, context: &Context) -> Option<RedisError> {
-        let limit = context.now().after(MAX_REFUSAL_WAIT);
+    async fn refusal(&self, env: &Environment) -> Option<RedisError> {
+        let limit = env.now().after(MAX_REFUSAL_WAIT);
         let mut text = Vec::new();
         let reading = async {
             let name = self.host.name.as_str();
@@ -126,7 +126,7 @@ impl Endpoint {
             biased;
             // What came before an error counts too.
             _ = reading => {}
-            () = context.clock.sleep_until(limit) => {}
+            () = env.clock.sleep_until(limit) => {}
         }
         let text = String::from_utf8(text).ok()?;
         let (code, detail) = text.lines().next()?.strip_prefix('-')?.split_once(' ')?;

@@ -1,51 +1,55 @@
-//! Connections, and which server has a key: one server, the primary that sentinels name, or a node of a cluster.
+//! Connections to one server, to the primary that sentinels name, or to the nodes of a cluster.
 //!
-//! `endpoint` opens a connection, `server` is one server with its connection and `call` one request; `replication` asks
-//! for the replicas that have a grant; `sentinel` and `cluster` find the server. `slot_map` and `slots` are the map of a cluster, `shard_subscriptions` the messages in it.
+//! This folder knows: servers, logins, TLS, connections and their ends, scripts, slots, redirections, failovers, channels,
+//! and which outcome of a request is unknown. It does not know: locks. It sees no lock name, owner, mode or ttl, none of
+//! our scripts, keys and messages, and decides nothing about a lock; it could be a crate of its own. What it needs of its
+//! user comes as arguments, and by the trait [`PushListener`]. `tests/tidy.rs` refuses other imports.
+//!
+//! # Reading order
+//! `settings` (which servers, and how to log in) · `environment` (what all connections share) · `endpoint` (opens a
+//! connection) · `server` (one server and its connection) · `script` (one call) · `server_info`, `errors` (what a server
+//! says) · `replication` (how many replicas have a write) · `sentinel` · `cluster`, with `slots` and `slot_map` (which node
+//! has a key) and `shard_subscriptions` (messages within a slot)
 
-mod call;
 mod cluster;
 mod endpoint;
+mod environment;
+pub(crate) mod errors;
 mod replication;
+mod script;
 mod sentinel;
 mod server;
+mod server_info;
+mod settings;
 mod shard_subscriptions;
 mod slot_map;
-mod slots;
+pub(crate) mod slots;
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use redis::{Cmd, FromRedisValue};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
-use tenure_core::name::Escaped;
 use tenure_core::time::Time;
 
-use self::call::Call;
 use self::cluster::Cluster;
+use self::script::Call;
 use self::sentinel::Sentinels;
 use self::server::Server;
-use super::context::Context;
-use super::errors;
-use super::names::{self, Keys};
-use super::scripts::{Publish, Script, Scripts};
-use super::settings::Topology;
 
-pub(super) use self::call::Reply;
-pub(super) use self::server::Connection;
-pub(super) use self::shard_subscriptions::ShardSubscription;
+pub(crate) use self::environment::{Environment, PushListener};
+pub(crate) use self::script::{Script, ScriptReply};
+pub(crate) use self::server::Connection;
+pub use self::server_info::Persistence;
+pub(crate) use self::server_info::ServerInfo;
+pub(crate) use self::settings::{ServerSettings, Topology};
+pub(crate) use self::shard_subscriptions::{OnGap, ShardSubscription};
 
-/// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
-const MAX_RENEWALS: usize = 100;
-
-/// The connections of one client to all servers of its store.
-pub(super) struct Connections {
+/// The connections of one client to all its servers.
+pub(crate) struct Connections {
     servers: Servers,
-    context: Arc<Context>,
-    pub(super) scripts: &'static Scripts,
+    env: Arc<Environment>,
 }
 
 enum Servers {
@@ -55,12 +59,12 @@ enum Servers {
 }
 
 impl Connections {
-    pub(super) async fn connect(context: &Arc<Context>) -> Result<Self, Error> {
-        let settings = &context.settings;
-        let mut publish = Publish::Everywhere;
+    pub(crate) async fn connect(env: Environment) -> Result<Self, Error> {
+        let env = Arc::new(env);
+        let settings = &env.settings;
         let servers = match &settings.topology {
             Topology::One(host) => {
-                let server = Server::new(host.clone(), context)?;
+                let server = Server::new(host.clone(), &env)?;
                 match server.connection().await {
                     Err(err)
                         if settings.may_be_unreachable && err.kind() == ErrorKind::Unreachable =>
@@ -72,25 +76,17 @@ impl Connections {
                 Servers::One(Box::new(server))
             }
             Topology::Sentinel { sentinels, service } => {
-                let sentinels = Sentinels::new(sentinels, service, context)?;
+                let sentinels = Sentinels::new(sentinels, service, &env)?;
                 sentinels.connection().await?;
                 Servers::Sentinel(sentinels)
             }
-            Topology::Cluster(seeds) => {
-                let cluster = Cluster::connect(seeds, context).await?;
-                publish = cluster.publish;
-                Servers::Cluster(cluster)
-            }
+            Topology::Cluster(seeds) => Servers::Cluster(Cluster::connect(seeds, &env).await?),
         };
-        Ok(Self {
-            servers,
-            context: context.clone(),
-            scripts: Scripts::get(settings.format, publish),
-        })
+        Ok(Self { servers, env })
     }
 
     /// The connection to the server that has this key.
-    pub(super) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn connection(&self, key: &str) -> Result<Arc<Connection>, Error> {
         match &self.servers {
             Servers::One(server) => server.connection().await,
             Servers::Sentinel(sentinels) => sentinels.connection().await,
@@ -99,7 +95,7 @@ impl Connections {
     }
 
     /// The connections to all servers that have keys.
-    pub(super) async fn all(&self) -> Result<Vec<Arc<Connection>>, Error> {
+    pub(crate) async fn all(&self) -> Result<Vec<Arc<Connection>>, Error> {
         match &self.servers {
             Servers::One(server) => Ok(vec![server.connection().await?]),
             Servers::Sentinel(sentinels) => Ok(vec![sentinels.connection().await?]),
@@ -108,43 +104,25 @@ impl Connections {
     }
 
     /// The same, without the nodes of a cluster that cannot be reached.
-    pub(super) async fn reachable(&self) -> Result<Vec<Arc<Connection>>, Error> {
+    pub(crate) async fn reachable(&self) -> Result<Vec<Arc<Connection>>, Error> {
         match &self.servers {
             Servers::Cluster(cluster) => Ok(cluster.reachable().await),
             _ => self.all().await,
         }
     }
 
-    /// Runs a script about one lock.
-    pub(super) async fn run<T: FromRedisValue>(
+    /// Runs a script on the server that has the first of these keys. `args` adds the other arguments.
+    pub(crate) async fn call<T: FromRedisValue>(
         &self,
         script: &Script,
-        keys: &Keys,
+        keys: &[&str],
         args: impl Fn(&mut Cmd) + Sync,
-    ) -> Result<Reply<T>, Error> {
-        let fill = |cmd: &mut Cmd| {
-            for key in keys.all() {
-                cmd.arg(key);
-            }
-            args(cmd);
-        };
-        self.call(keys.lock(), script, keys.all().count(), fill)
-            .await
-    }
-
-    /// Runs a script on the server that has `key`. `fill` adds the keys, of which there are `keys`, and the arguments.
-    pub(super) async fn call<T: FromRedisValue>(
-        &self,
-        key: &str,
-        script: &Script,
-        keys: usize,
-        fill: impl Fn(&mut Cmd) + Sync,
-    ) -> Result<Reply<T>, Error> {
-        let (fill, clock) = (&fill, &self.context.clock);
+    ) -> Result<ScriptReply<T>, Error> {
+        let (args, clock) = (&args, &self.env.clock);
         let call = Call {
             script,
             keys,
-            fill,
+            args,
             clock,
         };
         match &self.servers {
@@ -153,71 +131,54 @@ impl Connections {
                 call.send(connection, false).await.map_err(errors::request)
             }
             Servers::Sentinel(sentinels) => sentinels.call(&call).await,
-            Servers::Cluster(cluster) => cluster.call(key, &call).await,
+            Servers::Cluster(cluster) => cluster.call(&call).await,
         }
     }
 
-    /// Refuses a script about `lock` and `key` if these may lie on two servers.
-    pub(super) fn check_slot(&self, lock: &str, key: &str) -> Result<(), Error> {
-        if !self.is_cluster() || names::slot(key) == names::slot(lock) {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "the key \"{}\" is in another slot of the cluster than the lock; put what the lock's key is hashed by into braces in it, as in {{{}}}:data",
-                Escaped(key),
-                Escaped(names::hashed(lock)),
-            ),
-        ))
+    /// Whether one server has all these keys, so that one script can be about all of them.
+    pub(crate) fn are_together<'a>(&self, keys: impl Iterator<Item = &'a str>) -> bool {
+        !self.is_cluster() || keys.map(slots::slot).collect::<BTreeSet<_>>().len() <= 1
     }
 
-    /// Whether one server has all these locks, so that one script can be about all of them.
-    pub(super) fn are_together(&self, keys: &[Keys]) -> bool {
-        let slots = keys.iter().map(|keys| names::slot(keys.lock()));
-        !self.is_cluster() || slots.collect::<BTreeSet<_>>().len() == 1
-    }
-
-    /// Which locks are renewed by one script, as indexes of `keys`.
-    pub(super) fn batches(&self, keys: &[Keys]) -> Vec<Vec<usize>> {
+    /// Which of these keys one script can be about, as indexes of `keys`, with up to `max` of them in each script.
+    pub(crate) fn batches(&self, keys: &[&str], max: usize) -> Vec<Vec<usize>> {
         match &self.servers {
             Servers::One(_) | Servers::Sentinel(_) => {
                 let all: Vec<_> = (0..keys.len()).collect();
-                all.chunks(MAX_RENEWALS).map(<[usize]>::to_vec).collect()
+                all.chunks(max).map(<[usize]>::to_vec).collect()
             }
-            Servers::Cluster(cluster) => cluster.batches(keys, MAX_RENEWALS),
+            Servers::Cluster(cluster) => cluster.batches(keys, max),
         }
     }
 
-    /// Whether locks lie on several servers, so that one of them may be out of reach while another one is not.
-    pub(super) fn is_cluster(&self) -> bool {
+    /// Whether keys lie on several servers, so that one of them may be out of reach while another one is not.
+    pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.servers, Servers::Cluster(_))
     }
 
-    /// The channel on which a waiter of this client for that lock is woken.
-    pub(super) fn channel(&self, key: &str) -> Cow<'_, str> {
-        match &self.servers {
-            Servers::Cluster(cluster) => cluster.channel(key),
-            Servers::One(_) | Servers::Sentinel(_) => Cow::Borrowed(&self.context.events.channel),
-        }
+    /// Whether messages stay within the nodes of a slot, on the channels that [`PushListener::slot_channel`] names.
+    pub(crate) fn has_shard_channels(&self) -> bool {
+        matches!(&self.servers, Servers::Cluster(cluster) if cluster.has_shard_channels)
     }
 
-    /// Subscribes to the channel of this lock for `owner`, which sent a request at `sent` and waits. `None`: the
-    /// client is subscribed to that channel all the time.
-    pub(super) fn subscribe(
+    /// Subscribes to the channel of this client in the slot of `key`, for a subscriber that sent a request at `sent`.
+    /// `None`: there are no such channels.
+    pub(crate) fn subscribe(
         &self,
         key: &str,
-        owner: OwnerId,
         sent: Time,
+        on_gap: OnGap,
     ) -> Option<ShardSubscription> {
         match &self.servers {
-            Servers::Cluster(cluster) => cluster.subscribe(key, owner, sent),
-            Servers::One(_) | Servers::Sentinel(_) => None,
+            Servers::Cluster(cluster) if cluster.has_shard_channels => {
+                Some(cluster.subscribe(key, sent, on_gap))
+            }
+            _ => None,
         }
     }
 
     /// Ends all connections.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         match &self.servers {
             Servers::One(server) => server.disconnect(),
             Servers::Sentinel(sentinels) => sentinels.close(),

@@ -1,8 +1,8 @@
-//! Asks how many replicas have a grant, over a connection of its own to the same server.
+//! Asks how many replicas have a write, over a connection of its own to the same server.
 //!
-//! `WAIT` blocks the connection over which it is sent, so on the connection of the locks it would delay renewals and
-//! releases. `WAIT` counts the writes of its own connection only; replication is one stream, so replicas that have a
-//! write which is made there after the grant have the grant too.
+//! `WAIT` blocks the connection over which it is sent, so on the connection of the requests it would delay them.
+//! `WAIT` counts the writes of its own connection only; replication is one stream, so replicas that have a write which is
+//! made there later have the earlier write too.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -13,18 +13,18 @@ use tenure_core::rt::lock;
 use tenure_core::support::millis_up;
 use tenure_core::url::Host;
 
-use super::super::context::Context;
-use super::super::errors;
 use super::endpoint::{Endpoint, Multiplexed};
+use super::environment::Environment;
+use super::errors;
 
 /// How many replicas have what a server did, as long as one connection to that server lasts.
 pub(super) struct Replication {
     endpoint: Arc<Endpoint>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     host: Host,
-    /// The connection of the locks.
-    locks: Multiplexed,
-    /// The batch that was not sent yet: grants that come while another batch is under way share one `WAIT`.
+    /// The connection of the requests.
+    requests: Multiplexed,
+    /// The batch that was not sent yet: callers that come while another batch is under way share one `WAIT`.
     next: Mutex<Option<Arc<Batch>>>,
     /// Locked by the task that sends a batch. `None`: there is no connection, or one with a request of unknown outcome.
     connection: tokio::sync::Mutex<Option<Multiplexed>>,
@@ -36,65 +36,69 @@ struct Batch(OnceLock<Result<u32, Error>>);
 impl Replication {
     pub(super) fn new(
         endpoint: &Arc<Endpoint>,
-        context: &Arc<Context>,
+        env: &Arc<Environment>,
         host: &Host,
-        locks: &Multiplexed,
+        requests: &Multiplexed,
     ) -> Self {
         Self {
             endpoint: endpoint.clone(),
-            context: context.clone(),
+            env: env.clone(),
             host: host.clone(),
-            locks: locks.clone(),
+            requests: requests.clone(),
             next: Mutex::default(),
             connection: tokio::sync::Mutex::default(),
         }
     }
 
-    /// How many replicas have what the connection of the locks was answered by now. `key`: a key of ours on this server,
-    /// which is written.
+    /// How many replicas have what the connection of the requests was answered by now; waits for `wanted` of them. `key`: a
+    /// key on this server, which is written.
     ///
     /// Cancel safe: another task of the same batch sends the request again.
-    pub(super) async fn acknowledged(&self, key: &str) -> Result<u32, Error> {
+    pub(super) async fn acknowledged(&self, key: &str, wanted: u32) -> Result<u32, Error> {
         let batch = lock(&self.next).get_or_insert_default().clone();
         let mut connection = self.connection.lock().await;
         if let Some(outcome) = batch.0.get() {
             return outcome.clone();
         }
-        // A grant that comes from now on may come after the write.
+        // A caller that comes from now on may speak of what came after the write.
         lock(&self.next).take_if(|next| Arc::ptr_eq(next, &batch));
-        let outcome = self.ask(&mut connection, key).await;
+        let outcome = self.ask(&mut connection, key, wanted).await;
         batch.0.get_or_init(|| outcome).clone()
     }
 
-    async fn ask(&self, kept: &mut Option<Multiplexed>, key: &str) -> Result<u32, Error> {
-        let settings = &self.context.settings;
+    async fn ask(
+        &self,
+        kept: &mut Option<Multiplexed>,
+        key: &str,
+        wanted: u32,
+    ) -> Result<u32, Error> {
         // Taken, so that a dropped caller leaves no connection behind on which a `WAIT` is under way.
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let limit = millis_up(settings.timeout / 2);
+        let limit = millis_up(self.env.settings.timeout / 2);
         let mut both = redis::pipe();
         both.cmd("SET").arg(key).arg("").arg("PX").arg(limit.max(1));
-        both.cmd("WAIT").arg(settings.wait_replicas).arg(limit);
+        both.cmd("WAIT").arg(wanted).arg(limit);
         let replies = connection.send_packed_commands(&both, 0, 2).await;
         let count = replies.and_then(count).map_err(errors::request)?;
         *kept = Some(connection);
         Ok(count)
     }
 
-    /// Connects to the server process that has the grant.
+    /// Connects to the server process that answered the requests.
     async fn connect(&self) -> Result<Multiplexed, Error> {
-        let settings = &self.context.settings;
+        let settings = &self.env.settings;
         let failed = |err| errors::connecting(err, &self.host, settings.is_tls());
         let connecting = self
             .endpoint
-            .connect(&self.context, settings.connection_config());
+            .connect(&self.env, settings.connection_config());
         let connection = connecting.await.map_err(failed)?;
-        // A process that was started meanwhile lacks the grant. The process of the other connection answers, so that
+        // A process that was started meanwhile lacks the writes. The process of the other connection answers, so that
         // process had the port when this connection was opened.
-        let mut locks = self.locks.clone();
-        let asked = redis::cmd("TIME").query_async(&mut *locks).await;
+        let mut requests = self.requests.clone();
+        let asked = redis::cmd("TIME").query_async(&mut *requests).await;
         let _: Value = asked.map_err(errors::request)?;
         Ok(connection)
     }

@@ -19,10 +19,10 @@ use tenure_core::support::{Maintenance, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::context::Context;
-use super::super::errors;
-use super::call::{Call, Reply};
 use super::endpoint::{Endpoint, Multiplexed};
+use super::environment::Environment;
+use super::errors;
+use super::script::{Call, ScriptReply};
 use super::server::{Connection, Server};
 
 /// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
@@ -42,7 +42,7 @@ const GRACE_PERIOD: Duration = Duration::from_millis(100);
 pub(super) struct Sentinels {
     service: String,
     sentinels: Vec<Sentinel>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     primary: Mutex<Option<Arc<Server>>>,
     searching: SingleFlight<Error>,
     /// When all sentinels are asked again: now if one has announced something, or its connection broke.
@@ -69,25 +69,25 @@ impl Sentinels {
     pub(super) fn new(
         hosts: &[Host],
         service: &str,
-        context: &Arc<Context>,
+        env: &Arc<Environment>,
     ) -> Result<Arc<Self>, Error> {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
-                endpoint: Endpoint::of_sentinel(host, &context.settings)?,
+                endpoint: Endpoint::of_sentinel(host, &env.settings)?,
                 connection: tokio::sync::Mutex::default(),
             })
         };
         let sentinels = Arc::new(Self {
             service: service.to_owned(),
             sentinels: hosts.iter().map(sentinel).collect::<Result<_, Error>>()?,
-            context: context.clone(),
+            env: env.clone(),
             primary: Mutex::default(),
             searching: SingleFlight::default(),
-            resync_at: Mutex::new(context.now().after(RESYNC_INTERVAL)),
+            resync_at: Mutex::new(env.now().after(RESYNC_INTERVAL)),
             maintenance: Arc::default(),
         });
-        let (spawner, clock) = (&context.spawner, &context.clock);
+        let (spawner, clock) = (&env.spawner, &env.clock);
         let maintenance = &sentinels.maintenance;
         maintenance.start(spawner, clock, &sentinels, Self::resync_if_due);
         Ok(sentinels)
@@ -99,22 +99,22 @@ impl Sentinels {
         let search = async { Box::pin(self.search()).await };
         let searching = &self.searching;
         searching
-            .run(&self.context.clock, || self.current(), search)
+            .run(&self.env.clock, || self.current(), search)
             .await
     }
 
     pub(super) async fn call<T: FromRedisValue>(
         self: &Arc<Self>,
         call: &Call<'_>,
-    ) -> Result<Reply<T>, Error> {
-        let limit = self.context.request_limit();
+    ) -> Result<ScriptReply<T>, Error> {
+        let limit = self.env.request_limit();
         for attempt in 0.. {
             let connection = self.connection().await?;
             match call.send(connection, false).await {
                 // Nothing was applied, so the request can be sent to another server.
-                Err(err) if errors::is_readonly(&err) && self.context.now() < limit => {}
+                Err(err) if errors::is_readonly(&err) && self.env.now() < limit => {}
                 // What the old primary did after the failover is lost. Whether it did this before cannot be told.
-                Ok(Reply { connection, .. }) if connection.is_retired() => {
+                Ok(ScriptReply { connection, .. }) if connection.is_retired() => {
                     return Err(Error::new(
                         ErrorKind::Indeterminate,
                         format!(
@@ -125,7 +125,7 @@ impl Sentinels {
                 }
                 outcome => return outcome.map_err(errors::request),
             }
-            self.context.pause(attempt).await?;
+            self.env.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -151,16 +151,16 @@ impl Sentinels {
 
     /// Finds the primary and connects.
     async fn search(self: &Arc<Self>) -> Result<Arc<Connection>, Error> {
-        let limit = self.context.request_limit();
+        let limit = self.env.request_limit();
         for attempt in 0.. {
             let host = self.find(Some(GRACE_PERIOD)).await?;
             let server = self.set_primary(host)?;
             match server.connection().await {
                 // It has died, or is a replica now: the sentinels will notice that.
-                Err(err) if err.kind() == ErrorKind::Unreachable && self.context.now() < limit => {}
+                Err(err) if err.kind() == ErrorKind::Unreachable && self.env.now() < limit => {}
                 outcome => return outcome,
             }
-            self.context.pause(attempt).await?;
+            self.env.pause(attempt).await?;
         }
         unreachable!("the loop ends with a return")
     }
@@ -171,7 +171,7 @@ impl Sentinels {
         if let Some(server) = primary.as_ref().filter(|server| server.host == host) {
             return Ok(server.clone());
         }
-        let server = Arc::new(Server::new(host, &self.context)?);
+        let server = Arc::new(Server::new(host, &self.env)?);
         if let Some(old) = primary.replace(server.clone()) {
             old.retire();
         }
@@ -198,7 +198,7 @@ impl Sentinels {
         loop {
             let late = async {
                 match limit {
-                    Some(limit) => self.context.clock.sleep_until(limit).await,
+                    Some(limit) => self.env.clock.sleep_until(limit).await,
                     None => std::future::pending().await,
                 }
             };
@@ -213,7 +213,7 @@ impl Sentinels {
                 () = late => break,
             }
             if limit.is_none() && (views.len() + unknown) * 2 > count {
-                limit = grace.map(|grace| self.context.now().after(grace));
+                limit = grace.map(|grace| self.env.now().after(grace));
             }
         }
         match elect(&views) {
@@ -239,7 +239,7 @@ impl Sentinels {
             return Ok(view);
         }
         // There was no connection, or it has broken.
-        let failed = |err| errors::connecting(err, &sentinel.host, self.context.settings.is_tls());
+        let failed = |err| errors::connecting(err, &sentinel.host, self.env.settings.is_tls());
         let connection = self.connect(sentinel).await.map_err(failed)?;
         let view = self.view(&connection).await.map_err(failed)?;
         *open = Some(connection);
@@ -248,14 +248,14 @@ impl Sentinels {
 
     async fn connect(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Multiplexed, RedisError> {
         let weak = Arc::downgrade(self);
-        let config = self.context.settings.connection_config();
+        let config = self.env.settings.connection_config();
         let config = config.set_push_sender(move |info: PushInfo| {
             if let Some(sentinels) = Weak::upgrade(&weak) {
                 sentinels.receive(&info);
             }
             Ok::<(), ()>(())
         });
-        let connecting = sentinel.endpoint.connect(&self.context, config);
+        let connecting = sentinel.endpoint.connect(&self.env, config);
         let mut connection = connecting.await?;
         // Before the sentinel is asked, so that a later announcement is not missed.
         connection.subscribe(&ANNOUNCEMENTS[..]).await?;
@@ -300,14 +300,14 @@ impl Sentinels {
             PushKind::Disconnection => {}
             _ => return,
         }
-        *lock(&self.resync_at) = self.context.now();
+        *lock(&self.resync_at) = self.env.now();
         self.maintenance.wake();
     }
 
     /// Retires the primary when the sentinels name another one.
     async fn resync_if_due(self: Arc<Self>) -> Time {
         let planned = *lock(&self.resync_at);
-        if planned > self.context.now() {
+        if planned > self.env.now() {
             return planned;
         }
         *lock(&self.resync_at) = Time::MAX;
@@ -315,8 +315,8 @@ impl Sentinels {
         if let Ok(host) = self.find(None).await {
             self.retire_unless(&host);
         }
-        let now = self.context.now();
-        let clock = &self.context.clock;
+        let now = self.env.now();
+        let clock = &self.env.clock;
         clock.sleep_until(now.after(MIN_REFRESH_INTERVAL)).await;
         let mut resync_at = lock(&self.resync_at);
         // An announcement of meanwhile is earlier.

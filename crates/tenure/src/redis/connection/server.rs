@@ -2,23 +2,21 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use redis::{Cmd, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{Flag, lock};
-use tenure_core::support::{RetryBudget, ServerStart, SingleFlight};
+use tenure_core::support::{RetryBudget, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::context::Context;
-use super::super::errors;
-use super::super::server_info::{Persistence, ServerInfo};
-use super::super::settings::Topology;
 use super::endpoint::{Endpoint, Multiplexed};
+use super::environment::Environment;
+use super::errors;
 use super::replication::Replication;
+use super::server_info::ServerInfo;
+use super::settings::Topology;
 
 /// Requests that may be on their way to the connection's task before the next request has to wait.
 const PIPELINE_BUFFER: usize = 256;
@@ -27,7 +25,7 @@ const PIPELINE_BUFFER: usize = 256;
 pub(crate) struct Server {
     pub(crate) host: Host,
     endpoint: Arc<Endpoint>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     is_retired: Arc<AtomicBool>,
     current: Mutex<Option<Arc<Connection>>>,
     connecting: SingleFlight<Error>,
@@ -39,21 +37,19 @@ pub(crate) struct Connection {
     multiplexed: Multiplexed,
     replication: Replication,
     pub(crate) server_info: ServerInfo,
-    start: ServerStart,
-    /// For how long after its start the server grants nothing. `None`: the server forgets no lock, or the option
-    /// `restart_guard` is off.
-    restart_guard: Option<Duration>,
+    /// When the server had given that information.
+    pub(crate) asked: Time,
     /// Raised when the connection is used no more.
     pub(crate) ended: Arc<Flag>,
     is_retired: Arc<AtomicBool>,
 }
 
 impl Server {
-    pub(crate) fn new(host: Host, context: &Arc<Context>) -> Result<Self, Error> {
+    pub(crate) fn new(host: Host, env: &Arc<Environment>) -> Result<Self, Error> {
         Ok(Self {
-            endpoint: Arc::new(Endpoint::of_server(&host, &context.settings)?),
+            endpoint: Arc::new(Endpoint::of_server(&host, &env.settings)?),
             host,
-            context: context.clone(),
+            env: env.clone(),
             is_retired: Arc::default(),
             current: Mutex::default(),
             connecting: SingleFlight::default(),
@@ -72,7 +68,7 @@ impl Server {
         // In a box, because this future is large and rarely needed: every request would need space for it.
         let connect = async { Box::pin(self.connect()).await };
         self.connecting
-            .run(&self.context.clock, || self.current(), connect)
+            .run(&self.env.clock, || self.current(), connect)
             .await
     }
 
@@ -94,25 +90,25 @@ impl Server {
     async fn open(&self) -> Result<Connection, Error> {
         let ended = Arc::new(Flag::new());
         let push = {
-            let (context, ended) = (self.context.clone(), ended.clone());
+            let (listener, ended) = (self.env.listener.clone(), ended.clone());
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::Disconnection => {
                         ended.raise();
-                        context.events.connection_lost();
+                        listener.connection_lost();
                     }
-                    PushKind::Message | PushKind::SMessage => context.events.receive(&info),
+                    PushKind::Message | PushKind::SMessage => listener.receive(&info),
                     _ => {}
                 }
                 Ok::<(), ()>(())
             }
         };
-        let Context {
+        let Environment {
             settings,
-            events,
+            listener,
             clock,
             ..
-        } = &*self.context;
+        } = &*self.env;
         let config = settings
             .connection_config()
             .set_pipeline_buffer_size(PIPELINE_BUFFER)
@@ -120,14 +116,14 @@ impl Server {
         let failed = |err| errors::connecting(err, &self.host, settings.is_tls());
         let multiplexed = self
             .endpoint
-            .connect(&self.context, config)
+            .connect(&self.env, config)
             .await
             .map_err(failed)?;
         let (mut for_info, mut for_channel) = (multiplexed.clone(), multiplexed.clone());
         let (server_info, subscribed) = tokio::join!(
             self.server_info(&mut for_info),
             // Before the first request, so that no message is missed.
-            for_channel.subscribe(&events.channel)
+            for_channel.subscribe(listener.channel())
         );
         subscribed.map_err(failed)?;
         let server_info = server_info.map_err(failed)?;
@@ -136,17 +132,13 @@ impl Server {
             Topology::Sentinel { .. } | Topology::Cluster(_) => "a failover seems to be under way",
         };
         server_info.refuse(&self.host, hint)?;
-        let forgets = server_info.persistence != Persistence::Full;
-        // The uptime is the difference of two whole seconds.
-        let uptime = server_info.uptime.saturating_sub(Duration::from_secs(1));
         tracing::debug!(host = %self.host, version = server_info.version, "connected");
         Ok(Connection {
             host: self.host.clone(),
-            replication: Replication::new(&self.endpoint, &self.context, &self.host, &multiplexed),
+            replication: Replication::new(&self.endpoint, &self.env, &self.host, &multiplexed),
             multiplexed,
-            start: ServerStart::new(clock.now(), uptime),
-            restart_guard: settings.restart_guard.filter(|_| forgets),
             server_info,
+            asked: clock.now(),
             ended,
             is_retired: self.is_retired.clone(),
         })
@@ -154,8 +146,8 @@ impl Server {
 
     /// What the server says about itself, as soon as it has loaded its data.
     async fn server_info(&self, connection: &mut Multiplexed) -> Result<ServerInfo, RedisError> {
-        let clock = &self.context.clock;
-        let mut budget = RetryBudget::until(self.context.request_limit());
+        let clock = &self.env.clock;
+        let mut budget = RetryBudget::until(self.env.request_limit());
         loop {
             let server_info = ServerInfo::ask(connection).await?;
             if !server_info.is_loading || budget.is_spent(clock) {
@@ -165,11 +157,11 @@ impl Server {
         }
     }
 
-    /// Another server has taken over: requests are sent to that one, and all holds are verified.
+    /// Another server has taken over: requests are sent to that one, and the listener is told.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Ordering::SeqCst);
         self.disconnect();
-        self.context.events.connection_lost();
+        self.env.listener.connection_lost();
     }
 
     /// Drops the connection. Requests that are on their way still get their replies.
@@ -181,21 +173,6 @@ impl Server {
 }
 
 impl Connection {
-    /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
-    /// forgotten who holds a lock. `None`: the server is trusted.
-    pub(crate) fn untrusted_until(&self, now: Time, ttl: Duration) -> Option<Time> {
-        let until = self.start.trusted_from(self.restart_guard?, ttl);
-        (until > now).then_some(until)
-    }
-
-    /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
-    pub(crate) fn restart_guard(&self, now: Time) -> Option<RestartGuard> {
-        let mut guard = self.start.report(&self.host, self.restart_guard?, now);
-        guard.unknown =
-            (self.server_info.is_unknown).then_some("this user may not run INFO (allow +info)");
-        Some(guard)
-    }
-
     pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         self.multiplexed.clone().subscribe(channel).await
     }
@@ -204,10 +181,10 @@ impl Connection {
         self.multiplexed.clone().unsubscribe(channel).await
     }
 
-    /// How many replicas have all that this connection was answered by now; waits for them for half of the time limit of
-    /// a request. `key`: a key of ours on this server, which is written.
-    pub(crate) async fn acknowledged(&self, key: &str) -> Result<u32, Error> {
-        self.replication.acknowledged(key).await
+    /// How many replicas have all that this connection was answered by now; waits for `wanted` replicas for half of the
+    /// time limit of a request. `key`: a key on this server, which is written and ends by itself.
+    pub(crate) async fn acknowledged(&self, key: &str, wanted: u32) -> Result<u32, Error> {
+        self.replication.acknowledged(key, wanted).await
     }
 
     /// Sends one command. The connection ends with a failure after which the next reply may belong to another request.

@@ -1,8 +1,8 @@
-//! Sharded pub/sub subscriptions that wake the waiters of a cluster.
+//! Sharded pub/sub: the subscriptions to the channels of slots.
 //!
-//! From version 7 on, messages stay within the nodes of a slot. So a client has a channel for each slot in which it
-//! waits, and subscribes to the channel at the node that has the slot. A waiter does not wait for the subscription:
-//! the waiter enters the queue first, and is told to ask again as soon as its channel is subscribed.
+//! From version 7 on, messages stay within the nodes of a slot. So a client has a channel for each slot of which it wants
+//! messages, and subscribes to the channel at the node that has the slot. A subscriber does not wait for the subscription:
+//! it sends its request first, and is told of a gap as soon as its channel is subscribed.
 //!
 //! Subscriptions have connections of their own. A node that gives a slot away ends subscriptions without being asked,
 //! and the client library takes that message for the reply to whatever request is on its way. On these connections
@@ -17,30 +17,26 @@ use futures_util::{StreamExt as _, stream};
 use redis::{PushInfo, PushKind, Value};
 
 use tenure_core::error::Error;
-use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::rt::{Flag, lock};
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use crate::waiting::WakeUp;
-
-use super::super::context::Context;
-use super::super::errors;
-use super::super::names;
 use super::endpoint::{Endpoint, Multiplexed};
+use super::environment::Environment;
+use super::errors;
 use super::server::{Connection, Server};
 use super::slot_map::SlotMap;
+use super::slots;
 
-/// How long a subscription is kept after the last waiter has left: the next waiter may come soon.
+/// How long a subscription is kept after the last subscriber has left: the next one may come soon.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often subscriptions are checked while they are needed.
 const RESYNC_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Requests that one round of maintenance has under way at a time on each connection. (As many as in `requests.rs`, which
-/// imports this folder.)
+/// Requests that one round of maintenance has under way at a time on each connection.
 const MAX_PARALLEL: usize = 64;
 
 /// The shortest time between two rounds of maintenance, however often the task is woken.
@@ -49,17 +45,22 @@ const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(20);
 /// The subscriptions that this client needs, and the connections that have them.
 pub(super) struct ShardSubscriptions {
     map: Arc<SlotMap>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     /// The task that subscribes.
     maintenance: Arc<Maintenance>,
-    slots: Mutex<BTreeMap<u16, SlotWaiters>>,
+    slots: Mutex<BTreeMap<u16, Subscribers>>,
     /// Empty while the maintenance task works with them. `None`: the client was closed.
     connections: Mutex<Option<Vec<SubscriptionConnection>>>,
 }
 
-struct SlotWaiters {
-    owners: Vec<OwnerId>,
-    /// When the last waiter left.
+/// Called when a subscriber may have missed messages, with the time over which all that are told of it spread their
+/// requests.
+pub(crate) type OnGap = Arc<dyn Fn(Duration) + Send + Sync>;
+
+/// The subscribers of one slot.
+struct Subscribers {
+    all: Vec<OnGap>,
+    /// When the last subscriber left.
     last_left: Time,
     /// Since when the channel is subscribed without a gap. `None`: messages may be lost.
     subscribed_since: Option<Time>,
@@ -75,19 +76,19 @@ struct SubscriptionConnection {
     requests: Arc<Connection>,
 }
 
-/// One waiter's subscription, which ends when it is dropped.
+/// One subscriber's subscription, which ends when it is dropped.
 pub(crate) struct ShardSubscription {
     subscriptions: Arc<ShardSubscriptions>,
     slot: u16,
-    owner: OwnerId,
+    on_gap: OnGap,
 }
 
 impl Drop for ShardSubscription {
     fn drop(&mut self) {
         let mut slots = lock(&self.subscriptions.slots);
-        if let Some(waiters) = slots.get_mut(&self.slot) {
-            waiters.owners.retain(|owner| *owner != self.owner);
-            waiters.last_left = self.subscriptions.context.now();
+        if let Some(subscribers) = slots.get_mut(&self.slot) {
+            subscribers.all.retain(|it| !Arc::ptr_eq(it, &self.on_gap));
+            subscribers.last_left = self.subscriptions.env.now();
         }
     }
 }
@@ -95,12 +96,12 @@ impl Drop for ShardSubscription {
 impl ShardSubscriptions {
     pub(super) fn new(
         map: &Arc<SlotMap>,
-        context: &Arc<Context>,
+        env: &Arc<Environment>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             map: map.clone(),
-            context: context.clone(),
+            env: env.clone(),
             maintenance: maintenance.clone(),
             slots: Mutex::default(),
             connections: Mutex::new(Some(Vec::new())),
@@ -112,42 +113,33 @@ impl ShardSubscriptions {
         *lock(&self.connections) = None;
     }
 
-    /// The channel of this client in a slot.
-    pub(super) fn channel(&self, slot: u16) -> String {
-        format!(
-            "tenure:{{{}}}:push:{}",
-            names::slot_tag(slot),
-            self.context.events.client
-        )
-    }
-
-    /// `owner` sent a request at `sent` and has a place in a queue in this slot.
+    /// For a subscriber that sent a request at `sent`, and wants all messages of this slot since then.
     pub(super) fn subscribe(
         self: &Arc<Self>,
         slot: u16,
-        owner: OwnerId,
         sent: Time,
+        on_gap: OnGap,
     ) -> ShardSubscription {
         let subscribed_since = {
             let mut slots = lock(&self.slots);
-            let waiters = slots.entry(slot).or_insert_with(|| SlotWaiters {
-                owners: Vec::new(),
+            let subscribers = slots.entry(slot).or_insert_with(|| Subscribers {
+                all: Vec::new(),
                 last_left: sent,
                 subscribed_since: None,
             });
-            waiters.owners.push(owner);
-            waiters.subscribed_since
+            subscribers.all.push(on_gap.clone());
+            subscribers.subscribed_since
         };
         match subscribed_since {
             Some(since) if since <= sent => {}
-            // A message to this owner may have been published before the channel was subscribed.
-            Some(_) => self.context.events.wake(owner, WakeUp::AskAgain),
+            // A message may have been published before the channel was subscribed.
+            Some(_) => on_gap(Duration::ZERO),
             None => self.maintenance.wake(),
         }
         ShardSubscription {
             subscriptions: self.clone(),
             slot,
-            owner,
+            on_gap,
         }
     }
 
@@ -155,15 +147,15 @@ impl ShardSubscriptions {
     pub(super) async fn maintain(self: Arc<Self>) -> Time {
         self.map.refresh_if_stale().await;
         self.update().await;
-        let next = self.context.now().after(MIN_REFRESH_INTERVAL);
-        self.context.clock.sleep_until(next).await;
+        let next = self.env.now().after(MIN_REFRESH_INTERVAL);
+        self.env.clock.sleep_until(next).await;
         match lock(&self.slots).is_empty() {
             true => Time::MAX,
-            false => self.context.now().after(RESYNC_INTERVAL),
+            false => self.env.now().after(RESYNC_INTERVAL),
         }
     }
 
-    /// Subscribes where that is missing, and ends the subscriptions that no waiter needs any more.
+    /// Subscribes where that is missing, and ends the subscriptions that are not needed any more.
     async fn update(&self) {
         let nodes = self.nodes();
         let Some(mut connections) = lock(&self.connections).as_mut().map(std::mem::take) else {
@@ -200,16 +192,14 @@ impl ShardSubscriptions {
     /// The slots in which this client needs subscriptions, by the node that has them.
     fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
         let wanted: Vec<u16> = {
-            let now = self.context.now();
+            let now = self.env.now();
             let mut slots = lock(&self.slots);
-            slots.retain(|_, waiters| {
-                !waiters.owners.is_empty() || now.since(waiters.last_left) < IDLE_TIMEOUT
-            });
+            slots.retain(|_, it| !it.all.is_empty() || now.since(it.last_left) < IDLE_TIMEOUT);
             slots.keys().copied().collect()
         };
         let mut nodes: Vec<(Arc<Server>, BTreeSet<u16>)> = Vec::new();
         for slot in wanted {
-            // If no node has the slot, the waiters' own requests fail.
+            // If no node has the slot, the subscribers' own requests fail.
             let Some(server) = self.map.owner(slot) else {
                 continue;
             };
@@ -224,7 +214,7 @@ impl ShardSubscriptions {
         nodes
     }
 
-    /// Notes which channels are subscribed, and tells waiters that may have missed a message to ask again.
+    /// Notes which channels are subscribed, and tells the subscribers that may have missed a message.
     fn note_subscribed(&self, connections: &[SubscriptionConnection]) {
         let mut subscribed = BTreeSet::new();
         for connection in connections {
@@ -235,21 +225,20 @@ impl ShardSubscriptions {
             };
             subscribed.extend(slots.iter().copied().filter(is_owner));
         }
-        let mut woken = Vec::new();
-        for (slot, waiters) in lock(&self.slots).iter_mut() {
-            match (subscribed.contains(slot), waiters.subscribed_since) {
+        let mut told = Vec::new();
+        for (slot, subscribers) in lock(&self.slots).iter_mut() {
+            match (subscribed.contains(slot), subscribers.subscribed_since) {
                 (true, None) => {
-                    waiters.subscribed_since = Some(self.context.now());
-                    woken.extend(waiters.owners.iter().copied());
+                    subscribers.subscribed_since = Some(self.env.now());
+                    told.extend(subscribers.all.iter().cloned());
                 }
-                (false, _) => waiters.subscribed_since = None,
+                (false, _) => subscribers.subscribed_since = None,
                 (true, Some(_)) => {}
             }
         }
-        let spread = pace::spread(woken.len());
-        for owner in woken {
-            let wake_up = WakeUp::ask_within(spread);
-            self.context.events.wake(owner, wake_up);
+        let spread = pace::spread(told.len());
+        for on_gap in told {
+            on_gap(spread);
         }
     }
 
@@ -258,10 +247,10 @@ impl ShardSubscriptions {
         let (subscribed, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
-            let (context, maintenance) = (self.context.clone(), self.maintenance.clone());
+            let (listener, maintenance) = (self.env.listener.clone(), self.maintenance.clone());
             move |info: PushInfo| {
                 match info.kind {
-                    PushKind::SMessage => context.events.receive(&info),
+                    PushKind::SMessage => listener.receive(&info),
                     PushKind::SSubscribe => lock(&subscribed).extend(slot_of(&info)),
                     PushKind::SUnsubscribe => {
                         if let Some(slot) = slot_of(&info) {
@@ -278,10 +267,10 @@ impl ShardSubscriptions {
                 Ok::<(), ()>(())
             }
         };
-        let settings = &self.context.settings;
+        let settings = &self.env.settings;
         let config = settings.connection_config().set_push_sender(push);
         let endpoint = Endpoint::of_server(&server.host, settings)?;
-        let multiplexed = endpoint.connect(&self.context, config);
+        let multiplexed = endpoint.connect(&self.env, config);
         let failed = |err| errors::connecting(err, &server.host, settings.is_tls());
         Ok(SubscriptionConnection {
             host: server.host.clone(),
@@ -298,7 +287,7 @@ impl ShardSubscriptions {
         let send = |command: &'static str, slot: u16| {
             let mut multiplexed = connection.multiplexed.clone();
             let mut cmd = redis::cmd(command);
-            cmd.arg(self.channel(slot));
+            cmd.arg(self.env.listener.slot_channel(slot));
             async move { cmd.query_async::<Value>(&mut *multiplexed).await }
         };
         let missing: Vec<_> = slots.difference(&subscribed).copied().collect();
@@ -316,7 +305,7 @@ impl ShardSubscriptions {
             } else if err.is_cluster_error() {
                 self.map.mark_stale();
             } else {
-                tracing::debug!(host = %connection.host, %err, "no subscription; waiters ask again and again");
+                tracing::debug!(host = %connection.host, %err, "no subscription; subscribers ask again and again");
             }
         }
     }
@@ -325,7 +314,7 @@ impl ShardSubscriptions {
 /// The slot of the channel that the message is about.
 fn slot_of(info: &PushInfo) -> Option<u16> {
     match info.data.first()? {
-        Value::BulkString(channel) => std::str::from_utf8(channel).ok().map(names::slot),
+        Value::BulkString(channel) => std::str::from_utf8(channel).ok().map(slots::slot),
         _ => None,
     }
 }

@@ -13,12 +13,11 @@ use tenure_core::support::{Maintenance, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
-use super::super::context::Context;
-use super::super::errors;
-use super::super::names::SLOTS;
 use super::endpoint::Endpoint;
+use super::environment::Environment;
+use super::errors;
 use super::server::{Connection, Server};
-use super::slots::{self, Range};
+use super::slots::{self, Range, SLOTS};
 
 /// Nodes that are asked for the map at the same time; the first answer counts.
 const PARALLEL_NODES: usize = 3;
@@ -27,7 +26,7 @@ const PARALLEL_NODES: usize = 3;
 pub(super) struct SlotMap {
     /// The nodes that the URL names.
     seeds: Vec<Host>,
-    context: Arc<Context>,
+    env: Arc<Environment>,
     state: Mutex<State>,
     refreshing: SingleFlight<Error>,
     /// The map is known to be old.
@@ -58,11 +57,11 @@ impl State {
     }
 
     /// The node at that address, which is added if it is unknown.
-    fn server(&mut self, host: &Host, context: &Arc<Context>) -> Result<Arc<Server>, Error> {
+    fn server(&mut self, host: &Host, env: &Arc<Environment>) -> Result<Arc<Server>, Error> {
         if let Some(known) = self.servers.iter().find(|server| server.host == *host) {
             return Ok(known.clone());
         }
-        let server = Arc::new(Server::new(host.clone(), context)?);
+        let server = Arc::new(Server::new(host.clone(), env)?);
         self.servers.push(server.clone());
         Ok(server)
     }
@@ -71,12 +70,12 @@ impl State {
 impl SlotMap {
     pub(super) fn new(
         seeds: &[Host],
-        context: &Arc<Context>,
+        env: &Arc<Environment>,
         maintenance: &Arc<Maintenance>,
     ) -> Self {
         Self {
             seeds: seeds.to_vec(),
-            context: context.clone(),
+            env: env.clone(),
             state: Mutex::new(State::new(Time::default())),
             refreshing: SingleFlight::default(),
             is_stale: AtomicBool::new(false),
@@ -101,13 +100,13 @@ impl SlotMap {
 
     /// The node at that address, which need not have a slot.
     pub(super) fn server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        lock(&self.state).server(host, &self.context)
+        lock(&self.state).server(host, &self.env)
     }
 
     /// A node said that `host` has the slot.
     pub(super) fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
         let mut state = lock(&self.state);
-        let server = state.server(host, &self.context)?;
+        let server = state.server(host, &self.env)?;
         state.owners[usize::from(slot)] = Some(server);
         Ok(())
     }
@@ -128,7 +127,7 @@ impl SlotMap {
     pub(super) async fn refresh_if_stale(&self) {
         if self.is_stale.swap(false, Ordering::SeqCst) {
             // The next request meets the same error and reports it.
-            let _ = self.refresh(self.context.now()).await;
+            let _ = self.refresh(self.env.now()).await;
         }
     }
 
@@ -136,12 +135,12 @@ impl SlotMap {
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
         let is_fresh = || (lock(&self.state).asked >= since).then_some(());
         let refresh = async {
-            let asked = self.context.now();
+            let asked = self.env.now();
             let ranges = self.fetch().await?;
             self.install(&ranges, asked)
         };
         self.refreshing
-            .run(&self.context.clock, is_fresh, refresh)
+            .run(&self.env.clock, is_fresh, refresh)
             .await
     }
 
@@ -150,7 +149,7 @@ impl SlotMap {
         let mut new = State::new(asked);
         for range in ranges {
             // With its connection, if the node is known.
-            let server = state.server(&range.primary, &self.context)?;
+            let server = state.server(&range.primary, &self.env)?;
             if !new.has(&server.host) {
                 new.servers.push(server.clone());
             }
@@ -173,7 +172,7 @@ impl SlotMap {
             state.servers.iter().map(node).collect()
         };
         // A random first node: a node that is cut off from the others has an old map for as long as that lasts.
-        let first = usize::try_from(self.context.clock.random()).unwrap_or(0);
+        let first = usize::try_from(self.env.clock.random()).unwrap_or(0);
         let first = first.checked_rem(nodes.len()).unwrap_or(0);
         nodes.rotate_left(first);
         nodes.sort_by_key(|(_, connection)| connection.is_none());
@@ -205,7 +204,7 @@ impl SlotMap {
         host: Host,
         connection: Option<Arc<Connection>>,
     ) -> Result<Vec<Range>, Error> {
-        let settings = &self.context.settings;
+        let settings = &self.env.settings;
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");
         let failed = |err: RedisError| {
@@ -222,7 +221,7 @@ impl SlotMap {
             None => {
                 // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
                 let endpoint = Endpoint::of_server(&host, settings)?;
-                let connection = endpoint.connect(&self.context, settings.connection_config());
+                let connection = endpoint.connect(&self.env, settings.connection_config());
                 let mut connection = connection.await.map_err(failed)?;
                 cmd.query_async(&mut *connection).await.map_err(failed)?
             }

@@ -1,10 +1,13 @@
-//! What the nodes of a cluster say about slots and addresses.
+//! The slots of a cluster: which one a key has, and what the nodes say about slots and addresses.
+
+use std::sync::LazyLock;
 
 use redis::Value;
 
 use tenure_core::url::Host;
 
-use super::super::names::SLOTS;
+/// Slots of a Redis Cluster.
+pub(super) const SLOTS: u16 = 16_384;
 
 /// Slots that follow each other, and the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
@@ -95,6 +98,49 @@ pub(super) fn address(text: &str, asked: &Host) -> Option<Host> {
     })
 }
 
+/// The least number whose decimal digits have that slot.
+pub(crate) fn slot_tag(slot: u16) -> u32 {
+    SLOT_TAGS[usize::from(slot)]
+}
+
+/// Computed once: that takes a hundred thousand checksums, since 109,757 is the first number with the last slot.
+static SLOT_TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut least = vec![None; usize::from(SLOTS)];
+    let mut missing = least.len();
+    for n in 0_u32.. {
+        let tag = &mut least[usize::from(slot(&n.to_string()))];
+        if tag.is_none() {
+            *tag = Some(n);
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    least.into_iter().flatten().collect()
+});
+
+/// The part of a key that decides about its slot, as the specification of Redis Cluster says.
+pub(crate) fn hashed(key: &str) -> &str {
+    if let Some((_, rest)) = key.split_once('{')
+        && let Some((tag, _)) = rest.split_once('}')
+        && !tag.is_empty()
+    {
+        return tag;
+    }
+    key
+}
+
+/// The slot of a key: CRC-16 (XMODEM: polynomial 0x1021, start 0) modulo 16,384.
+pub(crate) fn slot(key: &str) -> u16 {
+    let crc = hashed(key).bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| {
+            (crc << 1) ^ (if crc & 0x8000 == 0 { 0 } else { 0x1021 })
+        })
+    });
+    crc % SLOTS
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,5 +189,21 @@ mod tests {
         assert_eq!(read("::1:6381").as_deref(), Some("[::1]:6381"));
         assert_eq!(read("[::1]:6381").as_deref(), Some("[::1]:6381"));
         assert_eq!(read("6381"), None);
+    }
+
+    /// From the cluster specification, and compared with a server.
+    #[test]
+    fn slots_are_those_of_redis() {
+        assert_eq!(slot("123456789"), 0x31c3);
+        assert_eq!(slot("foo"), 12_182);
+        assert_eq!(slot("{user1000}.following"), slot("{user1000}.followers"));
+    }
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for number in 0..SLOTS {
+            assert_eq!(slot(&slot_tag(number).to_string()), number);
+        }
+        assert_eq!(slot_tag(slot("}")), 5305);
     }
 }

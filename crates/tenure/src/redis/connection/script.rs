@@ -1,4 +1,4 @@
-//! One call of a script.
+//! A script that runs in a server, and one call of it. A script is one request, applied as a whole or not at all.
 
 use std::sync::Arc;
 
@@ -7,11 +7,25 @@ use redis::{Cmd, FromRedisValue, RedisError};
 use tenure_core::rt::Clock;
 use tenure_core::time::Time;
 
-use super::super::scripts::Script;
 use super::server::Connection;
 
+/// A script: its text, and the digest by which a server knows the text.
+pub(crate) struct Script {
+    text: String,
+    sha: String,
+}
+
+impl Script {
+    /// The first line of a script names it, for people who watch the server (`MONITOR`).
+    pub(crate) fn new(name: &str, body: &str) -> Self {
+        let text = format!("-- tenure:{name}\n{body}");
+        let sha = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, sha }
+    }
+}
+
 /// The reply to a call.
-pub(crate) struct Reply<T> {
+pub(crate) struct ScriptReply<T> {
     pub(crate) value: T,
     /// When the request was sent that got this reply. The request may have gone to other servers before, which did
     /// nothing.
@@ -20,10 +34,10 @@ pub(crate) struct Reply<T> {
     pub(crate) connection: Arc<Connection>,
 }
 
-impl<T> Reply<T> {
+impl<T> ScriptReply<T> {
     /// The same reply with another value.
-    pub(crate) fn with<U>(self, value: U) -> Reply<U> {
-        Reply {
+    pub(crate) fn with<U>(self, value: U) -> ScriptReply<U> {
+        ScriptReply {
             value,
             sent: self.sent,
             connection: self.connection,
@@ -34,10 +48,9 @@ impl<T> Reply<T> {
 /// A call of a script, to be sent to one server or another.
 pub(super) struct Call<'a> {
     pub(super) script: &'a Script,
-    /// How many of the arguments are keys.
-    pub(super) keys: usize,
-    /// Adds keys and arguments.
-    pub(super) fill: &'a (dyn Fn(&mut Cmd) + Sync),
+    pub(super) keys: &'a [&'a str],
+    /// Adds the other arguments.
+    pub(super) args: &'a (dyn Fn(&mut Cmd) + Sync),
     pub(super) clock: &'a Clock,
 }
 
@@ -47,25 +60,28 @@ impl Call<'_> {
         &self,
         connection: Arc<Connection>,
         is_asking: bool,
-    ) -> Result<Reply<T>, RedisError> {
-        let mut cmd = self.script.by_digest(self.keys);
-        for attempt in 0.. {
+    ) -> Result<ScriptReply<T>, RedisError> {
+        let Script { text, sha } = self.script;
+        for (command, script) in [("EVALSHA", sha), ("EVAL", text)] {
             let sent = self.clock.now();
-            (self.fill)(&mut cmd);
+            // Large enough for nearly all calls, so that the buffer need not grow.
+            let mut cmd = Cmd::with_capacity(16, script.len() + 800);
+            cmd.arg(command).arg(script).arg(self.keys.len());
+            cmd.arg(self.keys);
+            (self.args)(&mut cmd);
             let reply = if is_asking {
                 // In a box, as in `Server::connection`.
                 Box::pin(connection.send_asking(&cmd)).await
             } else {
                 connection.send(&cmd).await
             };
-            if attempt > 0 || !reply.as_ref().is_err_and(is_unknown_script) {
-                return reply.map(|value| Reply {
+            if command == "EVAL" || !reply.as_ref().is_err_and(is_unknown_script) {
+                return reply.map(|value| ScriptReply {
                     value,
                     sent,
                     connection,
                 });
             }
-            cmd = self.script.by_text(self.keys);
         }
         unreachable!("the second attempt returns")
     }

@@ -1,4 +1,4 @@
-//! What a server says about itself. A client asks once per connection.
+//! What a server says about itself. A client asks once for each connection.
 
 use std::time::Duration;
 
@@ -6,7 +6,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerErrorKind};
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::store::{Finding, Severity};
 use tenure_core::url::Host;
 
 /// What survives a restart of the server.
@@ -23,24 +22,24 @@ pub enum Persistence {
 
 /// The part of the reply to `INFO` that matters here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ServerInfo {
-    pub(super) version: String,
+pub(crate) struct ServerInfo {
+    pub(crate) version: String,
     /// The user may not run `INFO`.
-    pub(super) is_unknown: bool,
+    pub(crate) is_unknown: bool,
     /// The server has just started and loads its data. Until that is done, it reports that it has no append-only file.
-    pub(super) is_loading: bool,
-    pub(super) uptime: Duration,
-    pub(super) is_replica: bool,
-    pub(super) is_sentinel: bool,
-    pub(super) replicas: u32,
-    pub(super) persistence: Persistence,
+    pub(crate) is_loading: bool,
+    pub(crate) uptime: Duration,
+    pub(crate) is_replica: bool,
+    pub(crate) is_sentinel: bool,
+    pub(crate) replicas: u32,
+    pub(crate) persistence: Persistence,
     /// The policy by which the server evicts keys when its memory is full. `None`: it evicts no keys.
-    pub(super) evicts: Option<String>,
-    pub(super) run_id: String,
+    pub(crate) evicts: Option<String>,
+    pub(crate) run_id: String,
 }
 
 impl ServerInfo {
-    pub(super) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
+    pub(crate) async fn ask(connection: &mut MultiplexedConnection) -> Result<Self, RedisError> {
         let info: Result<String, _> = redis::cmd("INFO").query_async(connection).await;
         let mut server_info = match info {
             Ok(info) => Self::parse(&info),
@@ -97,19 +96,19 @@ impl ServerInfo {
     }
 
     /// Whether there are sharded channels: in Redis 7, and in every Valkey.
-    pub(super) fn has_shard_channels(&self) -> bool {
+    pub(crate) fn has_shard_channels(&self) -> bool {
         let number = self.version.split(' ').nth(1).unwrap_or_default();
         let major = number.split('.').next().and_then(|it| it.parse().ok());
         major.is_some_and(|major: u32| major >= 7)
     }
 
-    /// Refuses a server that cannot keep locks, with a hint, and warns of one that may lose them.
-    pub(super) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
+    /// Refuses a server that takes no writes, with a hint, and warns of one that may throw keys away.
+    pub(crate) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
         if self.is_sentinel {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "{host} is a sentinel and keeps no locks; write redis+sentinel://{host}/SERVICE, with the name of the service"
+                    "{host} is a sentinel and keeps no data; write redis+sentinel://{host}/SERVICE, with the name of the service"
                 ),
             ));
         }
@@ -122,96 +121,18 @@ impl ServerInfo {
         if self.is_replica {
             return Err(Error::new(
                 ErrorKind::Unreachable,
-                format!("{host} is a replica and keeps no locks; {hint}"),
+                format!("{host} is a replica and takes no writes; {hint}"),
             ));
         }
         if let Some(policy) = &self.evicts {
-            tracing::warn!(%host, policy, "this server may throw away locks when its memory is full; set maxmemory-policy to noeviction");
+            tracing::warn!(%host, policy, "this server may throw away keys when its memory is full; set maxmemory-policy to noeviction");
         }
         Ok(())
-    }
-
-    /// For `tenure check`.
-    pub(super) fn findings(&self, host: &Host, guard: Option<Duration>) -> Vec<Finding> {
-        let mut found = Vec::new();
-        let mut find =
-            |severity, text: String| found.push(Finding::new(severity, format!("{host}: {text}")));
-        if self.is_unknown {
-            find(
-                Severity::Warning,
-                "this user may not run INFO, so nothing is known of the server and it counts as just started; allow +info".into(),
-            );
-            return found;
-        }
-        find(
-            Severity::Good,
-            format!("{}, up for {}", self.version, human_readable(self.uptime)),
-        );
-        let (severity, text) = self.durability(guard);
-        find(severity, text);
-        if let Some(policy) = &self.evicts {
-            find(
-                Severity::Bad,
-                format!(
-                    "when its memory is full it throws away keys ({policy}), locks among them; set maxmemory-policy to noeviction"
-                ),
-            );
-        }
-        if self.replicas > 0 {
-            find(
-                Severity::Warning,
-                format!(
-                    "{} replicas copy it late: a lock granted just before a failover may be granted again after it; wait_replicas={} narrows that",
-                    self.replicas, self.replicas
-                ),
-            );
-        }
-        find(
-            Severity::Warning,
-            "leases end by the server's wall clock: a jump forward ends them early; correct the clock gradually (slew it), never set it".into(),
-        );
-        found
-    }
-
-    /// Whether locks survive a restart, and what happens if they do not.
-    fn durability(&self, guard: Option<Duration>) -> (Severity, String) {
-        match (self.persistence, guard) {
-            (Persistence::Full, _) => (
-                Severity::Good,
-                "every write is on disk before it is answered: locks survive a restart".into(),
-            ),
-            (Persistence::Mostly, Some(guard)) => (
-                Severity::Good,
-                format!("writes reach the disk every second; after a restart nothing is granted for {guard:?} (restart_guard)"),
-            ),
-            (Persistence::None, Some(guard)) => (
-                Severity::Good,
-                format!("a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"),
-            ),
-            (Persistence::Mostly, None) => (
-                Severity::Warning,
-                "restart_guard is off: after a loss of power two clients can hold a lock; set it to the longest ttl in use, or appendfsync to always".into(),
-            ),
-            // A warning only: the table of guarantees says the same, and no other guarantee becomes void.
-            (Persistence::None, None) => (
-                Severity::Warning,
-                "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use".into(),
-            ),
-        }
     }
 }
 
 fn is_denied(err: &RedisError) -> bool {
     err.kind() == redis::ErrorKind::Server(ServerErrorKind::NoPerm)
-}
-
-fn human_readable(uptime: Duration) -> String {
-    match uptime.as_secs() {
-        secs @ 0..120 => format!("{secs} s"),
-        secs @ 120..7200 => format!("{} min", secs / 60),
-        secs @ 7200..172_800 => format!("{} h", secs / 3600),
-        secs => format!("{} days", secs / 86_400),
-    }
 }
 
 #[cfg(test)]
