@@ -17,7 +17,8 @@ use crate::waiting::{self, AcquireReply, LeaseStore};
 
 use super::context::Context;
 use super::errors;
-use super::names::Keys;
+use super::format::Keys;
+use super::redisson;
 use super::renew::verify_holds;
 use super::requests::ReleaseKind;
 use super::store::Store;
@@ -91,7 +92,7 @@ async fn acquire_or_upgrade(
 pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
     let lease = store.requests.lease(mode, hold.ttl);
     if lease < hold.ttl {
-        return Err(errors::lease_too_long(lease));
+        return Err(redisson::lease_too_long(lease));
     }
     // From now on the hold may be one beside others.
     store

@@ -17,13 +17,14 @@ use redis::Cmd;
 use tokio::sync::oneshot;
 
 use tenure_core::error::{Error, ErrorKind};
+use tenure_core::fence::OwnerId;
 use tenure_core::rt::{lock, yield_now};
 
 use super::connection::errors::unexpected_reply;
 use super::connection::{Connections, ScriptReply};
 use super::context::Context;
-use super::names::Keys;
-use super::scripts::{BatchScripts, OwnerText, Scripts, Text};
+use super::format::Keys;
+use super::scripts::{ManyScripts, OwnerText, Scripts, Text};
 
 /// Requests under way, above which requests are batched. Fewer are served better one by one: there is little to
 /// batch, and the reply to the first is on its way while the next one is made.
@@ -39,7 +40,7 @@ const BATCH_RETRY_DELAY: Duration = Duration::from_secs(1);
 /// A request that can be batched with others.
 pub(super) struct BatchItem {
     pub(super) keys: Keys,
-    pub(super) owner: OwnerText,
+    pub(super) owner: OwnerId,
     /// See [`Request::propose`](tenure_core::store::Request::propose).
     pub(super) propose: Option<u64>,
     pub(super) key: BatchKey,
@@ -75,7 +76,7 @@ pub(super) struct Batcher(Arc<Inner>);
 struct Inner {
     context: Arc<Context>,
     connections: Arc<Connections>,
-    scripts: Option<&'static BatchScripts>,
+    scripts: Option<&'static ManyScripts>,
     in_flight: AtomicUsize,
     /// The requests that wait for the next batch.
     pending: Mutex<Vec<PendingRequest>>,
@@ -97,7 +98,7 @@ struct BatchTask(Option<Arc<Inner>>);
 
 impl BatchTask {
     /// Lets the other tasks of this turn add their requests, and sends all of them.
-    async fn run(mut self, scripts: &BatchScripts) {
+    async fn run(mut self, scripts: &ManyScripts) {
         yield_now().await;
         if let Some(inner) = self.0.take() {
             let pending = mem::take(&mut *lock(&inner.pending));
@@ -125,7 +126,7 @@ impl Batcher {
         Self(Arc::new(Inner {
             context: context.clone(),
             connections: connections.clone(),
-            scripts: scripts.batch.as_ref(),
+            scripts: scripts.many.as_ref(),
             in_flight: AtomicUsize::new(0),
             pending: Mutex::default(),
             one_by_one_until: AtomicU64::new(0),
@@ -140,7 +141,7 @@ impl Batcher {
 
     /// The scripts for many locks. `None`: requests are sent alone, because there are few, or because one server does
     /// not have all keys.
-    pub(super) fn scripts(&self) -> Option<&'static BatchScripts> {
+    pub(super) fn scripts(&self) -> Option<&'static ManyScripts> {
         let inner = &self.0;
         let has_many = inner.in_flight.load(Ordering::Relaxed) > BATCH_THRESHOLD;
         let scripts = inner
@@ -152,7 +153,7 @@ impl Batcher {
 
     /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
     /// alone.
-    pub(super) async fn send(&self, scripts: &'static BatchScripts, item: BatchItem) -> BatchReply {
+    pub(super) async fn send(&self, scripts: &'static ManyScripts, item: BatchItem) -> BatchReply {
         let inner = &self.0;
         let (reply, replied) = oneshot::channel();
         let is_first = {
@@ -179,7 +180,7 @@ impl Batcher {
 }
 
 impl Inner {
-    async fn send_all(&self, scripts: &BatchScripts, pending: Vec<PendingRequest>) {
+    async fn send_all(&self, scripts: &ManyScripts, pending: Vec<PendingRequest>) {
         let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
         for request in pending {
             let has_room = |batch: &&mut Vec<PendingRequest>| {
@@ -194,7 +195,7 @@ impl Inner {
         join_all(batches.map(|batch| self.send_batch(scripts, batch))).await;
     }
 
-    async fn send_batch(&self, scripts: &BatchScripts, batch: Vec<PendingRequest>) {
+    async fn send_batch(&self, scripts: &ManyScripts, batch: Vec<PendingRequest>) {
         let first = match &batch[..] {
             // The script for one lock is quicker.
             [] | [_] => return answer(batch, |_| Ok(None)),
@@ -250,7 +251,8 @@ impl Inner {
                 .arg(token_retention);
         }
         for item in items() {
-            cmd.arg(&item.owner);
+            let (client, owner) = (None, item.owner);
+            cmd.arg(OwnerText { client, owner });
         }
         for token in items().filter_map(|item| item.propose) {
             cmd.arg(token);

@@ -13,6 +13,7 @@ use tenure_core::url::Host;
 use crate::tls;
 
 use super::connection::{Persistence, Script, ServerInfo};
+use super::format::Keys;
 use super::store::Store;
 
 /// Writes keys that end at once, because a key that stays would be listed, and publishes on channels. `ARGV`: the command
@@ -135,7 +136,11 @@ async fn check_write(store: &Store) -> Option<Finding> {
         false => "SPUBLISH",
     };
     let args = |cmd: &mut Cmd| {
-        cmd.arg(publish).arg(channel).arg(keys.channel());
+        let of_lock = match &keys {
+            Keys::Token(_) => "",
+            Keys::Redisson(keys) => keys.channel(),
+        };
+        cmd.arg(publish).arg(channel).arg(of_lock);
     };
     let script = Script::new("check", CHECK);
     let both = [keys.lock(), keys.hold()];

@@ -11,8 +11,9 @@ use tenure_core::time::Time;
 
 use super::connection::{Connection, Persistence};
 use super::events::ServerEvents;
+use super::redisson::RedissonLock;
 use super::scripts::OwnerText;
-use super::settings::{Format, RedissonLock, Settings};
+use super::settings::Settings;
 
 pub(super) struct Context {
     pub(super) settings: Settings,
@@ -29,16 +30,11 @@ impl Context {
     }
 
     /// An owner as it is written.
-    pub(super) fn owner_text(&self, owner: OwnerId) -> OwnerText {
-        match self.settings.format {
-            Format::Token | Format::Redisson(RedissonLock::Semaphore) => {
-                OwnerText::Hex(owner.to_digits())
-            }
-            // Redisson writes the id of a client and that of a thread, and reads neither.
-            Format::Redisson(_) => {
-                OwnerText::Long([&self.events.client, ":", &owner.to_hex()].concat())
-            }
-        }
+    pub(super) fn owner_text(&self, owner: OwnerId) -> OwnerText<'_> {
+        let redisson = self.settings.redisson;
+        let has_client = redisson.is_some_and(RedissonLock::has_client_in_owner);
+        let client = has_client.then_some(&*self.events.client);
+        OwnerText { client, owner }
     }
 
     /// Until when the server grants nothing with this ttl, because the server started so lately that it may have

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 use super::connection::{Connection, Persistence, Topology};
-use super::settings::{Format, RedissonLock, Settings};
+use super::redisson::RedissonLock;
+use super::settings::Settings;
 
 /// The settings that decide about the guarantees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +35,7 @@ impl Configuration {
             fails_over: !matches!(settings.servers.topology, Topology::One(_))
                 || servers().any(|it| it.replicas > 0),
             is_guarded: settings.restart_guard.is_some(),
-            redisson: match settings.format {
-                Format::Token => None,
-                Format::Redisson(lock) => Some(lock),
-            },
+            redisson: settings.redisson,
         }
     }
 }

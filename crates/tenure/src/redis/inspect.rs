@@ -10,13 +10,13 @@ use tenure_core::store::Listed;
 use tenure_core::support::{HolderRecord, parse_mode};
 
 use super::names::{lock_of_hold_key, name_of};
-use super::settings::{Format, RedissonLock};
+use super::redisson::RedissonLock;
 use super::store::Store;
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
     let keys = store.requests.keys(&name);
     let state = store.requests.inspect(&keys).await?;
-    let format = store.context.settings.format;
+    let redisson = store.context.settings.redisson;
     let mut status = Status::free(name);
     match state.value.as_str() {
         // The server grants nothing before it can be trusted to know who holds a lock.
@@ -28,10 +28,10 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         "-" => status.reserved = state.expires_in,
         "*" => {
             for entry in &state.waiters {
-                read_holder(&mut status, format, entry);
+                read_holder(&mut status, redisson, entry);
             }
             status.holds.sort_by_key(|hold| hold.token);
-            if status.holds.is_empty() && format != Format::Token {
+            if status.holds.is_empty() && redisson.is_some() {
                 // The leases of all readers are over, and the lock is free when the time of the key is over.
                 status.reserved = status.reserved.or(state.expires_in);
             }
@@ -41,7 +41,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
                 Some((token, known, holder, delay)) if known == owner => {
                     (Some(token), holder, delay)
                 }
-                _ => (None, foreign_holder(format, owner), Duration::ZERO),
+                _ => (None, foreign_holder(redisson, owner), Duration::ZERO),
             };
             let lease = state.expires_in.map(|left| left.saturating_sub(delay));
             if lease.is_some_and(|lease| lease.is_zero()) && !delay.is_zero() {
@@ -52,11 +52,11 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         }
     }
     // The waiters of Redisson's other locks are stored nowhere.
-    let has_queue = matches!(format, Format::Token | Format::Redisson(RedissonLock::Fair));
+    let has_queue = redisson.is_none_or(RedissonLock::has_queue);
     status.queue = has_queue.then(|| {
         let waiters = state.waiters.iter().filter(|it| !it.starts_with('*'));
         let waiter = |entry: &String| match entry.strip_prefix('?') {
-            Some(owner) => foreign_holder(format, owner),
+            Some(owner) => foreign_holder(redisson, owner),
             None => parse_waiter(entry).0,
         };
         waiters.map(waiter).collect()
@@ -67,7 +67,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 /// Adds one of several holders to the status: `*OWNER LEFT MODE TOKEN SINCE MIN_HOLD DELAY CHANNEL HOLDER`. The owner of a
 /// place that stays reserved begins with `-`. `TOKEN` of a foreign holder is `-`, and a negative `LEFT` has no end. Anything
 /// else is a waiter.
-fn read_holder(status: &mut Status, format: Format, entry: &str) -> Option<()> {
+fn read_holder(status: &mut Status, redisson: Option<RedissonLock>, entry: &str) -> Option<()> {
     let mut words = entry.strip_prefix('*')?.splitn(4, ' ');
     let owner = words.next()?;
     let left: i64 = words.next()?.parse().ok()?;
@@ -78,7 +78,7 @@ fn read_holder(status: &mut Status, format: Format, entry: &str) -> Option<()> {
     };
     let (token, rest) = words.next()?.split_once(' ')?;
     if token == "-" {
-        let holder = foreign_holder(format, owner);
+        let holder = foreign_holder(redisson, owner);
         status.holds.push(HoldInfo::new(holder, mode, None, left));
         return Some(());
     }
@@ -100,11 +100,11 @@ fn read_holder(status: &mut Status, format: Format, entry: &str) -> Option<()> {
 }
 
 /// Of a holder that is another program: what can be shown without its secret.
-fn foreign_holder(format: Format, value: &str) -> Holder {
-    let label = match (value.strip_prefix('?'), format) {
+fn foreign_holder(redisson: Option<RedissonLock>, value: &str) -> Holder {
+    let label = match (value.strip_prefix('?'), redisson) {
         (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
-        (None, Format::Redisson(_)) => format!("Redisson, {value}"),
-        (None, Format::Token) => "another program".into(),
+        (None, Some(_)) => format!("Redisson, {value}"),
+        (None, None) => "another program".into(),
     };
     let mut holder = Holder::default();
     holder.label = label;

@@ -21,10 +21,12 @@ mod connection;
 mod context;
 mod errors;
 mod events;
+mod format;
 mod guarantees;
 mod inspect;
 mod lifetimes;
 mod names;
+mod redisson;
 mod release;
 mod renew;
 mod requests;
@@ -48,11 +50,11 @@ use tenure_core::store::{
 use crate::capabilities::stores_with;
 
 pub use self::connection::Persistence;
-pub use self::guarantees::{Configuration, guarantees};
 #[cfg(feature = "_fuzzing")]
-pub(crate) use self::names::fuzz as fuzz_names;
+pub(crate) use self::format::fuzz as fuzz_names;
+pub use self::guarantees::{Configuration, guarantees};
+pub use self::redisson::RedissonLock;
 use self::requests::Purpose;
-pub use self::settings::RedissonLock;
 pub use self::store::Store;
 
 impl tenure_core::store::Store for Store {

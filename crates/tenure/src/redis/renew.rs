@@ -12,7 +12,7 @@ use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
 use super::connection::errors::unexpected_reply;
-use super::names::Keys;
+use super::format::Keys;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
 

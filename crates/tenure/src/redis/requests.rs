@@ -24,14 +24,10 @@ use super::connection::errors::{self as request_errors, unexpected_reply};
 use super::connection::{Connection, Connections, PushListener as _, ScriptReply, slots};
 use super::context::Context;
 use super::errors;
+use super::format::{self, Keys};
 use super::lifetimes::{live, may_reserve, token_retention};
-use super::names::Keys;
-use super::scripts::{ModeScripts, Modes, OwnerText, Scripts, Text};
-use super::settings::{Format, RedissonLock};
-
-/// The longest lease of a reader beside Redisson's: a renewal of one of its readers sets the time of the whole lock to its
-/// `lockWatchdogTimeout`, by default this long, whatever lease another reader has.
-const MAX_READER_LEASE: Duration = Duration::from_secs(30);
+use super::redisson;
+use super::scripts::{OwnerText, Scripts, Text};
 
 /// Keys that one step of a scan reads: some 0.2 ms of the server's time.
 const SCAN_COUNT: usize = 1_000;
@@ -107,7 +103,7 @@ pub(super) struct LockState {
 
 impl Requests {
     pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
-        let scripts = Scripts::get(context.settings.format, connections.has_shard_channels());
+        let scripts = format::scripts(context.settings.redisson, connections.has_shard_channels());
         Self {
             context: context.clone(),
             connections: connections.clone(),
@@ -119,12 +115,12 @@ impl Requests {
 
     pub(super) fn keys(&self, name: &LockName) -> Keys {
         let settings = &self.context.settings;
-        Keys::new(settings.format, &settings.prefix, name)
+        Keys::new(settings.redisson, &settings.prefix, name)
     }
 
     /// Whether waiters of this client are woken on a channel for each slot. Redisson's locks have a channel each.
     pub(super) fn has_slot_channels(&self) -> bool {
-        self.connections.has_shard_channels() && self.context.settings.format == Format::Token
+        self.connections.has_shard_channels() && self.context.settings.redisson.is_none()
     }
 
     /// The channel on which a waiter of this client for the lock with this key is woken.
@@ -136,7 +132,7 @@ impl Requests {
         }
     }
 
-    fn owner(&self, owner: OwnerId) -> OwnerText {
+    fn owner(&self, owner: OwnerId) -> OwnerText<'_> {
         self.context.owner_text(owner)
     }
 
@@ -161,9 +157,7 @@ impl Requests {
         keys: &Keys,
         is_first: bool,
     ) -> Result<ScriptReply<AcquireReply>, Error> {
-        if keys.is_side_key() {
-            return Err(errors::side_key());
-        }
+        keys.check()?;
         let _in_flight = self.batcher.enter();
         if is_first
             && request.mode == Mode::Exclusive
@@ -175,7 +169,7 @@ impl Requests {
         let connections = &self.connections;
         let lease = self.lease(request.mode, request.ttl);
         if lease < request.min_lease {
-            return Err(errors::lease_too_long(lease));
+            return Err(redisson::lease_too_long(lease));
         }
         let live = live(request, lease);
         let channel = self.channel(keys.lock());
@@ -194,10 +188,7 @@ impl Requests {
                 .arg(Text(format_args!("{place} {is_first}")));
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
-        let script = match (request.mode, &self.scripts.modes) {
-            (Mode::Exclusive, _) | (_, Modes::Alike { .. }) => &self.scripts.acquire,
-            _ => &self.mode_scripts()?.acquire,
-        };
+        let script = self.scripts.acquire.get(request.mode != Mode::Exclusive);
         let reply: ScriptReply<Value> = connections.call(script, &keys.all(), args).await?;
         let value = match &reply.value {
             Value::Int(token) => {
@@ -221,7 +212,7 @@ impl Requests {
         };
         let item = BatchItem {
             keys: keys.clone(),
-            owner: self.owner(request.owner),
+            owner: request.owner,
             propose: request.propose,
             key: BatchKey::Acquire {
                 ttl: millis_down(request.ttl),
@@ -235,9 +226,9 @@ impl Requests {
 
     /// The lease that a hold gets which asks for this ttl.
     pub(super) fn lease(&self, mode: Mode, ttl: Duration) -> Duration {
-        match (self.context.settings.format, mode) {
-            (Format::Redisson(RedissonLock::ReadWrite), Mode::Shared) => ttl.min(MAX_READER_LEASE),
-            _ => ttl,
+        match self.context.settings.redisson {
+            Some(lock) => lock.lease(mode, ttl),
+            None => ttl,
         }
     }
 
@@ -260,8 +251,7 @@ impl Requests {
         keys: &[Keys],
     ) -> Result<Option<ScriptReply<AllAnswer>>, Error> {
         let connections = &self.connections;
-        let script = self.scripts.acquire_all.as_ref();
-        let (Some(script), [first, ..]) = (script, requests) else {
+        let (Some(scripts), [first, ..]) = (&self.scripts.many, requests) else {
             return Ok(None);
         };
         let _in_flight = self.batcher.enter();
@@ -279,7 +269,7 @@ impl Requests {
                 cmd.arg(self.owner(request.owner));
             }
         };
-        let called = connections.call(script, &all_keys, args);
+        let called = connections.call(&scripts.acquire_all, &all_keys, args);
         let reply: ScriptReply<Value> = match called.await {
             Ok(reply) => reply,
             Err(err) if err.kind() == ErrorKind::Indeterminate => return Err(err),
@@ -307,6 +297,7 @@ impl Requests {
 
     /// The reply of a server where the lock is taken.
     fn taken(&self, request: &Request, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
+        let redisson = self.context.settings.redisson;
         match words {
             [
                 Value::Int(0),
@@ -325,32 +316,16 @@ impl Requests {
                 is_foreign: *foreign == 1,
                 sent,
                 round_trip: self.context.now().since(sent),
-                ask_by: match self.context.settings.format {
-                    Format::Token | Format::Redisson(RedissonLock::Fair) => {
-                        sent.after(waiter_ttl(request.ttl) / 3)
-                    }
+                ask_by: match redisson {
                     // There is no place to be kept. A message may be lost.
-                    Format::Redisson(_) => sent.after(WAITER_TTL),
+                    Some(lock) if !lock.has_queue() => sent.after(WAITER_TTL),
+                    _ => sent.after(waiter_ttl(request.ttl) / 3),
                 },
             })),
-            [Value::Int(-1), found] => {
-                let found = String::from_redis_value_ref(found).unwrap_or_default();
-                Err(errors::wrong_type(&found, self.context.settings.format))
-            }
-            [Value::Int(-3), found] => {
-                let found = String::from_redis_value_ref(found).unwrap_or_default();
-                Err(errors::wrong_lock(&found))
-            }
-            [Value::Int(-4), Value::Int(total)] => Err(errors::other_permits(*total, request.mode)),
-            _ => Err(unexpected_reply()),
-        }
-    }
-
-    /// The scripts for holds that are not exclusive.
-    fn mode_scripts(&self) -> Result<&ModeScripts, Error> {
-        match &self.scripts.modes {
-            Modes::Separate(scripts) => Ok(scripts),
-            _ => Err(errors::no_mode_change()),
+            _ => Err(match redisson {
+                Some(lock) => redisson::refused(lock, words, request.mode),
+                None => errors::refused(words),
+            }),
         }
     }
 
@@ -367,7 +342,8 @@ impl Requests {
             cmd.arg(&owner).arg(live).arg(retention);
             cmd.arg(u8::from(request.wait)).arg(request.propose);
         };
-        let script = &self.mode_scripts()?.upgrade;
+        let script = self.scripts.upgrade.as_ref();
+        let script = script.ok_or_else(redisson::no_mode_change)?;
         let reply: ScriptReply<Value> = self.connections.call(script, &keys.all(), args).await?;
         let value = match &reply.value {
             Value::Int(token) => {
@@ -392,12 +368,8 @@ impl Requests {
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(mode_text(mode, false));
         };
-        let script = match &self.scripts.modes {
-            Modes::Separate(scripts) => Some(&scripts.downgrade),
-            Modes::Alike { downgrade } => downgrade.as_ref(),
-            Modes::Exclusive => None,
-        };
-        let script = script.ok_or_else(errors::no_mode_change)?;
+        let script = self.scripts.downgrade.as_ref();
+        let script = script.ok_or_else(redisson::no_mode_change)?;
         let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(reply.value == 1)
     }
@@ -430,14 +402,12 @@ impl Requests {
         let Some(first) = items.first() else {
             return Vec::new();
         };
-        let scripts = &self.scripts;
-        let (script, has_holders) =
-            scripts.for_holds(first.is_shared_hold, &scripts.renew, |it| &it.renew);
+        let script = self.scripts.renew.get(first.is_shared_hold);
         let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
         let keys = items.iter().flat_map(|item| {
             let keys = [item.keys.lock(), item.keys.hold()];
             keys.into_iter()
-                .chain(has_holders.then(|| item.keys.holders()))
+                .chain(item.keys.holders(item.is_shared_hold))
         });
         let keys: Vec<_> = keys.collect();
         let args = |cmd: &mut Cmd| {
@@ -513,7 +483,7 @@ impl Requests {
         };
         let item = BatchItem {
             keys: keys.clone(),
-            owner: self.owner(owner),
+            owner,
             propose: None,
             key: BatchKey::Release,
         };
@@ -527,7 +497,7 @@ impl Requests {
             cmd.arg(&owner).arg(token);
         };
         let script = self.scripts.raise.as_ref();
-        let script = script.ok_or_else(errors::no_node)?;
+        let script = script.ok_or_else(redisson::no_node)?;
         let reply: ScriptReply<u64> = self.connections.call(script, &keys.all(), args).await?;
         Ok(Some(reply.value).filter(|token| *token > 0))
     }
@@ -548,12 +518,10 @@ impl Requests {
         }
         // Of a hold that was downgraded the mode says it, too.
         let is_shared_hold = holds.iter().any(|hold| hold.mode != Mode::Exclusive);
-        let scripts = &self.scripts;
-        let (script, has_holders) =
-            scripts.for_holds(is_shared_hold, &scripts.write, |it| &it.write);
-        let keys = locks.iter().flat_map(|keys| {
-            std::iter::once(keys.lock()).chain(has_holders.then(|| keys.holders()))
-        });
+        let script = self.scripts.write.get(is_shared_hold);
+        let keys = locks
+            .iter()
+            .flat_map(|keys| std::iter::once(keys.lock()).chain(keys.holders(is_shared_hold)));
         let keys: Vec<_> = std::iter::once(key).chain(keys).collect();
         let args = |cmd: &mut Cmd| {
             for hold in holds {

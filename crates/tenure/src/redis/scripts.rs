@@ -1,232 +1,155 @@
 //! The scripts that decide about locks in the server, and their arguments.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
 use redis::{RedisWrite, ToRedisArgs};
 
+use tenure_core::fence::OwnerId;
+
 use super::connection::Script;
-use super::settings::{Format, RedissonLock};
 
-/// How a script publishes messages: to all nodes of a cluster, or to the nodes of the slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Publish {
-    Everywhere,
-    Shard,
-}
-
-/// The scripts of one format.
+/// The scripts of one format. The scripts of all formats take the same arguments and give the same replies.
 pub(super) struct Scripts {
-    pub(super) acquire: Script,
+    pub(super) acquire: ByMode,
     pub(super) release: Script,
-    pub(super) renew: Script,
-    /// `None`: the format is for a single store only, never for one of several that form a majority.
-    pub(super) raise: Option<Script>,
-    pub(super) write: Script,
+    pub(super) renew: ByMode,
+    pub(super) write: ByMode,
     pub(super) inspect: Script,
     pub(super) break_hold: Script,
-    /// For many locks at once. `None`: the format has no such scripts.
-    pub(super) batch: Option<BatchScripts>,
-    /// For several locks, all or none. `None`: the format has no such script.
-    pub(super) acquire_all: Option<Script>,
-    pub(super) modes: Modes,
+    /// `None`: the format is for a single store only, never for one of several that form a majority.
+    pub(super) raise: Option<Script>,
+    /// `None`: no hold of the format becomes exclusive.
+    pub(super) upgrade: Option<Script>,
+    /// `None`: no hold of the format becomes shared.
+    pub(super) downgrade: Option<Script>,
+    /// `None`: the format has no scripts about many locks.
+    pub(super) many: Option<ManyScripts>,
 }
 
-/// How a format treats holds that are not exclusive.
-pub(super) enum Modes {
-    /// The format has no such holds.
-    Exclusive,
-    /// The scripts for exclusive holds are for all holds; `renew` and `write` take the keys of the holders too.
-    Alike {
-        /// `None`: no hold changes its mode.
-        downgrade: Option<Script>,
-    },
-    /// The format has scripts for such holds.
-    Separate(ModeScripts),
+/// For holds that are exclusive, and for others.
+pub(super) struct ByMode {
+    exclusive: Script,
+    /// Also for holds that may have become exclusive. `None`: the one script is for all modes.
+    shared: Option<Script>,
 }
 
-/// For shared holds. `renew` and `write` are also for holds that may have become exclusive.
-pub(super) struct ModeScripts {
-    pub(super) acquire: Script,
-    pub(super) upgrade: Script,
-    pub(super) downgrade: Script,
-    pub(super) renew: Script,
-    pub(super) write: Script,
-}
-
-/// `acquire` and `release` for many locks, in the common case that no lock has a queue; see `batch.rs`.
-pub(super) struct BatchScripts {
+/// Scripts about many locks at once. `acquire` and `release` are for the common case that no lock has a queue; see
+/// `batch.rs`. `acquire_all` takes all of the locks or none.
+pub(super) struct ManyScripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
+    pub(super) acquire_all: Script,
 }
 
-/// A script of a format, with what all scripts of the format share in place of the line `@common`.
-macro_rules! script {
-    ($format:literal, $publish:literal, $name:literal, $file:literal) => {{
-        let common = concat!(
-            "local PUBLISH = '",
-            $publish,
-            "'\n",
-            include_str!(concat!("lua/", $format, "/common.lua"))
-        );
-        let body = include_str!(concat!("lua/", $format, "/", $file, ".lua"));
-        Script::new($name, &body.replacen("-- @common\n", common, 1))
-    }};
-}
-
-/// The scripts of one format. The scripts of all formats take the same arguments and give the same replies. The scripts
-/// for one lock may be those of another format with the same layout.
-macro_rules! scripts {
-    ($format:literal, $publish:literal) => {
-        scripts!($format, $publish, $format)
-    };
-    ($format:literal, $publish:literal, $layout:literal) => {
-        Scripts {
-            acquire: script!($format, $publish, "acquire", "acquire"),
-            release: script!($format, $publish, "release", "release"),
-            renew: script!($layout, $publish, "renew", "renew"),
-            raise: None,
-            write: script!($layout, $publish, "write", "write"),
-            inspect: script!($format, $publish, "look", "inspect"),
-            break_hold: script!($format, $publish, "break", "break"),
-            batch: None,
-            acquire_all: None,
-            modes: Modes::Exclusive,
+impl ByMode {
+    pub(super) fn alike(script: Script) -> Self {
+        Self {
+            exclusive: script,
+            shared: None,
         }
-    };
-}
+    }
 
-/// The scripts of our own format for holds that are not exclusive.
-macro_rules! mode_scripts {
-    ($publish:literal) => {
-        Modes::Separate(ModeScripts {
-            acquire: script!("token", $publish, "acquire_mode", "acquire_mode"),
-            upgrade: script!("token", $publish, "upgrade", "upgrade"),
-            downgrade: script!("token", $publish, "downgrade", "downgrade"),
-            renew: script!("token", $publish, "renew_mode", "renew_mode"),
-            write: script!("token", $publish, "write_mode", "write_mode"),
-        })
-    };
-}
-
-/// The scripts of all formats, with one way to publish.
-macro_rules! formats {
-    ($publish:literal, $batch:expr, $format:expr) => {
-        match $format {
-            Format::Token => Scripts {
-                raise: Some(script!("token", $publish, "raise", "raise")),
-                batch: $batch,
-                acquire_all: acquire_all(),
-                modes: mode_scripts!($publish),
-                ..scripts!("token", $publish)
-            },
-            Format::Redisson(RedissonLock::Plain) => Scripts {
-                raise: Some(script!("redisson", $publish, "raise", "raise")),
-                ..scripts!("redisson", $publish)
-            },
-            Format::Redisson(RedissonLock::Fair) => {
-                scripts!("redisson_fair", $publish, "redisson")
-            }
-            Format::Redisson(RedissonLock::ReadWrite) => Scripts {
-                modes: Modes::Alike {
-                    downgrade: Some(script!("redisson_rw", $publish, "downgrade", "downgrade")),
-                },
-                ..scripts!("redisson_rw", $publish)
-            },
-            Format::Redisson(RedissonLock::Semaphore) => Scripts {
-                modes: Modes::Alike { downgrade: None },
-                ..scripts!("redisson_semaphore", $publish)
-            },
-        }
-    };
-}
-
-impl BatchScripts {
-    fn token() -> Option<Self> {
-        let acquire = include_str!("lua/token/acquire_batch.lua");
-        let release = include_str!("lua/token/release_batch.lua");
-        Some(Self {
-            acquire: Script::new("acquire_many", acquire),
-            release: Script::new("release_many", release),
-        })
+    pub(super) fn get(&self, is_shared: bool) -> &Script {
+        let shared = self.shared.as_ref().filter(|_| is_shared);
+        shared.unwrap_or(&self.exclusive)
     }
 }
 
-fn acquire_all() -> Option<Script> {
-    let body = include_str!("lua/token/acquire_all.lua");
-    Some(Script::new("acquire_all", body))
+/// Makes the scripts of one format: `common` is what they share, in place of the line `@common`. They publish with the
+/// command `publish`.
+pub(super) fn with_common(publish: &str, common: &str) -> impl Fn(&str, &str) -> Script {
+    let common = format!("local PUBLISH = '{publish}'\n{common}");
+    move |name, body| Script::new(name, &body.replacen("-- @common\n", &common, 1))
 }
 
-impl Scripts {
-    pub(super) fn get(format: Format, has_shard_channels: bool) -> &'static Self {
-        let publish = match has_shard_channels {
-            true => Publish::Shard,
-            false => Publish::Everywhere,
+/// The scripts of one format for all clients: they are made once for each way to publish.
+pub(super) struct ScriptSet {
+    make: fn(&str) -> Scripts,
+    everywhere: OnceLock<Scripts>,
+    in_slots: OnceLock<Scripts>,
+}
+
+impl ScriptSet {
+    pub(super) const fn new(make: fn(&str) -> Scripts) -> Self {
+        Self {
+            make,
+            everywhere: OnceLock::new(),
+            in_slots: OnceLock::new(),
+        }
+    }
+
+    /// `is_in_slots`: messages can stay within the nodes of a slot; otherwise all nodes of a cluster get them.
+    pub(super) fn get(&self, is_in_slots: bool) -> &Scripts {
+        let (publish, scripts) = match is_in_slots {
+            true => ("SPUBLISH", &self.in_slots),
+            false => ("PUBLISH", &self.everywhere),
         };
-        type Set = LazyLock<Scripts>;
-        macro_rules! set {
-            ($format:expr) => {
-                match publish {
-                    Publish::Everywhere => {
-                        static SET: Set = Set::new(|| everywhere($format));
-                        &SET
-                    }
-                    Publish::Shard => {
-                        static SET: Set = Set::new(|| in_shard($format));
-                        &SET
-                    }
-                }
-            };
-        }
-        match format {
-            Format::Token => set!(Format::Token),
-            Format::Redisson(lock) => match lock {
-                RedissonLock::Plain => set!(Format::Redisson(RedissonLock::Plain)),
-                RedissonLock::ReadWrite => set!(Format::Redisson(RedissonLock::ReadWrite)),
-                RedissonLock::Fair => set!(Format::Redisson(RedissonLock::Fair)),
-                RedissonLock::Semaphore => set!(Format::Redisson(RedissonLock::Semaphore)),
-            },
-        }
+        scripts.get_or_init(|| (self.make)(publish))
     }
 }
 
-impl Scripts {
-    /// The script for holds of these modes: `alike`, or what `separate` chooses of the scripts for holds that are not
-    /// exclusive; and whether the script takes the keys of the holders too.
-    pub(super) fn for_holds<'a>(
-        &'a self,
-        is_shared_hold: bool,
-        alike: &'a Script,
-        separate: impl Fn(&'a ModeScripts) -> &'a Script,
-    ) -> (&'a Script, bool) {
-        match &self.modes {
-            Modes::Separate(scripts) if is_shared_hold => (separate(scripts), true),
-            Modes::Separate(_) | Modes::Exclusive => (alike, false),
-            Modes::Alike { .. } => (alike, true),
-        }
+/// The scripts of our own format.
+pub(super) fn scripts(is_in_slots: bool) -> &'static Scripts {
+    static TOKEN: ScriptSet = ScriptSet::new(token);
+    TOKEN.get(is_in_slots)
+}
+
+fn token(publish: &str) -> Scripts {
+    let script = with_common(publish, include_str!("lua/common.lua"));
+    let by_mode = |name: [&str; 2], body: [&str; 2]| ByMode {
+        exclusive: script(name[0], body[0]),
+        shared: Some(script(name[1], body[1])),
+    };
+    Scripts {
+        acquire: by_mode(
+            ["acquire", "acquire_mode"],
+            [
+                include_str!("lua/acquire.lua"),
+                include_str!("lua/acquire_mode.lua"),
+            ],
+        ),
+        release: script("release", include_str!("lua/release.lua")),
+        renew: by_mode(
+            ["renew", "renew_mode"],
+            [
+                include_str!("lua/renew.lua"),
+                include_str!("lua/renew_mode.lua"),
+            ],
+        ),
+        write: by_mode(
+            ["write", "write_mode"],
+            [
+                include_str!("lua/write.lua"),
+                include_str!("lua/write_mode.lua"),
+            ],
+        ),
+        inspect: script("look", include_str!("lua/inspect.lua")),
+        break_hold: script("break", include_str!("lua/break.lua")),
+        raise: Some(script("raise", include_str!("lua/raise.lua"))),
+        upgrade: Some(script("upgrade", include_str!("lua/upgrade.lua"))),
+        downgrade: Some(script("downgrade", include_str!("lua/downgrade.lua"))),
+        many: Some(ManyScripts {
+            acquire: script("acquire_many", include_str!("lua/acquire_batch.lua")),
+            release: script("release_many", include_str!("lua/release_batch.lua")),
+            acquire_all: script("acquire_all", include_str!("lua/acquire_all.lua")),
+        }),
     }
-}
-
-fn everywhere(format: Format) -> Scripts {
-    formats!("PUBLISH", BatchScripts::token(), format)
-}
-
-/// In a cluster each lock is a request of its own.
-fn in_shard(format: Format) -> Scripts {
-    formats!("SPUBLISH", None, format)
 }
 
 /// An owner as an argument.
-pub(super) enum OwnerText {
-    Hex([u8; 32]),
-    Long(String),
+pub(super) struct OwnerText<'a> {
+    /// The id of the client, if the format has it before the owner.
+    pub(super) client: Option<&'a str>,
+    pub(super) owner: OwnerId,
 }
 
-impl ToRedisArgs for OwnerText {
+impl ToRedisArgs for OwnerText<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
-        out.write_arg(match self {
-            Self::Hex(digits) => digits,
-            Self::Long(text) => text.as_bytes(),
-        });
+        let owner = self.owner.to_digits();
+        match self.client {
+            None => out.write_arg(&owner),
+            Some(client) => out.write_arg(&[client.as_bytes(), b":", &owner].concat()),
+        }
     }
 }
 

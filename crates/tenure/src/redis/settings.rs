@@ -6,6 +6,7 @@ use tenure_core::error::Error;
 use tenure_core::url::{MAX_PREFIX, Url, invalid};
 
 use super::connection::{ServerSettings, Topology};
+use super::redisson::RedissonLock;
 
 /// The options that a URL may have.
 const OPTIONS: &[&str] = &[
@@ -31,31 +32,12 @@ const SOCKET_OPTIONS: &[&str] = &["db", "user", "pass"];
 pub(super) struct Settings {
     pub(super) servers: ServerSettings,
     pub(super) prefix: String,
-    pub(super) format: Format,
+    /// The options `dialect` and `lock`: which lock of Redisson a name is. `None`: locks have our own format.
+    pub(super) redisson: Option<RedissonLock>,
     /// How long after its start a server is not trusted; `None`: it is trusted at once.
     pub(super) restart_guard: Option<Duration>,
     /// How many replicas have to acknowledge a grant.
     pub(super) wait_replicas: u32,
-}
-
-/// The format of the locks: the options `dialect` and `lock`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Token,
-    Redisson(RedissonLock),
-}
-
-/// Which lock of Redisson a name is: the option `lock`. Redisson has another layout of keys for each of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RedissonLock {
-    /// `RLock` and `RFencedLock`.
-    Plain,
-    /// `RReadWriteLock`.
-    ReadWrite,
-    /// `RLock` of `getFairLock`.
-    Fair,
-    /// `RPermitExpirableSemaphore`.
-    Semaphore,
 }
 
 impl Settings {
@@ -83,7 +65,7 @@ impl Settings {
         }
         let servers = ServerSettings::with_topology(&mut url, Topology::Cluster(Vec::new()))?;
         let one = Self::of_locks(url, servers)?;
-        if one.format != Format::Token {
+        if one.redisson.is_some() {
             return invalid(
                 "`redlock:` has no `dialect=redisson`; Redisson calls its own RedLock deprecated",
             );
@@ -100,7 +82,7 @@ impl Settings {
     /// With the options of the URL that are about locks.
     fn of_locks(mut url: Url, servers: ServerSettings) -> Result<Self, Error> {
         let prefix = url.take_prefix(MAX_PREFIX)?;
-        let format = take_format(&mut url)?;
+        let redisson = take_format(&mut url)?;
         let restart_guard = url.take_restart_guard()?;
         let wait_replicas = url.take_number("wait_replicas")?.unwrap_or(0);
         match url.scheme.as_str() {
@@ -110,14 +92,14 @@ impl Settings {
         Ok(Self {
             servers,
             prefix,
-            format,
+            redisson,
             restart_guard,
             wait_replicas,
         })
     }
 }
 
-fn take_format(url: &mut Url) -> Result<Format, Error> {
+fn take_format(url: &mut Url) -> Result<Option<RedissonLock>, Error> {
     let plain = RedissonLock::Plain;
     let dialects = [("token", None), ("redisson", Some(plain))];
     let locks = [
@@ -132,8 +114,7 @@ fn take_format(url: &mut Url) -> Result<Format, Error> {
         None if lock != plain => invalid(
             "the option `lock` chooses one of Redisson's locks; add dialect=redisson, or leave `lock` out",
         ),
-        None => Ok(Format::Token),
-        Some(_) => Ok(Format::Redisson(lock)),
+        dialect => Ok(dialect.map(|_| lock)),
     }
 }
 

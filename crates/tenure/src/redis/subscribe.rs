@@ -4,7 +4,6 @@
 //! on channels of slots. In Redisson's format each lock has a channel, or each waiter of a fair lock, to which the waiter
 //! subscribes.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use tenure_core::logic::pace;
@@ -16,8 +15,7 @@ use crate::waiting::{self, WakeUp};
 
 use super::connection::{Connection, OnGap, ShardSubscription};
 use super::context::Context;
-use super::names::Keys;
-use super::settings::{Format, RedissonLock};
+use super::format::Keys;
 use super::store::Store;
 
 /// What wakes one waiter, until it is dropped.
@@ -81,13 +79,16 @@ impl<'a> Subscription<'a> {
     /// this connection. Whether that was done.
     async fn follow(&mut self, connection: &Arc<Connection>) -> bool {
         let is_on = |it: &ChannelSubscription| Arc::ptr_eq(&it.connection, connection);
-        let channel = &*self.channel();
-        if channel.is_empty() || self.on_channel.as_ref().is_some_and(is_on) {
+        let Keys::Redisson(keys) = self.keys else {
+            return false;
+        };
+        let events = &self.store.context.events;
+        let channel = &*keys.waiter_channel(&events.client, self.request.owner);
+        if self.on_channel.as_ref().is_some_and(is_on) {
             return false;
         }
         // The old one first: its end must not remove the new one.
         self.on_channel = None;
-        let events = &self.store.context.events;
         events.add_channel(channel, self.request.owner);
         let subscription = ChannelSubscription {
             context: self.store.context.clone(),
@@ -99,22 +100,6 @@ impl<'a> Subscription<'a> {
             self.on_channel = Some(subscription);
         }
         self.on_channel.is_some()
-    }
-
-    /// In Redisson's format the channel on which a release is published; in ours empty.
-    fn channel(&self) -> Cow<'a, str> {
-        let channel = self.keys.channel();
-        let Context {
-            settings, events, ..
-        } = &*self.store.context;
-        match settings.format {
-            // Each waiter has a channel of its own, which ends in the waiter as the queue has it.
-            Format::Redisson(RedissonLock::Fair) => {
-                let owner = self.request.owner.to_hex();
-                Cow::Owned([channel, ":", &events.client, ":", &owner].concat())
-            }
-            _ => Cow::Borrowed(channel),
-        }
     }
 
     /// Whether a grant counts that the server made without being asked again.

@@ -5,7 +5,7 @@ use tenure_core::store::Request;
 use tenure_core::support::not_trusted_yet;
 
 use super::connection::Connection;
-use super::names::Keys;
+use super::format::Keys;
 use super::store::Store;
 
 /// Waits until the server can be trusted to know who holds the lock.

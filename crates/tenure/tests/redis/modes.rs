@@ -39,11 +39,11 @@ async fn the_scripts_do_what_the_table_says() {
 
 /// The scripts in which mistakes are planted.
 const SCRIPTS: &[&str] = &[
-    include_str!("../../src/redis/lua/token/common.lua"),
-    include_str!("../../src/redis/lua/token/acquire_mode.lua"),
-    include_str!("../../src/redis/lua/token/upgrade.lua"),
-    include_str!("../../src/redis/lua/token/downgrade.lua"),
-    include_str!("../../src/redis/lua/token/release.lua"),
+    include_str!("../../src/redis/lua/common.lua"),
+    include_str!("../../src/redis/lua/acquire_mode.lua"),
+    include_str!("../../src/redis/lua/upgrade.lua"),
+    include_str!("../../src/redis/lua/downgrade.lua"),
+    include_str!("../../src/redis/lua/release.lua"),
 ];
 
 /// The same steps on a server whose scripts have this mistake. The test fails if the mistake changes nothing.

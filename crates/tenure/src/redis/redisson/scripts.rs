@@ -1,0 +1,71 @@
+//! The scripts of Redisson's locks.
+
+use super::super::scripts::{ByMode, ScriptSet, Scripts, with_common};
+use super::lock::RedissonLock;
+
+macro_rules! lua {
+    ($lock:literal, $file:literal) => {
+        include_str!(concat!("lua/", $lock, "/", $file, ".lua"))
+    };
+}
+
+/// The scripts of one lock. Those that renew and write may be those of another lock with the same layout.
+macro_rules! scripts {
+    ($publish:expr, $lock:literal) => {
+        scripts!($publish, $lock, $lock)
+    };
+    ($publish:expr, $lock:literal, $layout:literal) => {{
+        let script = with_common($publish, lua!($lock, "common"));
+        Scripts {
+            acquire: ByMode::alike(script("acquire", lua!($lock, "acquire"))),
+            release: script("release", lua!($lock, "release")),
+            renew: ByMode::alike(script("renew", lua!($layout, "renew"))),
+            write: ByMode::alike(script("write", lua!($layout, "write"))),
+            inspect: script("look", lua!($lock, "inspect")),
+            break_hold: script("break", lua!($lock, "break")),
+            raise: None,
+            upgrade: None,
+            downgrade: None,
+            many: None,
+        }
+    }};
+}
+
+fn plain(publish: &str) -> Scripts {
+    let script = with_common(publish, lua!("plain", "common"));
+    Scripts {
+        raise: Some(script("raise", lua!("plain", "raise"))),
+        ..scripts!(publish, "plain")
+    }
+}
+
+fn fair(publish: &str) -> Scripts {
+    scripts!(publish, "fair", "plain")
+}
+
+fn read_write(publish: &str) -> Scripts {
+    let script = with_common(publish, lua!("rw", "common"));
+    Scripts {
+        downgrade: Some(script("downgrade", lua!("rw", "downgrade"))),
+        ..scripts!(publish, "rw")
+    }
+}
+
+fn semaphore(publish: &str) -> Scripts {
+    scripts!(publish, "semaphore")
+}
+
+/// The scripts of this lock. `is_in_slots`: in a cluster where messages can stay within the nodes of a slot.
+pub(crate) fn scripts(lock: RedissonLock, is_in_slots: bool) -> &'static Scripts {
+    static PLAIN: ScriptSet = ScriptSet::new(plain);
+    static FAIR: ScriptSet = ScriptSet::new(fair);
+    static READ_WRITE: ScriptSet = ScriptSet::new(read_write);
+    static SEMAPHORE: ScriptSet = ScriptSet::new(semaphore);
+    let set = match lock {
+        RedissonLock::Plain => &PLAIN,
+        RedissonLock::Fair => &FAIR,
+        RedissonLock::ReadWrite => &READ_WRITE,
+        RedissonLock::Semaphore => &SEMAPHORE,
+    };
+    set.get(is_in_slots)
+}
