@@ -71,9 +71,7 @@ struct PendingRequest {
 type BatchReply = Result<Option<ScriptReply<u64>>, Error>;
 
 /// Sends requests in batches when there are many.
-pub(super) struct Batcher(Arc<Inner>);
-
-struct Inner {
+pub(super) struct Batcher {
     context: Arc<Context>,
     connections: Arc<Connections>,
     scripts: Option<&'static ManyScripts>,
@@ -94,24 +92,24 @@ impl Drop for InFlightGuard<'_> {
 }
 
 /// The task that sends the pending requests. Dropping it before (the runtime has shut down) fails all of them.
-struct BatchTask(Option<Arc<Inner>>);
+struct BatchTask(Option<Arc<Batcher>>);
 
 impl BatchTask {
     /// Lets the other tasks of this turn add their requests, and sends all of them.
     async fn run(mut self, scripts: &ManyScripts) {
         yield_now().await;
-        if let Some(inner) = self.0.take() {
-            let pending = mem::take(&mut *lock(&inner.pending));
-            inner.send_all(scripts, pending).await;
+        if let Some(batcher) = self.0.take() {
+            let pending = mem::take(&mut *lock(&batcher.pending));
+            batcher.send_all(scripts, pending).await;
         }
     }
 }
 
 impl Drop for BatchTask {
     fn drop(&mut self) {
-        if let Some(inner) = &self.0 {
+        if let Some(batcher) = &self.0 {
             // Dropped after the lock is released: a dropped sender wakes a task.
-            let pending = mem::take(&mut *lock(&inner.pending));
+            let pending = mem::take(&mut *lock(&batcher.pending));
             drop(pending);
         }
     }
@@ -123,52 +121,54 @@ impl Batcher {
         connections: &Arc<Connections>,
         scripts: &'static Scripts,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self {
             context: context.clone(),
             connections: connections.clone(),
             scripts: scripts.many.as_ref(),
             in_flight: AtomicUsize::new(0),
             pending: Mutex::default(),
             one_by_one_until: AtomicU64::new(0),
-        }))
+        }
     }
 
     /// Counts a request, batched or not, for as long as the answer lives.
     pub(super) fn enter(&self) -> InFlightGuard<'_> {
-        self.0.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlightGuard(&self.0.in_flight)
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard(&self.in_flight)
     }
 
     /// The scripts for many locks. `None`: requests are sent alone, because there are few, or because one server does
     /// not have all keys.
     pub(super) fn scripts(&self) -> Option<&'static ManyScripts> {
-        let inner = &self.0;
-        let has_many = inner.in_flight.load(Ordering::Relaxed) > BATCH_THRESHOLD;
-        let scripts = inner
+        let has_many = self.in_flight.load(Ordering::Relaxed) > BATCH_THRESHOLD;
+        let scripts = self
             .scripts
-            .filter(|_| has_many && !inner.connections.is_cluster())?;
-        let until = inner.one_by_one_until.load(Ordering::Relaxed);
-        (until == 0 || inner.context.now().as_nanos() >= until).then_some(scripts)
+            .filter(|_| has_many && !self.connections.is_cluster())?;
+        let until = self.one_by_one_until.load(Ordering::Relaxed);
+        (until == 0 || self.context.now().as_nanos() >= until).then_some(scripts)
     }
 
     /// Sends a request together with the others of this turn. `None`: nothing was done; the request has to be sent
     /// alone.
-    pub(super) async fn send(&self, scripts: &'static ManyScripts, item: BatchItem) -> BatchReply {
-        let inner = &self.0;
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        scripts: &'static ManyScripts,
+        item: BatchItem,
+    ) -> BatchReply {
         let (reply, replied) = oneshot::channel();
         let is_first = {
-            let mut pending = lock(&inner.pending);
+            let mut pending = lock(&self.pending);
             pending.push(PendingRequest { item, reply });
             pending.len() == 1
         };
         if is_first {
             // A task of its own, which goes on when the caller that came first is dropped.
-            let task = BatchTask(Some(inner.clone())).run(scripts);
+            let task = BatchTask(Some(self.clone())).run(scripts);
             let Context {
                 operations,
                 spawner,
                 ..
-            } = &*inner.context;
+            } = &*self.context;
             operations.spawn(spawner, task);
         }
         let dropped = |_| {
@@ -177,9 +177,7 @@ impl Batcher {
         };
         replied.await.unwrap_or_else(dropped)
     }
-}
 
-impl Inner {
     async fn send_all(&self, scripts: &ManyScripts, pending: Vec<PendingRequest>) {
         let mut batches: Vec<Vec<PendingRequest>> = Vec::new();
         for request in pending {

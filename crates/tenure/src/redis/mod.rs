@@ -24,7 +24,6 @@ mod events;
 mod format;
 mod guarantees;
 mod inspect;
-mod lifetimes;
 mod names;
 mod redisson;
 mod release;

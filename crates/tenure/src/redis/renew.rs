@@ -12,7 +12,6 @@ use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
 use super::connection::errors::unexpected_reply;
-use super::format::Keys;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
 
@@ -21,38 +20,19 @@ const MAX_RENEWALS: usize = 100;
 
 /// Renews or verifies in batches, all of them at the same time.
 pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Vec<Renewal> {
-    let keys = holds.iter().map(|hold| store.requests.keys(&hold.name));
-    let keys: Vec<Keys> = keys.collect();
-    let locks: Vec<_> = keys.iter().map(Keys::lock).collect();
-    let batches = store.connections.batches(&locks, MAX_RENEWALS);
+    let items: Vec<_> = holds.iter().map(|hold| renew_item(store, hold)).collect();
+    // As indexes of `items`.
+    let mut batches = Vec::new();
+    for is_shared_hold in [true, false] {
+        let is_such = |at: &usize| items[*at].is_shared_hold == is_shared_hold;
+        let such: Vec<_> = (0..items.len()).filter(is_such).collect();
+        let locks: Vec<_> = such.iter().map(|at| items[*at].keys.lock()).collect();
+        for batch in store.connections.batches(&locks, MAX_RENEWALS) {
+            batches.push(batch.iter().map(|at| such[*at]).collect::<Vec<_>>());
+        }
+    }
     let renew_batch = |batch: &Vec<usize>| {
-        let now = store.context.now();
-        let item = |at: &usize| {
-            let hold = &holds[*at];
-            let lease = |is_shared_hold| {
-                // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
-                let mode = match is_shared_hold {
-                    true => Mode::Shared,
-                    false => Mode::Exclusive,
-                };
-                store.requests.lease(mode, hold.ttl)
-            };
-            let known = |entry: &HeldEntry| {
-                let ttl = lease(entry.is_shared_hold);
-                (ttl, entry.live(ttl, now), entry.is_shared_hold)
-            };
-            let unknown = || (lease(false), millis_down(lease(false)), false);
-            let known = store.holds.read(hold.owner, known);
-            let (ttl, live, is_shared_hold) = known.unwrap_or_else(unknown);
-            RenewItem {
-                keys: &keys[*at],
-                owner: hold.owner,
-                ttl,
-                live,
-                is_shared_hold,
-            }
-        };
-        let items: Vec<_> = batch.iter().map(item).collect();
+        let items = batch.iter().map(|at| &items[*at]).collect();
         renew_in_time(store, items, purpose)
     };
     let answers = join_all(batches.iter().map(renew_batch)).await;
@@ -66,9 +46,35 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
         .collect()
 }
 
+fn renew_item(store: &Store, hold: &Hold) -> RenewItem {
+    let lease = |is_shared_hold| {
+        // Only in Redisson's read-write lock the mode decides about the lease, and there no hold becomes exclusive.
+        let mode = match is_shared_hold {
+            true => Mode::Shared,
+            false => Mode::Exclusive,
+        };
+        store.requests.lease(mode, hold.ttl)
+    };
+    let known = |entry: &HeldEntry| {
+        let ttl = lease(entry.is_shared_hold);
+        let live = entry.live(ttl, store.context.now());
+        (ttl, live, entry.is_shared_hold)
+    };
+    let unknown = || (lease(false), millis_down(lease(false)), false);
+    let known = store.holds.read(hold.owner, known);
+    let (ttl, live, is_shared_hold) = known.unwrap_or_else(unknown);
+    RenewItem {
+        keys: store.requests.keys(&hold.name),
+        owner: hold.owner,
+        ttl,
+        live,
+        is_shared_hold,
+    }
+}
+
 /// A node of a cluster that does not answer must not delay the answers of the others: the driver gets all of them
 /// together.
-async fn renew_in_time(store: &Store, items: Vec<RenewItem<'_>>, purpose: Purpose) -> Vec<Renewal> {
+async fn renew_in_time(store: &Store, items: Vec<&RenewItem>, purpose: Purpose) -> Vec<Renewal> {
     let ttls = items.iter().map(|item| item.ttl);
     let shortest = ttls.min().unwrap_or(Duration::ZERO);
     if shortest.is_zero() || !store.connections.is_cluster() {

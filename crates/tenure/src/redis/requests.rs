@@ -25,9 +25,11 @@ use super::connection::{Connection, Connections, PushListener as _, ScriptReply,
 use super::context::Context;
 use super::errors;
 use super::format::{self, Keys};
-use super::lifetimes::{live, may_reserve, token_retention};
 use super::redisson;
 use super::scripts::{OwnerText, Scripts, Text};
+
+/// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
+const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// Keys that one step of a scan reads: some 0.2 ms of the server's time.
 const SCAN_COUNT: usize = 1_000;
@@ -40,7 +42,7 @@ pub(super) const MAX_PARALLEL: usize = 64;
 pub(super) struct Requests {
     context: Arc<Context>,
     connections: Arc<Connections>,
-    batcher: Batcher,
+    batcher: Arc<Batcher>,
     scripts: &'static Scripts,
     /// The holder of the last request, as it is written.
     last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
@@ -80,8 +82,8 @@ pub(super) enum Purpose {
 }
 
 /// One lock of a renewal.
-pub(super) struct RenewItem<'a> {
-    pub(super) keys: &'a Keys,
+pub(super) struct RenewItem {
+    pub(super) keys: Keys,
     pub(super) owner: OwnerId,
     pub(super) ttl: Duration,
     /// How long the key is to live, in ms.
@@ -107,7 +109,7 @@ impl Requests {
         Self {
             context: context.clone(),
             connections: connections.clone(),
-            batcher: Batcher::new(context, connections, scripts),
+            batcher: Arc::new(Batcher::new(context, connections, scripts)),
             scripts,
             last_holder: Mutex::default(),
         }
@@ -163,8 +165,8 @@ impl Requests {
             && request.mode == Mode::Exclusive
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
-            let granted = self.granted(request, reply.sent, reply.value);
-            return Ok(reply.with(granted));
+            let grant = self.grant(request, reply.sent, reply.value);
+            return Ok(reply.with(AcquireReply::Granted(grant)));
         }
         let connections = &self.connections;
         let lease = self.lease(request.mode, request.ttl);
@@ -193,7 +195,7 @@ impl Requests {
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                self.granted(request, reply.sent, token)
+                AcquireReply::Granted(self.grant(request, reply.sent, token))
             }
             Value::Array(words) => self.taken(request, words, reply.sent)?,
             _ => return Err(unexpected_reply()),
@@ -230,10 +232,6 @@ impl Requests {
             Some(lock) => lock.lease(mode, ttl),
             None => ttl,
         }
-    }
-
-    fn granted(&self, request: &Request, sent: Time, token: u64) -> AcquireReply {
-        AcquireReply::Granted(self.grant(request, sent, token))
     }
 
     fn grant(&self, request: &Request, sent: Time, token: u64) -> Grant {
@@ -348,7 +346,7 @@ impl Requests {
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                self.granted(request, reply.sent, token)
+                AcquireReply::Granted(self.grant(request, reply.sent, token))
             }
             Value::Array(words) if words[..] == [Value::Int(-2)] => return Err(errors::no_hold()),
             Value::Array(words) => self.taken(request, words, reply.sent)?,
@@ -374,48 +372,22 @@ impl Requests {
         Ok(reply.value == 1)
     }
 
-    /// Renews these locks, with one script for the exclusive holds and one for those that may be beside others.
-    pub(super) async fn renew(&self, items: &[RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
-        let (shared, exclusive): (Vec<_>, Vec<_>) =
-            items.iter().partition(|item| item.is_shared_hold);
-        if shared.is_empty() || exclusive.is_empty() {
-            return self
-                .renew_alike(&items.iter().collect::<Vec<_>>(), purpose)
-                .await;
-        }
-        let (shared, exclusive) = tokio::join!(
-            self.renew_alike(&shared, purpose),
-            self.renew_alike(&exclusive, purpose)
-        );
-        let (mut shared, mut exclusive) = (shared.into_iter(), exclusive.into_iter());
-        let renewal = |item: &RenewItem<'_>| match item.is_shared_hold {
-            true => shared.next(),
-            false => exclusive.next(),
-        };
-        let renewals = items.iter().map(renewal);
-        renewals
-            .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(unexpected_reply())))
-            .collect()
-    }
-
-    async fn renew_alike(&self, items: &[&RenewItem<'_>], purpose: Purpose) -> Vec<Renewal> {
-        let Some(first) = items.first() else {
-            return Vec::new();
-        };
-        let script = self.scripts.renew.get(first.is_shared_hold);
-        let owners: Vec<_> = items.iter().map(|item| self.owner(item.owner)).collect();
+    /// Renews these locks with one script. They are all exclusive holds, or all of them may be shared.
+    pub(super) async fn renew(&self, items: &[&RenewItem], purpose: Purpose) -> Vec<Renewal> {
+        let is_shared_hold = items.iter().any(|item| item.is_shared_hold);
+        let script = self.scripts.renew.get(is_shared_hold);
         let keys = items.iter().flat_map(|item| {
             let keys = [item.keys.lock(), item.keys.hold()];
-            keys.into_iter()
-                .chain(item.keys.holders(item.is_shared_hold))
+            keys.into_iter().chain(item.keys.holders(is_shared_hold))
         });
         let keys: Vec<_> = keys.collect();
         let args = |cmd: &mut Cmd| {
-            for (item, owner) in items.iter().zip(&owners) {
+            for item in items {
                 let live = match purpose {
                     Purpose::Extend => item.live,
                     Purpose::Verify => 0,
                 };
+                let owner = self.owner(item.owner);
                 cmd.arg(owner).arg(live).arg(token_retention(item.live));
             }
         };
@@ -586,4 +558,21 @@ impl Requests {
             }
         }
     }
+}
+
+/// How long a token is kept whose hold lives for `live`, in ms.
+fn token_retention(live: u64) -> u64 {
+    millis_up(TOKEN_RETENTION).max(live.saturating_mul(2))
+}
+
+/// How long the key of a hold lives that is granted now with this lease, in ms: until the lease and `lock_delay` are over,
+/// and not less than `min_hold`, also when the holder dies.
+fn live(request: &Request, lease: Duration) -> u64 {
+    let live = millis_down(lease).saturating_add(millis_up(request.lock_delay));
+    live.max(millis_up(request.min_hold))
+}
+
+/// Whether the name of this request may stay reserved after a release.
+pub(super) fn may_reserve(request: &Request) -> bool {
+    !request.min_hold.is_zero() || !request.lock_delay.is_zero()
 }

@@ -20,8 +20,7 @@ use super::connection::{Connections, Environment};
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
-use super::lifetimes::may_reserve;
-use super::requests::Requests;
+use super::requests::{Requests, may_reserve};
 use super::settings::Settings;
 
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.

@@ -16,7 +16,7 @@ use tenure_core::url::Host;
 use crate::tls;
 
 use super::environment::Environment;
-use super::settings::ServerSettings;
+use super::settings::{Login, ServerSettings};
 
 /// How long a server may take to say why it closes a connection, and how many bytes that may be.
 const MAX_REFUSAL_WAIT: Duration = Duration::from_secs(1);
@@ -49,18 +49,14 @@ impl Drop for Driver {
 }
 
 impl Endpoint {
-    pub(super) fn of_server(host: &Host, settings: &ServerSettings) -> Result<Self, Error> {
+    pub(super) fn new(
+        host: &Host,
+        settings: &ServerSettings,
+        login: &Login,
+    ) -> Result<Self, Error> {
         Ok(Self {
             host: host.clone(),
-            client: settings.client(host)?,
-            tls: settings.tls_connector(host)?,
-        })
-    }
-
-    pub(super) fn of_sentinel(host: &Host, settings: &ServerSettings) -> Result<Self, Error> {
-        Ok(Self {
-            host: host.clone(),
-            client: settings.sentinel_client(host)?,
+            client: ServerSettings::client(host, login)?,
             tls: settings.tls_connector(host)?,
         })
     }

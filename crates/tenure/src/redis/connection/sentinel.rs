@@ -74,7 +74,7 @@ impl Sentinels {
         let sentinel = |host: &Host| {
             Ok(Sentinel {
                 host: host.clone(),
-                endpoint: Endpoint::of_sentinel(host, &env.settings)?,
+                endpoint: Endpoint::new(host, &env.settings, &env.settings.sentinel_login)?,
                 connection: tokio::sync::Mutex::default(),
             })
         };

@@ -47,7 +47,7 @@ pub(crate) struct Connection {
 impl Server {
     pub(crate) fn new(host: Host, env: &Arc<Environment>) -> Result<Self, Error> {
         Ok(Self {
-            endpoint: Arc::new(Endpoint::of_server(&host, &env.settings)?),
+            endpoint: Arc::new(Endpoint::new(&host, &env.settings, &env.settings.login)?),
             host,
             env: env.clone(),
             is_retired: Arc::default(),

@@ -19,7 +19,7 @@ use crate::tls;
 pub(crate) struct ServerSettings {
     pub(crate) topology: Topology,
     pub(crate) login: Login,
-    sentinel_login: Login,
+    pub(super) sentinel_login: Login,
     tls: Option<tls::Files>,
     /// Limit of each request and of each attempt to connect.
     pub(crate) timeout: Duration,
@@ -143,7 +143,7 @@ impl ServerSettings {
     }
 
     /// For a connection with the time limits of this client.
-    pub(crate) fn connection_config(&self) -> AsyncConnectionConfig {
+    pub(super) fn connection_config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout))
@@ -153,25 +153,16 @@ impl ServerSettings {
         self.tls.is_some()
     }
 
-    /// A client of the client library for one server. Its connections are plain.
-    pub(crate) fn client(&self, host: &Host) -> Result<Client, Error> {
-        self.client_for(host, &self.login)
-    }
-
-    /// The same for a sentinel.
-    pub(crate) fn sentinel_client(&self, host: &Host) -> Result<Client, Error> {
-        self.client_for(host, &self.sentinel_login)
-    }
-
     /// `None`: connections are plain.
-    pub(crate) fn tls_connector(&self, host: &Host) -> Result<Option<tls::Connector>, Error> {
+    pub(super) fn tls_connector(&self, host: &Host) -> Result<Option<tls::Connector>, Error> {
         let Some(files) = &self.tls else {
             return Ok(None);
         };
         tls::Connector::new(files.client_config(&[])?, host).map(Some)
     }
 
-    fn client_for(&self, host: &Host, login: &Login) -> Result<Client, Error> {
+    /// A client of the client library for one server. Its connections are plain.
+    pub(super) fn client(host: &Host, login: &Login) -> Result<Client, Error> {
         let mut settings = RedisConnectionInfo::default()
             .set_db(login.database)
             // Version 3 of the protocol: messages come over the same connection as replies, in order.

@@ -269,7 +269,7 @@ impl ShardSubscriptions {
         };
         let settings = &self.env.settings;
         let config = settings.connection_config().set_push_sender(push);
-        let endpoint = Endpoint::of_server(&server.host, settings)?;
+        let endpoint = Endpoint::new(&server.host, settings, &settings.login)?;
         let multiplexed = endpoint.connect(&self.env, config);
         let failed = |err| errors::connecting(err, &server.host, settings.is_tls());
         Ok(SubscriptionConnection {

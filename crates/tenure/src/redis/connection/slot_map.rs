@@ -220,7 +220,7 @@ impl SlotMap {
             Some(connection) => connection.send(&cmd).await.map_err(failed)?,
             None => {
                 // A connection of its own: the node may be a replica, which is no `Server` and knows the map too.
-                let endpoint = Endpoint::of_server(&host, settings)?;
+                let endpoint = Endpoint::new(&host, settings, &settings.login)?;
                 let connection = endpoint.connect(&self.env, settings.connection_config());
                 let mut connection = connection.await.map_err(failed)?;
                 cmd.query_async(&mut *connection).await.map_err(failed)?
