@@ -57,8 +57,8 @@ impl ByMode {
 
 /// Makes the scripts of one format: `common` is what they share, in place of the line `@common`. They publish with the
 /// command `publish`.
-pub(super) fn with_common(publish: &str, common: &str) -> impl Fn(&str, &str) -> Script {
-    let common = format!("local PUBLISH = '{publish}'\n{common}");
+pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str) -> Script {
+    let common = format!("local PUBLISH = '{publish}'\n{}", common.concat());
     move |name, body| Script::new(name, &body.replacen("-- @common\n", &common, 1))
 }
 
@@ -95,7 +95,13 @@ pub(super) fn scripts(is_in_slots: bool) -> &'static Scripts {
 }
 
 fn token(publish: &str) -> Scripts {
-    let script = with_common(publish, include_str!("lua/common.lua"));
+    let script = with_common(
+        publish,
+        &[
+            include_str!("lua/common.lua"),
+            include_str!("lua/queue.lua"),
+        ],
+    );
     let by_mode = |name: [&str; 2], body: [&str; 2]| ByMode {
         exclusive: script(name[0], body[0]),
         shared: Some(script(name[1], body[1])),

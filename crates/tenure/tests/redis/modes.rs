@@ -40,6 +40,7 @@ async fn the_scripts_do_what_the_table_says() {
 /// The scripts in which mistakes are planted.
 const SCRIPTS: &[&str] = &[
     include_str!("../../src/redis/lua/common.lua"),
+    include_str!("../../src/redis/lua/queue.lua"),
     include_str!("../../src/redis/lua/acquire_mode.lua"),
     include_str!("../../src/redis/lua/upgrade.lua"),
     include_str!("../../src/redis/lua/downgrade.lua"),

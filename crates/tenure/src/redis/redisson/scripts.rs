@@ -3,7 +3,11 @@
 use super::super::scripts::{ByMode, ScriptSet, Scripts, with_common};
 use super::lock::RedissonLock;
 
+/// A file of a lock, or what several locks share.
 macro_rules! lua {
+    ($file:literal) => {
+        include_str!(concat!("lua/", $file, ".lua"))
+    };
     ($lock:literal, $file:literal) => {
         include_str!(concat!("lua/", $lock, "/", $file, ".lua"))
     };
@@ -11,48 +15,49 @@ macro_rules! lua {
 
 /// The scripts of one lock. Those that renew and write may be those of another lock with the same layout.
 macro_rules! scripts {
-    ($publish:expr, $lock:literal) => {
-        scripts!($publish, $lock, $lock)
-    };
-    ($publish:expr, $lock:literal, $layout:literal) => {{
-        let script = with_common($publish, lua!($lock, "common"));
+    ($script:expr, $lock:literal, $layout:literal) => {
         Scripts {
-            acquire: ByMode::alike(script("acquire", lua!($lock, "acquire"))),
-            release: script("release", lua!($lock, "release")),
-            renew: ByMode::alike(script("renew", lua!($layout, "renew"))),
-            write: ByMode::alike(script("write", lua!($layout, "write"))),
-            inspect: script("look", lua!($lock, "inspect")),
-            break_hold: script("break", lua!($lock, "break")),
+            acquire: ByMode::alike($script("acquire", lua!($lock, "acquire"))),
+            release: $script("release", lua!($lock, "release")),
+            renew: ByMode::alike($script("renew", lua!($layout, "renew"))),
+            write: ByMode::alike($script("write", lua!($layout, "write"))),
+            inspect: $script("look", lua!($lock, "inspect")),
+            break_hold: $script("break", lua!($lock, "break")),
             raise: None,
             upgrade: None,
             downgrade: None,
             many: None,
         }
-    }};
+    };
 }
 
 fn plain(publish: &str) -> Scripts {
-    let script = with_common(publish, lua!("plain", "common"));
+    let common = [lua!("common"), lua!("plain", "common"), lua!("hash")];
+    let script = with_common(publish, &common);
     Scripts {
         raise: Some(script("raise", lua!("plain", "raise"))),
-        ..scripts!(publish, "plain")
+        ..scripts!(script, "plain", "plain")
     }
 }
 
 fn fair(publish: &str) -> Scripts {
-    scripts!(publish, "fair", "plain")
+    let common = [lua!("common"), lua!("fair", "common"), lua!("hash")];
+    let script = with_common(publish, &common);
+    scripts!(script, "fair", "plain")
 }
 
 fn read_write(publish: &str) -> Scripts {
-    let script = with_common(publish, lua!("rw", "common"));
+    let script = with_common(publish, &[lua!("common"), lua!("rw", "common")]);
     Scripts {
         downgrade: Some(script("downgrade", lua!("rw", "downgrade"))),
-        ..scripts!(publish, "rw")
+        ..scripts!(script, "rw", "rw")
     }
 }
 
 fn semaphore(publish: &str) -> Scripts {
-    scripts!(publish, "semaphore")
+    let common = [lua!("common"), lua!("semaphore", "common")];
+    let script = with_common(publish, &common);
+    scripts!(script, "semaphore", "semaphore")
 }
 
 /// The scripts of this lock. `is_in_slots`: in a cluster where messages can stay within the nodes of a slot.

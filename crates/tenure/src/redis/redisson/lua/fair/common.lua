@@ -2,7 +2,7 @@
 -- in a sorted set until when each of them is good, in ms since 1970. Redisson's clients compare these times with their own
 -- clocks; we use the server's.
 -- HOLDERS is ours: what others may know of our waiters, OWNER to SELF.
-local LOCK, HOLD, HOLDERS, CHANNEL = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local HOLDERS = KEYS[3]
 local NAME = string.sub(CHANNEL, #'redisson_lock__channel:' + 1)
 local QUEUE, DEADLINES = 'redisson_lock_queue:' .. NAME, 'redisson_lock_timeout:' .. NAME
 local clock = redis.call('TIME')
@@ -13,16 +13,12 @@ local ms = math.floor(us / 1000)
 local function wake()
   local first = redis.call('LINDEX', QUEUE, 0)
   if first then
-    redis.call('PUBLISH', CHANNEL .. ':' .. first, '0')
-    if PUBLISH == 'SPUBLISH' then
-      -- Redisson subscribes to one of the two, as its settings say.
-      redis.call('SPUBLISH', CHANNEL .. ':' .. first, '0')
-    end
+    publish(CHANNEL .. ':' .. first, '0')
   end
 end
 
-local function is_ours(owner)
-  return redis.pcall('HEXISTS', LOCK, owner) == 1
+local function now_ms()
+  return ms
 end
 
 local function deadline_of(owner)
@@ -75,24 +71,4 @@ local function leave(owner)
   end
   redis.call('HDEL', HOLDERS, owner)
   return at
-end
-
--- Ends the hold of our owner: the lock is free, or stays reserved for a while, if the hold says so and `ended` is not false;
--- it is '1' if the hold ended before. A reserved lock has the field '-', which belongs to no client, until the key expires.
-local function finish(ended)
-  local since, min_hold, delay
-  if ended then
-    since, min_hold, delay = string.match(redis.call('GET', HOLD) or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
-  end
-  local rest = since and math.floor(since / 1000) + min_hold - ms or 0
-  if since and ended == '1' then
-    rest = math.max(rest, tonumber(delay))
-  end
-  redis.call('DEL', LOCK)
-  if rest > 0 then
-    redis.call('HSET', LOCK, '-', 1)
-    redis.call('PEXPIRE', LOCK, string.format('%d', rest))
-  end
-  -- A waiter that asks now learns until when the lock is reserved.
-  wake()
 end

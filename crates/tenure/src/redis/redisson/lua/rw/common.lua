@@ -2,17 +2,13 @@
 -- count of entries; the field of a writer ends in `:write`. Each entry of a reader also has a key, which lives as long as
 -- the lease of that reader: when a reader leaves, Redisson lets the hash live as long as the longest of these keys.
 -- HOLDERS is ours: OWNER to 'MODE TOKEN SINCE SELF', where MODE is s: shared, or x: exclusive.
-local LOCK, HOLD, HOLDERS, CHANNEL = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local HOLDERS = KEYS[3]
 -- The lock as it is called in Redisson's side keys.
 local NAME = string.sub(CHANNEL, #'redisson_rwlock:' + 1)
 
 -- Wakes waiters, with Redisson's message: '0' from a reader, '1' from a writer.
 local function wake(message)
-  redis.call('PUBLISH', CHANNEL, message)
-  if PUBLISH == 'SPUBLISH' then
-    -- Redisson subscribes to one of the two, as its settings say.
-    redis.call('SPUBLISH', CHANNEL, message)
-  end
+  publish(CHANNEL, message)
 end
 
 -- The key of one entry of a reader.

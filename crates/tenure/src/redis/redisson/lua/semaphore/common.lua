@@ -3,7 +3,7 @@
 -- Redisson's clients compare these times with their own clocks; we use the server's.
 -- HOLDERS is ours: OWNER to 'MODE TOKEN SINCE SELF', where MODE is x: the only permit of one, or p and the number of permits.
 -- A permit that stays reserved after its hold has the id '-' and OWNER.
-local LOCK, HOLD, HOLDERS, CHANNEL = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local HOLDERS = KEYS[3]
 local DEADLINES = string.sub(CHANNEL, #'redisson_sc:' + 1) .. ':timeout'
 local clock = redis.call('TIME')
 local us = clock[1] * 1000000 + clock[2]
@@ -24,11 +24,7 @@ end
 
 -- Wakes waiters, with Redisson's message: how many permits are free.
 local function wake(free)
-  redis.call('PUBLISH', CHANNEL, free)
-  if PUBLISH == 'SPUBLISH' then
-    -- Redisson subscribes to one of the two, as its settings say.
-    redis.call('SPUBLISH', CHANNEL, free)
-  end
+  publish(CHANNEL, free)
 end
 
 -- Without the number of free permits none was set yet, or the key was deleted; the next request for a permit sets it.

@@ -1,0 +1,156 @@
+
+-- The waiters of a lock: who is next, and how a release grants the lock to that waiter and wakes it (`serve`).
+
+-- Grants places beside the holders to the first waiters in the queue, while they have room, under `propose` at least.
+local function serve_shared(all, propose)
+  local upgrading = all.upgrading
+  if upgrading then
+    if all.count == 1 then
+      local entry = all.entries[upgrading]
+      local token = become_exclusive(upgrading, entry, keep_for(entry.deadline - ms), propose)
+      redis.call(PUBLISH, string.match(entry.self, '^%d+ %d+ (%S+)'), 'granted ' .. upgrading .. ' ' .. token)
+    end
+    return
+  end
+  while true do
+    local first = redis.call('LRANGE', QUEUE, 0, 1)
+    if not first[1] then
+      return
+    end
+    local deadline, mode, limit, self, min_hold, delay, channel =
+      string.match(first[2] or '', '^(%d+) (%a)(%d*) ((%d+) (%d+) (%S+) .*)$')
+    local until_ms = tonumber(deadline or string.match(first[2] or '', '^%d+') or 0)
+    local is_good = until_ms > ms
+    if is_good and (not mode or not has_room(all, mode, limit)) then
+      return
+    end
+    local live = math.max(until_ms - ms + (delay or 0), min_hold or 0)
+    redis.call('LPOP', QUEUE)
+    redis.call('LPOP', QUEUE)
+    if is_good then
+      local token = join(all, first[1], mode, limit, live, self, keep_for(live), '+', propose)
+      redis.call(PUBLISH, channel, 'granted ' .. first[1] .. ' ' .. token)
+    end
+  end
+end
+
+-- Ends a place beside the holders. Its part of the lock stays reserved for a while, if the hold says so and `ended` is not
+-- false; it is '1' if the hold ended before.
+local function end_holder(owner, entry, ended)
+  local deadline, kind, since, self = string.match(entry, '^(%d+)( %a%d* %d+) (%d+) (.*)$')
+  local min_hold, delay = string.match(self, '^(%d+) (%d+)')
+  redis.call('HDEL', HOLDERS, owner)
+  local rest = ended and math.floor(since / 1000) + min_hold - ms or 0
+  if ended == '1' then
+    rest = math.max(rest, tonumber(delay))
+  end
+  if rest > 0 then
+    kind = string.gsub(kind, 'w', 'u')
+    redis.call('HSET', HOLDERS, '-' .. owner, string.format('%d%s %s ', ms + rest, kind, since) .. self)
+    if redis.call('PTTL', LOCK) < rest then
+      redis.call('PEXPIREAT', LOCK, string.format('%d', ms + rest))
+      redis.call('PEXPIREAT', HOLDERS, string.format('%d', ms + rest))
+    end
+  end
+end
+
+-- Takes a place in the queue, or keeps it. Returns how many waiters are ahead.
+local function enqueue(owner, entry, is_first, keep)
+  local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
+  if at then
+    redis.call('LSET', QUEUE, at + 1, entry)
+  else
+    at = redis.call('RPUSH', QUEUE, owner, entry) - 2
+  end
+  -- Longer than any place is good for, so that a queue without waiters expires.
+  redis.call('PEXPIRE', QUEUE, 15000)
+  local hold = redis.call('GET', HOLD)
+  if not hold then
+    redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', keep)
+  elseif string.byte(hold) ~= 43 then
+    redis.call('SET', HOLD, '+' .. hold, 'KEEPTTL')
+  end
+  return at / 2
+end
+
+-- Does what is due while LOCK is '*': removes holds whose lease is over, and serves the queue. Returns the holders; nil:
+-- LOCK is not '*' any more. Waiters are granted places under `propose` at least.
+local function settle(propose)
+  local all = read_holders()
+  if all.count == 0 then
+    redis.call('DEL', LOCK)
+    redis.call('DEL', HOLDERS)
+    return nil
+  end
+  for _, field in ipairs(all.over) do
+    redis.call('HDEL', HOLDERS, field)
+  end
+  -- The longest of them may have left.
+  redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))
+  redis.call('PEXPIREAT', HOLDERS, string.format('%d', all.last))
+  serve_shared(all, propose)
+  return redis.call('GET', LOCK) == '*' and all or nil
+end
+
+-- Removes the first waiter from the queue. After the grant is written: if the user may not write the grant, the waiter stays.
+local function pop()
+  redis.call('LPOP', QUEUE)
+  redis.call('LPOP', QUEUE)
+end
+
+-- Grants the free lock to the first waiter whose place is still good, with the lease that is left of that place, under
+-- `propose` at least. Others come in beside a holder that is not exclusive. False: no waiter is left.
+local function serve(hold, propose)
+  while true do
+    local queued = redis.call('LRANGE', QUEUE, 0, 1)
+    local first, entry = queued[1], queued[2] or ''
+    if not first then
+      return false
+    end
+    local deadline, self, min_hold, delay, channel = string.match(entry, '^(%d+) ((%d+) (%d+) (%S+) .*)$')
+    local left = deadline and deadline - ms or 0
+    local mode, limit
+    if not deadline then
+      deadline, mode, limit, self, min_hold, delay, channel =
+        string.match(entry, '^(%d+) (%a)(%d*) ((%d+) (%d+) (%S+) .*)$')
+      left = deadline and deadline - ms or 0
+    end
+    local live = math.max(left + (delay or 0), min_hold or 0)
+    if left > 0 and mode then
+      redis.call('DEL', HOLDERS)
+      local all = no_holders()
+      local token = join(all, first, mode, limit, live, self, keep_for(live), '+', propose)
+      pop()
+      redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
+      serve_shared(all, propose)
+      return true
+    elseif left > 0 then
+      -- The queue may have more waiters: the next release reads it.
+      local token = grant(first, string.format('%d', live), keep_for(live), self, hold, '+', propose)
+      pop()
+      redis.call(PUBLISH, channel, 'granted ' .. first .. ' ' .. token)
+      return true
+    end
+    pop()
+  end
+end
+
+-- Ends the hold: the lock passes on, under `propose` at least, is free, or stays reserved for a while.
+local function finish(hold, is_unclean, propose)
+  local since, min_hold, delay = string.match(hold or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
+  local rest = since and math.floor(since / 1000) + min_hold - ms or 0
+  if is_unclean and delay then
+    rest = math.max(rest, tonumber(delay))
+  end
+  if rest > 0 then
+    redis.call('SET', LOCK, '-', 'PX', string.format('%d', rest))
+    -- The first waiter asks again, and learns until when.
+    local first = redis.call('LRANGE', QUEUE, 0, 1)
+    local channel = string.match(first[2] or '', '^%d+ %a?%d* ?%d+ %d+ (%S+)')
+    if channel then
+      redis.call(PUBLISH, channel, 'look ' .. first[1])
+    end
+  elseif not serve(hold, propose) then
+    redis.call('DEL', LOCK)
+  end
+end
