@@ -35,14 +35,14 @@ pub(super) struct Endpoint {
 pub(super) struct Multiplexed {
     connection: MultiplexedConnection,
     /// `None`: the client library has it.
-    _driver: Option<Arc<Driver>>,
+    _task: Option<Arc<ConnectionTask>>,
 }
 
 /// The task that sends requests and receives replies. Without an end from outside it waits for the replies to all
 /// requests, also from a server that has died.
-struct Driver(Task);
+struct ConnectionTask(Task);
 
-impl Drop for Driver {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -74,7 +74,7 @@ impl Endpoint {
             return match connecting.await {
                 Ok(connection) => Ok(Multiplexed {
                     connection,
-                    _driver: None,
+                    _task: None,
                 }),
                 Err(err) if err.is_connection_dropped() && !err.is_connection_refusal() => {
                     Err(self.refusal(env).await.unwrap_or(err))
@@ -96,10 +96,10 @@ impl Endpoint {
                 return Err(io::Error::from(io::ErrorKind::TimedOut).into());
             }
         };
-        let driver = Driver(env.spawner.spawn(driver));
+        let task = ConnectionTask(env.spawner.spawn(driver));
         Ok(Multiplexed {
             connection,
-            _driver: Some(Arc::new(driver)),
+            _task: Some(Arc::new(task)),
         })
     }
 

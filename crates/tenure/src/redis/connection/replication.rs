@@ -24,14 +24,15 @@ pub(super) struct Replication {
     host: Host,
     /// The connection of the requests.
     requests: Multiplexed,
-    /// The batch that was not sent yet: callers that come while another batch is under way share one `WAIT`.
-    next: Mutex<Option<Arc<Batch>>>,
-    /// Locked by the task that sends a batch. `None`: there is no connection, or one with a request of unknown outcome.
+    /// The `WAIT` that was not sent yet: callers that come while another one is under way share it.
+    next: Mutex<Option<Arc<SharedWait>>>,
+    /// Locked by the task that sends a `WAIT`. `None`: there is no connection, or one with a request of unknown outcome.
     connection: tokio::sync::Mutex<Option<Multiplexed>>,
 }
 
+/// One `WAIT`, for all callers that came before it was sent.
 #[derive(Default)]
-struct Batch(OnceLock<Result<u32, Error>>);
+struct SharedWait(OnceLock<Result<u32, Error>>);
 
 impl Replication {
     pub(super) fn new(
@@ -53,17 +54,17 @@ impl Replication {
     /// How many replicas have what the connection of the requests was answered by now; waits for `wanted` of them. `key`: a
     /// key on this server, which is written.
     ///
-    /// Cancel safe: another task of the same batch sends the request again.
+    /// Cancel safe: another caller that shares the `WAIT` sends it again.
     pub(super) async fn acknowledged(&self, key: &str, wanted: u32) -> Result<u32, Error> {
-        let batch = lock(&self.next).get_or_insert_default().clone();
+        let shared = lock(&self.next).get_or_insert_default().clone();
         let mut connection = self.connection.lock().await;
-        if let Some(outcome) = batch.0.get() {
+        if let Some(outcome) = shared.0.get() {
             return outcome.clone();
         }
         // A caller that comes from now on may speak of what came after the write.
-        lock(&self.next).take_if(|next| Arc::ptr_eq(next, &batch));
+        lock(&self.next).take_if(|next| Arc::ptr_eq(next, &shared));
         let outcome = self.ask(&mut connection, key, wanted).await;
-        batch.0.get_or_init(|| outcome).clone()
+        shared.0.get_or_init(|| outcome).clone()
     }
 
     async fn ask(

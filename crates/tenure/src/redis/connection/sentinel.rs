@@ -59,7 +59,7 @@ struct Sentinel {
 
 /// What one sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct View {
+struct SentinelView {
     primary: Host,
     /// Grows with each failover.
     epoch: u64,
@@ -230,7 +230,7 @@ impl Sentinels {
     }
 
     /// Asks one sentinel. `None`: the sentinel does not know the service.
-    async fn ask(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Option<View>, Error> {
+    async fn ask(self: &Arc<Self>, sentinel: &Sentinel) -> Result<Option<SentinelView>, Error> {
         let mut open = sentinel.connection.lock().await;
         if let Some(connection) = open.take()
             && let Ok(view) = self.view(&connection).await
@@ -262,7 +262,7 @@ impl Sentinels {
         Ok(connection)
     }
 
-    async fn view(&self, connection: &Multiplexed) -> Result<Option<View>, RedisError> {
+    async fn view(&self, connection: &Multiplexed) -> Result<Option<SentinelView>, RedisError> {
         let sentinel = |what| {
             let mut cmd = redis::cmd("SENTINEL");
             cmd.arg(what).arg(&self.service);
@@ -283,7 +283,7 @@ impl Sentinels {
             .ok()
             .and_then(|mut state| state.remove("config-epoch"));
         let epoch = epoch.and_then(|epoch| redis::from_redis_value(epoch).ok());
-        Ok(Some(View {
+        Ok(Some(SentinelView {
             primary: Host { name, port },
             epoch: epoch.unwrap_or(0),
         }))
@@ -332,7 +332,7 @@ impl Drop for Sentinels {
 }
 
 /// The primary after the latest failover that a view knows of; if views differ about that, the majority.
-fn elect(views: &[View]) -> Option<&Host> {
+fn elect(views: &[SentinelView]) -> Option<&Host> {
     let epoch = views.iter().map(|view| view.epoch).max()?;
     let latest = || views.iter().filter(|view| view.epoch == epoch);
     let votes = |host: &Host| latest().filter(|view| view.primary == *host).count();
@@ -380,9 +380,9 @@ fn no_answer(count: usize, mut failures: Vec<Error>) -> Error {
 mod tests {
     use super::*;
 
-    fn view(name: &str, epoch: u64) -> View {
+    fn view(name: &str, epoch: u64) -> SentinelView {
         let name = name.to_owned();
-        View {
+        SentinelView {
             primary: Host { name, port: 1 },
             epoch,
         }
@@ -390,11 +390,14 @@ mod tests {
 
     #[test]
     fn the_latest_failover_counts_and_then_the_majority() {
-        let elected = |views: &[View]| elect(views).map(|host| host.name.clone());
+        let elected = |views: &[SentinelView]| elect(views).map(|host| host.name.clone());
         assert_eq!(elected(&[]), None);
         let (old, new) = (view("old", 3), view("new", 4));
         for views in [[&old, &old, &new], [&new, &old, &old], [&old, &new, &new]] {
-            assert_eq!(elected(&views.map(View::clone)).as_deref(), Some("new"));
+            assert_eq!(
+                elected(&views.map(SentinelView::clone)).as_deref(),
+                Some("new")
+            );
         }
         let (one, two) = (view("one", 0), view("two", 0));
         let views = [one.clone(), two.clone(), two.clone()];

@@ -17,7 +17,7 @@ use super::endpoint::Endpoint;
 use super::environment::Environment;
 use super::errors;
 use super::server::{Connection, Server};
-use super::slots::{self, Range, SLOTS};
+use super::slots::{self, SLOTS, SlotRange};
 
 /// Nodes that are asked for the map at the same time; the first answer counts.
 const PARALLEL_NODES: usize = 3;
@@ -27,7 +27,7 @@ pub(super) struct SlotMap {
     /// The nodes that the URL names.
     seeds: Vec<Host>,
     env: Arc<Environment>,
-    state: Mutex<State>,
+    nodes: Mutex<Nodes>,
     refreshing: SingleFlight<Error>,
     /// The map is known to be old.
     is_stale: AtomicBool,
@@ -35,7 +35,8 @@ pub(super) struct SlotMap {
     maintenance: Arc<Maintenance>,
 }
 
-struct State {
+/// The map itself.
+struct Nodes {
     /// The node of each slot, if a node has the slot.
     owners: Vec<Option<Arc<Server>>>,
     servers: Vec<Arc<Server>>,
@@ -43,7 +44,7 @@ struct State {
     asked: Time,
 }
 
-impl State {
+impl Nodes {
     fn new(asked: Time) -> Self {
         Self {
             owners: vec![None; usize::from(SLOTS)],
@@ -76,7 +77,7 @@ impl SlotMap {
         Self {
             seeds: seeds.to_vec(),
             env: env.clone(),
-            state: Mutex::new(State::new(Time::default())),
+            nodes: Mutex::new(Nodes::new(Time::default())),
             refreshing: SingleFlight::default(),
             is_stale: AtomicBool::new(false),
             maintenance: maintenance.clone(),
@@ -85,34 +86,34 @@ impl SlotMap {
 
     /// The node that has the slot.
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Server>> {
-        lock(&self.state).owners[usize::from(slot)].clone()
+        lock(&self.nodes).owners[usize::from(slot)].clone()
     }
 
     /// All nodes that have slots.
     pub(super) fn owners(&self) -> Vec<Arc<Server>> {
-        let state = lock(&self.state);
+        let nodes = lock(&self.nodes);
         let has_slots = |server: &&Arc<Server>| {
-            let mut owners = state.owners.iter().flatten();
+            let mut owners = nodes.owners.iter().flatten();
             owners.any(|owner| Arc::ptr_eq(owner, server))
         };
-        state.servers.iter().filter(has_slots).cloned().collect()
+        nodes.servers.iter().filter(has_slots).cloned().collect()
     }
 
     /// The node at that address, which need not have a slot.
     pub(super) fn server(&self, host: &Host) -> Result<Arc<Server>, Error> {
-        lock(&self.state).server(host, &self.env)
+        lock(&self.nodes).server(host, &self.env)
     }
 
     /// A node said that `host` has the slot.
     pub(super) fn assign(&self, slot: u16, host: &Host) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        let server = state.server(host, &self.env)?;
-        state.owners[usize::from(slot)] = Some(server);
+        let mut nodes = lock(&self.nodes);
+        let server = nodes.server(host, &self.env)?;
+        nodes.owners[usize::from(slot)] = Some(server);
         Ok(())
     }
 
     pub(super) fn disconnect_all(&self) {
-        for server in &lock(&self.state).servers {
+        for server in &lock(&self.nodes).servers {
             server.disconnect();
         }
     }
@@ -133,7 +134,7 @@ impl SlotMap {
 
     /// Asks for the map, unless the map was asked for at `since` or later.
     pub(super) async fn refresh(&self, since: Time) -> Result<(), Error> {
-        let is_fresh = || (lock(&self.state).asked >= since).then_some(());
+        let is_fresh = || (lock(&self.nodes).asked >= since).then_some(());
         let refresh = async {
             let asked = self.env.now();
             let ranges = self.fetch().await?;
@@ -144,32 +145,32 @@ impl SlotMap {
             .await
     }
 
-    fn install(&self, ranges: &[Range], asked: Time) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        let mut new = State::new(asked);
+    fn install(&self, ranges: &[SlotRange], asked: Time) -> Result<(), Error> {
+        let mut nodes = lock(&self.nodes);
+        let mut new = Nodes::new(asked);
         for range in ranges {
             // With its connection, if the node is known.
-            let server = state.server(&range.primary, &self.env)?;
+            let server = nodes.server(&range.primary, &self.env)?;
             if !new.has(&server.host) {
                 new.servers.push(server.clone());
             }
             let slots = usize::from(range.first)..=usize::from(range.last);
             new.owners[slots].fill(Some(server));
         }
-        for server in state.servers.iter().filter(|it| !new.has(&it.host)) {
+        for server in nodes.servers.iter().filter(|it| !new.has(&it.host)) {
             tracing::debug!(host = %server.host, "the node has no slots any more");
             server.retire();
         }
-        *state = new;
+        *nodes = new;
         Ok(())
     }
 
     /// Asks a few nodes at a time, first those to which there is a connection.
-    async fn fetch(&self) -> Result<Vec<Range>, Error> {
+    async fn fetch(&self) -> Result<Vec<SlotRange>, Error> {
         let mut nodes: Vec<_> = {
-            let state = lock(&self.state);
+            let nodes = lock(&self.nodes);
             let node = |server: &Arc<Server>| (server.host.clone(), server.current());
-            state.servers.iter().map(node).collect()
+            nodes.servers.iter().map(node).collect()
         };
         // A random first node: a node that is cut off from the others has an old map for as long as that lasts.
         let first = usize::try_from(self.env.clock.random()).unwrap_or(0);
@@ -203,7 +204,7 @@ impl SlotMap {
         &self,
         host: Host,
         connection: Option<Arc<Connection>>,
-    ) -> Result<Vec<Range>, Error> {
+    ) -> Result<Vec<SlotRange>, Error> {
         let settings = &self.env.settings;
         let mut cmd = redis::cmd("CLUSTER");
         cmd.arg("SLOTS");

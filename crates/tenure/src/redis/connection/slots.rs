@@ -11,14 +11,14 @@ pub(super) const SLOTS: u16 = 16_384;
 
 /// Slots that follow each other, and the primary that has them.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) primary: Host,
 }
 
 /// The reply of `asked` to `CLUSTER SLOTS`. `None`: the reply has another shape.
-pub(super) fn parse(reply: &Value, asked: &Host) -> Option<Vec<Range>> {
+pub(super) fn parse(reply: &Value, asked: &Host) -> Option<Vec<SlotRange>> {
     let Value::Array(ranges) = reply else {
         return None;
     };
@@ -42,7 +42,7 @@ pub(super) fn parse(reply: &Value, asked: &Host) -> Option<Vec<Range>> {
                 .unwrap_or_else(|| asked.name.clone()),
             port: number(port)?,
         };
-        (first <= last && last < SLOTS).then_some(Range {
+        (first <= last && last < SLOTS).then_some(SlotRange {
             first,
             last,
             primary,
