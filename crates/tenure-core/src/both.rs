@@ -7,27 +7,20 @@
 
 use std::time::Duration;
 
+use crate::driver::Acquired;
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
 use crate::owner::Owner;
-use crate::several::BusyName;
-use crate::store_lock::{Acquired, StoreLock};
+use crate::store_lock::StoreLock;
 
-/// How the acquisition of both ended.
-pub(crate) enum Outcome<'a> {
-    Guard(Guard),
-    /// A name of one lock was held by others until the end of the wait.
-    Busy(&'a StoreLock, BusyName),
-}
-
-/// Acquires both locks; waits for up to `wait`, or for ever.
+/// Acquires both locks; waits for up to `wait`, or for ever. Also returns the lock that was asked last.
 ///
 /// Cancel safe at every await: when the future is dropped, the first lock is released as a dropped guard is.
 pub(crate) async fn acquire<'a>(
     parts: &'a [StoreLock; 2],
     wait: Option<Duration>,
     fallback: Option<&Owner>,
-) -> Result<Outcome<'a>, Error> {
+) -> Result<(&'a StoreLock, Acquired<Guard>), Error> {
     let is_swapped = check(parts)?;
     let [first, second] = match is_swapped {
         false => [&parts[0], &parts[1]],
@@ -36,8 +29,8 @@ pub(crate) async fn acquire<'a>(
     let clock = &first.driver.clock;
     let start = clock.now();
     let guard = match acquire_part(first, wait, fallback).await? {
-        Acquired::Guard(guard) => guard,
-        Acquired::Busy(name) => return Ok(Outcome::Busy(first, name)),
+        Acquired::Got(guard) => guard,
+        busy @ Acquired::Busy(_) => return Ok((first, busy)),
     };
     let left = wait.map(|wait| wait.saturating_sub(clock.now().since(start)));
     let second_acquired = tokio::select! {
@@ -48,14 +41,10 @@ pub(crate) async fn acquire<'a>(
     };
     // An error of the release is logged where it happens; the caller gets the cause.
     let other = match second_acquired {
-        Ok(Acquired::Guard(other)) => other,
-        Ok(Acquired::Busy(name)) => {
+        Ok(Acquired::Got(other)) => other,
+        failed => {
             let _ = guard.release().await;
-            return Ok(Outcome::Busy(second, name));
-        }
-        Err(err) => {
-            let _ = guard.release().await;
-            return Err(err);
+            return failed.map(|busy| (second, busy));
         }
     };
     let both = match is_swapped {
@@ -63,7 +52,7 @@ pub(crate) async fn acquire<'a>(
         true => Guard::of_two(other, guard),
     };
     if both.is_held() {
-        return Ok(Outcome::Guard(both));
+        return Ok((second, Acquired::Got(both)));
     }
     Err(lost_meanwhile(both).await)
 }
@@ -83,7 +72,7 @@ async fn acquire_part(
     part: &StoreLock,
     wait: Option<Duration>,
     fallback: Option<&Owner>,
-) -> Result<Acquired, Error> {
+) -> Result<Acquired<Guard>, Error> {
     // In a box: the future is large, and is needed for two stores only.
     let acquiring = Box::pin(part.acquire(wait, fallback));
     part.driver.within(acquiring).await

@@ -74,7 +74,9 @@ impl OwnedLocks {
         owned.is_some_and(|owned| lock(&owned.hold).is_some())
     }
 
-    /// See [`Owner::enter_lock`](crate::Owner).
+    /// Enters the lock again if the owner holds it. Otherwise says how to make the first entry.
+    ///
+    /// Waits, if `wait` is set, while another task acquires the lock for the same owner. Cancel safe.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         key: LockKey,
@@ -99,37 +101,48 @@ impl OwnedLocks {
         match owned.enter_again(mode)? {
             Some(entry) => Ok(EntryOutcome::Entered(entry)),
             None => Ok(EntryOutcome::First(FirstEntry {
-                owned,
-                _permit: permit,
+                owned: Some(owned),
+                _permit: Some(permit),
             })),
         }
     }
 }
 
-/// What a task finds that enters a lock for an owner.
+/// What a task finds that enters a lock.
 pub(crate) enum EntryOutcome {
     /// The owner held the lock already, and has entered once more.
     Entered(Entry),
-    /// The owner does not hold the lock: acquire, then call [`FirstEntry::entered`].
+    /// The owner does not hold the lock, or there is no owner: acquire, then call [`FirstEntry::entered`].
     First(FirstEntry),
     /// Another task acquires the lock for the same owner, and this task does not wait.
     Busy,
 }
 
-/// The right of one task to acquire a lock for its owner.
+/// The right of one task to acquire a lock, for its owner if there is one.
 pub(crate) struct FirstEntry {
-    owned: OwnedLockRef,
-    _permit: OwnedSemaphorePermit,
+    owned: Option<OwnedLockRef>,
+    /// No other task of the owner acquires the lock meanwhile.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl FirstEntry {
+    /// The right to acquire a lock that cannot be entered again.
+    pub(crate) fn without_owner() -> Self {
+        Self {
+            owned: None,
+            _permit: None,
+        }
+    }
+
     /// The lock was granted: from now on the owner may enter it again.
     pub(crate) fn entered(self, held: Arc<Held>) -> Entry {
-        *lock(&self.owned.owned.hold) = Some(OwnedHold {
-            held: Arc::downgrade(&held),
-            entries: 1,
-        });
-        Entry::new(held, Some(self.owned), false)
+        if let Some(owned) = &self.owned {
+            *lock(&owned.owned.hold) = Some(OwnedHold {
+                held: Arc::downgrade(&held),
+                entries: 1,
+            });
+        }
+        Entry::new(held, self.owned, false)
     }
 }
 

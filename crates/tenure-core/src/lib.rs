@@ -50,7 +50,6 @@ mod driver;
 mod after;
 mod both;
 mod client;
-mod contender;
 mod entry;
 mod guard;
 mod lock;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::both;
-use crate::driver::Driver;
+use crate::driver::{Acquired, Driver};
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
 use crate::options::{Mode, Options, Renew};
 use crate::owner::Owner;
-use crate::store_lock::{Acquired, StoreLock};
+use crate::store_lock::StoreLock;
 use crate::target::{InvalidTarget, Target};
 
 /// One or more names, and the options with which they are locked.
@@ -276,19 +276,14 @@ impl Lock {
         self.acquire_for(None).await
     }
 
-    async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
+    /// The owner is the given one, else that of the scope, else `fallback`.
+    pub(crate) async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
         let wait = self.first_part().options.wait;
-        let (part, name) = match &self.0 {
-            Parts::One(part) => match part.acquire(wait, fallback).await? {
-                Acquired::Guard(guard) => return Ok(guard.delivered()),
-                Acquired::Busy(name) => (part, name),
-            },
-            Parts::Two(parts) => match both::acquire(parts, wait, fallback).await? {
-                both::Outcome::Guard(guard) => return Ok(guard.delivered()),
-                both::Outcome::Busy(part, name) => (part, name),
-            },
-        };
-        Err(part.wait_elapsed(name, wait.unwrap_or_default()).await)
+        let (part, acquired) = self.acquire_within(wait, fallback).await?;
+        match acquired {
+            Acquired::Got(guard) => Ok(guard),
+            Acquired::Busy(busy) => Err(part.wait_elapsed(busy, wait.unwrap_or_default()).await),
+        }
     }
 
     /// One try: `Ok(None)` when another client holds the lock (or waits for it before us).
@@ -303,17 +298,21 @@ impl Lock {
     }
 
     async fn try_acquire_for(&self, fallback: Option<&Owner>) -> Result<Option<Guard>, Error> {
-        let once = Some(Duration::ZERO);
-        Ok(match &self.0 {
-            Parts::One(part) => match part.acquire(once, fallback).await? {
-                Acquired::Guard(guard) => Some(guard.delivered()),
-                Acquired::Busy(_) => None,
-            },
-            Parts::Two(parts) => match both::acquire(parts, once, fallback).await? {
-                both::Outcome::Guard(guard) => Some(guard.delivered()),
-                both::Outcome::Busy(..) => None,
-            },
-        })
+        let (_, acquired) = self.acquire_within(Some(Duration::ZERO), fallback).await?;
+        Ok(acquired.got())
+    }
+
+    /// Waits for up to `wait`, or for ever. Also returns the lock that was asked last.
+    async fn acquire_within(
+        &self,
+        wait: Option<Duration>,
+        fallback: Option<&Owner>,
+    ) -> Result<(&StoreLock, Acquired<Guard>), Error> {
+        let (part, acquired) = match &self.0 {
+            Parts::One(part) => (part, part.acquire(wait, fallback).await?),
+            Parts::Two(parts) => both::acquire(parts, wait, fallback).await?,
+        };
+        Ok((part, acquired.map(Guard::delivered)))
     }
 
     fn first_part(&self) -> &StoreLock {
@@ -433,11 +432,5 @@ impl Lock {
             },
         };
         owner.clone().unwrap_or_default()
-    }
-
-    /// Acquires the lock for a body.
-    #[cfg(feature = "sqlx")]
-    pub(crate) async fn acquire_for_body(&self, owner: &Owner) -> Result<Guard, Error> {
-        self.acquire_for(Some(owner)).await
     }
 }

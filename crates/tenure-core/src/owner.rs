@@ -3,10 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::entry::{EntryOutcome, LockKey, OwnedLocks};
-use crate::error::Error;
+use crate::entry::{LockKey, OwnedLocks};
 use crate::name::LockName;
-use crate::options::Mode;
 
 /// An identity that may enter its own locks again.
 ///
@@ -111,18 +109,6 @@ impl Owner {
             })
             .ok()
             .flatten()
-    }
-
-    /// Enters again where this owner holds the lock already; otherwise says how to make the first entry.
-    ///
-    /// Waits while another task acquires the lock for the same owner. Cancel safe.
-    pub(crate) async fn enter_lock(
-        &self,
-        key: LockKey,
-        mode: Mode,
-        wait: bool,
-    ) -> Result<EntryOutcome, Error> {
-        self.0.enter(key, mode, wait).await
     }
 
     /// How many entries into the lock this owner has; 0 if the hold is lost.

@@ -7,38 +7,30 @@ use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
 use std::task::Poll;
 
-use crate::contender::{AtOnce, Contender};
-use crate::driver::{Acquired as AcquiredOne, LastStatus, Until};
+use crate::driver::{Acquired, AcquiredAll, BusyName, Until};
 use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::State;
 use crate::logic::selection::{Selection, time_until_restart};
 use crate::lost::LostReason;
 use crate::name::LockName;
+use crate::owner::Owner;
+use crate::store_lock::StoreLock;
 use crate::time::Time;
 
-/// How the acquisition ended.
-pub(crate) enum Acquired {
-    /// As many entries as were wanted, in the order of the names.
-    All(Vec<Entry>),
-    /// One of the missing names, which others held until the end of the wait.
-    Busy(BusyName),
-}
-
-/// A name that others held, and what is known about it.
-pub(crate) type BusyName = (LockName, LastStatus);
-
-/// Acquires any `wanted` of `names`, which are sorted, no name twice; waits until `until`.
+/// Acquires any `wanted` of `names`, which are sorted, no name twice; waits until `until`. Returns as many entries as are
+/// wanted, in the order of the names, or one of the missing names.
 ///
 /// Cancel safe at every await: when the future is dropped, the driver gives up all requests and releases what was
 /// acquired.
 pub(crate) async fn acquire(
-    contender: Contender<'_>,
+    lock: &StoreLock,
     names: &[LockName],
     wanted: usize,
     until: Until,
-) -> Result<Acquired, Error> {
-    let mut choice = Choice::new(contender, names, wanted);
+    fallback: Option<&Owner>,
+) -> Result<Acquired<Vec<Entry>>, Error> {
+    let mut choice = Choice::new(lock, fallback, names, wanted);
     match choice.acquire(until).await {
         Ok(None) => choice.finish().await,
         // An error of a release is logged where it happens; the caller gets the cause.
@@ -53,9 +45,11 @@ pub(crate) async fn acquire(
     }
 }
 
-/// The names that a contender has by now.
+/// The names that one acquisition has by now.
 struct Choice<'a> {
-    contender: Contender<'a>,
+    lock: &'a StoreLock,
+    /// See [`StoreLock`].
+    fallback: Option<&'a Owner>,
     names: &'a [LockName],
     wanted: usize,
     /// The name that is asked for first.
@@ -65,12 +59,12 @@ struct Choice<'a> {
     entries: Vec<Option<Entry>>,
 }
 
-type Wait<'a> = Pin<Box<dyn Future<Output = Result<AcquiredOne<Entry>, Error>> + Send + 'a>>;
+type Wait<'a> = Pin<Box<dyn Future<Output = Result<Acquired<Entry>, Error>> + Send + 'a>>;
 
 /// What a waiter sees next.
 enum Event {
     /// The wait for the name at this position has ended.
-    Ended(usize, Result<AcquiredOne<Entry>, Error>),
+    Ended(usize, Result<Acquired<Entry>, Error>),
     /// Nothing happened for a while.
     NoProgress,
     /// A name that was held is lost. Without it, the other names would be waited for in vain.
@@ -78,15 +72,21 @@ enum Event {
 }
 
 impl<'a> Choice<'a> {
-    fn new(contender: Contender<'a>, names: &'a [LockName], wanted: usize) -> Self {
+    fn new(
+        lock: &'a StoreLock,
+        fallback: Option<&'a Owner>,
+        names: &'a [LockName],
+        wanted: usize,
+    ) -> Self {
         let selection = Selection::new(names.len(), wanted);
         let start = match selection.begins_with_attempts() {
             // So that clients that take some of the same names spread out.
-            true => contender.driver.clock.random() as usize % names.len(),
+            true => lock.driver.clock.random() as usize % names.len(),
             false => 0,
         };
         Self {
-            contender,
+            lock,
+            fallback,
             names,
             wanted,
             start,
@@ -102,7 +102,7 @@ impl<'a> Choice<'a> {
             return Ok(None);
         }
         // If every name is needed, one that is taken decides.
-        let is_over = until.length(&self.contender.driver.clock).is_zero();
+        let is_over = until.length(&self.lock.driver.clock).is_zero();
         if busy.is_some() && is_over && self.wanted == self.names.len() {
             return Ok(busy);
         }
@@ -115,16 +115,15 @@ impl<'a> Choice<'a> {
                 self.release(at).await;
             }
         }
-        for attempt in 0.. {
-            if let Some(outcome) = self.wait(until, attempt).await? {
-                return Ok(match outcome {
-                    Waited::Complete => None,
-                    Waited::Busy(name) => Some(name),
-                });
+        let mut restarts = 0;
+        loop {
+            match self.wait(until, restarts).await? {
+                Waited::Complete => return Ok(None),
+                Waited::Busy(busy) => return Ok(Some(busy)),
+                Waited::NoProgress => self.release_all().await,
             }
-            self.release_all().await;
+            restarts += 1;
         }
-        unreachable!("BUG: the range of attempts has no end");
     }
 
     /// Asks for as many names as are wanted with one request, if the store can do that. Returns a name that was busy; other
@@ -137,15 +136,16 @@ impl<'a> Choice<'a> {
         let mut positions: Vec<_> = first.map(|at| at % self.names.len()).collect();
         positions.sort_unstable();
         let names: Vec<_> = positions.iter().map(|at| &self.names[*at]).collect();
-        match self.contender.acquire_together(&names, until).await? {
-            AtOnce::All(entries) => {
+        let (lock, fallback) = (self.lock, self.fallback);
+        match lock.acquire_together(&names, until, fallback).await? {
+            AcquiredAll::All(entries) => {
                 for (at, entry) in positions.into_iter().zip(entries) {
                     self.got(at, entry);
                 }
                 Ok(None)
             }
-            AtOnce::Busy(name, last) => Ok(Some((name, last))),
-            AtOnce::OneByOne => Ok(None),
+            AcquiredAll::Busy(busy) => Ok(Some(busy)),
+            AcquiredAll::OneByOne => Ok(None),
         }
     }
 
@@ -164,55 +164,55 @@ impl<'a> Choice<'a> {
             let tried = tokio::select! {
                 biased;
                 Some(_) = self.lost() => return Err(self.lost_meanwhile()),
-                tried = self.contender.acquire(name, until.once()) => tried?,
+                tried = self.lock.acquire_name(name, until.once(), self.fallback) => tried?,
             };
             match tried {
-                AcquiredOne::Got(entry) => self.got(at, entry),
-                AcquiredOne::Busy(last) => busy = busy.or_else(|| Some((name.clone(), last))),
+                Acquired::Got(entry) => self.got(at, entry),
+                Acquired::Busy(name) => busy = busy.or(Some(name)),
             }
         }
         Ok(busy.filter(|_| self.selection.missing() > 0))
     }
 
-    /// Waits for all names that may be asked for, at the same time, until enough are held. `None`: there was no progress
-    /// for a while, and the contender has to begin again.
-    async fn wait(&mut self, until: Until, attempt: u32) -> Result<Option<Waited>, Error> {
-        let (contender, names) = (self.contender, self.names);
-        let clock = &contender.driver.clock;
-        let restart_after = time_until_restart(attempt, clock.random());
+    /// Waits for all names that may be asked for, at the same time, until enough are held.
+    async fn wait(&mut self, until: Until, restarts: u32) -> Result<Waited, Error> {
+        let (lock, names, fallback) = (self.lock, self.names, self.fallback);
+        let clock = &lock.driver.clock;
+        let restart_after = time_until_restart(restarts, clock.random());
         let mut give_up_at = clock.now().after(restart_after);
         let mut waits: Vec<(usize, Wait<'a>)> = Vec::new();
         let mut busy = None;
         while self.selection.missing() > 0 {
             for at in self.asked_now() {
-                waits.push((at, Box::pin(contender.acquire(&names[at], until))));
+                let wait = lock.acquire_name(&names[at], until, fallback);
+                waits.push((at, Box::pin(wait)));
             }
             if waits.is_empty()
                 && let Some(name) = busy.take()
             {
-                return Ok(Some(Waited::Busy(name)));
+                return Ok(Waited::Busy(name));
             }
             let limit = Some(give_up_at).filter(|_| self.selection.may_begin_again());
             match self.next_event(&mut waits, limit).await {
                 Event::Ended(at, outcome) => match outcome? {
-                    AcquiredOne::Got(entry) => {
+                    Acquired::Got(entry) => {
                         self.got(at, entry);
                         give_up_at = clock.now().after(restart_after);
                     }
-                    AcquiredOne::Busy(last) => {
+                    Acquired::Busy(name) => {
                         self.selection.ended(at);
-                        busy.get_or_insert_with(|| (names[at].clone(), last));
+                        busy.get_or_insert(name);
                     }
                 },
                 Event::NoProgress => {
                     self.selection = Selection::new(names.len(), self.wanted);
-                    return Ok(None);
+                    return Ok(Waited::NoProgress);
                 }
                 Event::Lost => return Err(self.lost_meanwhile()),
             }
         }
         // Dropping the other waits leaves their queues, and gives back what was granted at the same moment.
-        Ok(Some(Waited::Complete))
+        Ok(Waited::Complete)
     }
 
     /// The names to ask for now, the one at `start` first.
@@ -235,7 +235,7 @@ impl<'a> Choice<'a> {
         });
         let no_progress = async {
             match limit {
-                Some(limit) => self.contender.driver.clock.wait_until(limit).await,
+                Some(limit) => self.lock.driver.clock.wait_until(limit).await,
                 None => pending().await,
             }
         };
@@ -286,9 +286,9 @@ impl<'a> Choice<'a> {
     }
 
     /// The entries, if none of them was lost while the others were waited for.
-    async fn finish(mut self) -> Result<Acquired, Error> {
+    async fn finish(mut self) -> Result<Acquired<Vec<Entry>>, Error> {
         if self.lost_entry().is_none() {
-            return Ok(Acquired::All(self.entries.into_iter().flatten().collect()));
+            return Ok(Acquired::Got(self.entries.into_iter().flatten().collect()));
         }
         let err = self.lost_meanwhile();
         self.release_all().await;
@@ -302,4 +302,6 @@ enum Waited {
     Complete,
     /// The name that was busy until the end.
     Busy(BusyName),
+    /// There was no progress for a while: give back what is held, and begin again.
+    NoProgress,
 }

@@ -5,14 +5,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::contender::Contender;
-use crate::driver::{self, Acquisition, Driver, Until};
-use crate::entry::Entry;
-use crate::error::Error;
+use crate::driver::{Acquired, AcquiredAll, Acquisition, Asker, BusyName, Driver, Until};
+use crate::entry::{Entry, EntryOutcome, FirstEntry, LockKey};
+use crate::error::{Error, Step};
 use crate::guard::Guard;
+use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::Owner;
-use crate::several::{self, BusyName};
+use crate::several;
 use crate::target::{InvalidTarget, Target};
 
 /// A lock in one store.
@@ -24,21 +24,7 @@ pub(crate) struct StoreLock {
     pub(crate) owner: Option<Owner>,
 }
 
-/// How an acquisition began.
-enum Begun<'a> {
-    /// The lock was free and is held.
-    AtOnce(Guard),
-    /// The store has to be asked with a future.
-    UnderWay(&'a Target, Acquisition),
-}
-
-/// How a wait for a lock ended.
-pub(crate) enum Acquired {
-    Guard(Guard),
-    /// The name that others held until the end of the wait.
-    Busy(BusyName),
-}
-
+/// In each of these functions `fallback` is the owner if none was given and none is in scope.
 impl StoreLock {
     pub(crate) fn new(driver: Arc<Driver>, target: Result<Target, InvalidTarget>) -> Self {
         Self {
@@ -54,18 +40,43 @@ impl StoreLock {
         &self,
         wait: Option<Duration>,
         fallback: Option<&Owner>,
-    ) -> Result<Acquired, Error> {
+    ) -> Result<Acquired<Guard>, Error> {
+        let target = self.checked()?;
         let is_one_try = wait == Some(Duration::ZERO);
-        let (target, acquisition) = match self.begin(is_one_try, fallback)? {
-            Begun::AtOnce(guard) => return Ok(Acquired::Guard(guard)),
-            Begun::UnderWay(target, acquisition) => (target, acquisition),
+        let (driver, names) = (&self.driver, target.names());
+        let mut acquisition = Acquisition::begin(driver, names, &self.options, is_one_try);
+        let outcome = match acquisition.in_span(|| self.acquire_now(target, fallback)) {
+            Ok(Some(guard)) => Ok(Acquired::Got(guard)),
+            Ok(None) => {
+                let until = Until::from_wait(wait, &driver.clock);
+                if until != Until::Once {
+                    acquisition.wait();
+                }
+                // `Instrumented` would move the future, which is large.
+                let mut acquire = pin!(async {
+                    match target {
+                        Target::One(name) => {
+                            let entry = self.acquire_name(name, until, fallback).await?;
+                            Ok(entry.map(Guard::one))
+                        }
+                        Target::Several { names, wanted } => {
+                            let acquire = several::acquire(self, names, *wanted, until, fallback);
+                            Ok(acquire.await?.map(Guard::of))
+                        }
+                    }
+                });
+                poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await
+            }
+            Err(err) => Err(err),
         };
-        let until = match wait {
-            None => Until::Forever,
-            Some(wait) => Until::from_wait(wait, self.driver.clock.now()),
-        };
-        self.acquire_until(target, acquisition, until, fallback)
-            .await
+        match &outcome {
+            Ok(Acquired::Got(guard)) => {
+                acquisition.granted(guard.token().get(), guard.is_reentry());
+            }
+            Ok(Acquired::Busy(_)) => acquisition.busy(),
+            Err(err) => acquisition.failed(err),
+        }
+        outcome
     }
 
     /// The names, if they and the options can be used with this store; asks no store.
@@ -75,100 +86,134 @@ impl StoreLock {
         Ok(target)
     }
 
-    /// The error of a wait for `name` that ended without a grant.
-    pub(crate) async fn wait_elapsed(&self, (name, last): BusyName, waited: Duration) -> Error {
-        let ttl = self.options.ttl;
-        self.driver.wait_elapsed(&name, waited, ttl, last).await
-    }
-
-    fn contender<'a>(&'a self, fallback: Option<&'a Owner>) -> Contender<'a> {
-        Contender {
-            driver: &self.driver,
-            options: &self.options,
-            owner: self.owner.as_ref(),
-            fallback,
-        }
+    /// The error of a wait that ended without a grant.
+    pub(crate) async fn wait_elapsed(&self, busy: BusyName, waited: Duration) -> Error {
+        self.driver
+            .wait_elapsed(busy, waited, self.options.ttl)
+            .await
     }
 
     /// Acquires without a future in the most frequent case: one name that is free, no owner, and a store on this machine.
     /// `None`: not that case.
-    fn acquire_now(&self, target: &Target) -> Result<Option<Guard>, Error> {
+    fn acquire_now(
+        &self,
+        target: &Target,
+        fallback: Option<&Owner>,
+    ) -> Result<Option<Guard>, Error> {
         let Target::One(name) = target else {
             return Ok(None);
         };
-        if self.owner.is_some() || Owner::implied(self.driver.id(), name).is_some() {
+        let driver = &self.driver;
+        let has_owner = fallback.is_some() || self.owner.is_some();
+        if has_owner || Owner::implied(driver.id(), name).is_some() {
             return Ok(None);
         }
-        let held = self.driver.acquire_now(name, &self.options)?;
+        let held = driver.acquire_now(name, &self.options);
+        let held = held.map_err(|err| driver.explain(err, name, Step::Acquire))?;
         Ok(held.map(|held| Guard::one(Entry::only(held))))
     }
 
-    /// Checks everything that needs no store, and acquires at once if that is possible. This is no async function, so that
-    /// a free lock costs no future.
-    fn begin(&self, is_one_try: bool, fallback: Option<&Owner>) -> Result<Begun<'_>, Error> {
-        let target = self.checked()?;
-        let names = target.names();
-        let acquisition = Acquisition::begin(&self.driver, names, &self.options, is_one_try);
-        let at_once = match fallback {
-            None => acquisition.in_span(|| self.acquire_now(target)),
-            Some(_) => Ok(None),
+    /// Acquires one name, waiting until `until`: enters it again if the owner has it, or asks the store.
+    pub(crate) async fn acquire_name(
+        &self,
+        name: &LockName,
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Acquired<Entry>, Error> {
+        let acquired = self.enter_or_ask(name, until, fallback).await;
+        acquired.map_err(|err| self.driver.explain(err, name, Step::Acquire))
+    }
+
+    async fn enter_or_ask(
+        &self,
+        name: &LockName,
+        until: Until,
+        fallback: Option<&Owner>,
+    ) -> Result<Acquired<Entry>, Error> {
+        let driver = &self.driver;
+        let entering = self.enter(name, until.waits(), fallback);
+        let wait = until.length(&driver.clock);
+        let outcome = match until {
+            Until::At(_) => tokio::select! {
+                biased;
+                outcome = entering => outcome,
+                inspected = driver.over(name, until) => {
+                    // Another task of the owner asks the store.
+                    let asker = Asker::AnotherTask;
+                    let busy = driver.refuse_silence(name, inspected, wait, asker)?;
+                    return Ok(Acquired::Busy(busy));
+                }
+            },
+            Until::Once | Until::OnceBy(_) | Until::Forever => entering.await,
         };
-        match at_once {
-            Ok(Some(guard)) => {
-                acquisition.granted(guard.token().get(), guard.is_reentry());
-                Ok(Begun::AtOnce(guard))
+        match outcome? {
+            EntryOutcome::Entered(entry) => Ok(Acquired::Got(entry)),
+            EntryOutcome::First(first) => {
+                let held = driver.acquire(name, &self.options, until).await?;
+                Ok(held.map(|held| first.entered(held)))
             }
-            Ok(None) => Ok(Begun::UnderWay(target, acquisition)),
-            Err(err) => {
-                acquisition.failed(&err);
-                Err(err)
+            EntryOutcome::Busy => {
+                // In a box: few tries meet another task of the same owner.
+                let busy = Box::pin(driver.busy_behind_task(name, until)).await?;
+                Ok(Acquired::Busy(busy))
             }
         }
     }
 
-    /// The owner is the given one, else that of the scope, else `fallback`.
-    async fn acquire_until(
+    /// Acquires all of `names` with one request to the store, if all are free; none of them otherwise.
+    pub(crate) async fn acquire_together(
         &self,
-        target: &Target,
-        mut acquisition: Acquisition,
+        names: &[&LockName],
         until: Until,
         fallback: Option<&Owner>,
-    ) -> Result<Acquired, Error> {
-        if until != Until::Once {
-            acquisition.wait();
-        }
-        // `Instrumented` would move the future, which is large.
-        let mut acquire = pin!(self.acquire_target(target, until, fallback));
-        let outcome = poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await;
-        match &outcome {
-            Ok(Acquired::Guard(guard)) => {
-                acquisition.granted(guard.token().get(), guard.is_reentry())
+    ) -> Result<AcquiredAll<Entry>, Error> {
+        let driver = &self.driver;
+        let explain = |err, name| driver.explain(err, name, Step::Acquire);
+        let (mut entries, mut asked, mut firsts) = (Vec::new(), Vec::new(), Vec::new());
+        for name in names {
+            let outcome = self.enter(name, false, fallback).await;
+            match outcome.map_err(|err| explain(err, name))? {
+                EntryOutcome::Entered(entry) => entries.push(Some(entry)),
+                EntryOutcome::First(first) => {
+                    entries.push(None);
+                    asked.push(*name);
+                    firsts.push(first);
+                }
+                EntryOutcome::Busy => return Ok(AcquiredAll::OneByOne),
             }
-            Ok(Acquired::Busy(_)) => acquisition.busy(),
-            Err(err) => acquisition.failed(err),
         }
-        outcome
+        if asked.len() < 2 {
+            return Ok(AcquiredAll::OneByOne);
+        }
+        let acquired = driver.acquire_together(&asked, &self.options, until).await;
+        let held = match acquired.map_err(|err| explain(err, asked[0]))? {
+            AcquiredAll::All(held) => held,
+            AcquiredAll::Busy(busy) => return Ok(AcquiredAll::Busy(busy)),
+            AcquiredAll::OneByOne => return Ok(AcquiredAll::OneByOne),
+        };
+        let mut new = firsts.into_iter().zip(held);
+        let mut next = || new.next().map(|(first, held)| first.entered(held));
+        let entries = entries.into_iter();
+        let entries = entries.filter_map(|entry| entry.or_else(&mut next));
+        Ok(AcquiredAll::All(entries.collect()))
     }
 
-    async fn acquire_target(
+    /// Enters the name again if the owner has it. Otherwise says how to make the first entry; waits for that, if `wait` is
+    /// set, while another task acquires the name for the same owner. Cancel safe.
+    async fn enter(
         &self,
-        target: &Target,
-        until: Until,
+        name: &LockName,
+        wait: bool,
         fallback: Option<&Owner>,
-    ) -> Result<Acquired, Error> {
-        match target {
-            Target::One(name) => Ok(match self.contender(fallback).acquire(name, until).await? {
-                driver::Acquired::Got(entry) => Acquired::Guard(Guard::one(entry)),
-                driver::Acquired::Busy(last) => Acquired::Busy((name.clone(), last)),
-            }),
-            Target::Several { names, wanted } => {
-                let contender = self.contender(fallback);
-                let outcome = several::acquire(contender, names, *wanted, until).await?;
-                Ok(match outcome {
-                    several::Acquired::All(entries) => Acquired::Guard(Guard::of(entries)),
-                    several::Acquired::Busy(name) => Acquired::Busy(name),
-                })
-            }
-        }
+    ) -> Result<EntryOutcome, Error> {
+        let client = self.driver.id();
+        let given = self.owner.clone();
+        let owner = given.or_else(|| Owner::implied(client, name));
+        let Some(owner) = owner.or_else(|| fallback.cloned()) else {
+            return Ok(EntryOutcome::First(FirstEntry::without_owner()));
+        };
+        let name = name.clone();
+        let key = LockKey { client, name };
+        owner.0.enter(key, self.options.mode, wait).await
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::holder::Holder;
 use crate::logic::lease::{Lease, State, Terms};
@@ -15,7 +15,7 @@ use crate::rt::Flag;
 use crate::store::{Answer, Grant, Hold, Request};
 use crate::time::Time;
 
-use super::diagnosis::{Asker, LastStatus};
+use super::diagnosis::{Asker, BusyName, LastStatus};
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
@@ -40,31 +40,20 @@ impl Driver {
         options: &Options,
         until: Until,
     ) -> Result<Acquired<Arc<Held>>, Error> {
-        self.acquire_inner(name, options, until)
-            .await
-            .map_err(|err| self.explain(err, name, Step::Acquire))
-    }
-
-    async fn acquire_inner(
-        self: &Arc<Self>,
-        name: &LockName,
-        options: &Options,
-        until: Until,
-    ) -> Result<Acquired<Arc<Held>>, Error> {
         self.refuse_closed()?;
         let mut reports = None;
         let turn = match self.queue.try_take(name) {
             Some(turn) => turn,
             None if !until.waits() => {
                 // In a box: few tries meet another task of the same client.
-                let last = Box::pin(self.busy_behind_task(name, until)).await?;
-                return Ok(Acquired::Busy(last));
+                let busy = Box::pin(self.busy_behind_task(name, until)).await?;
+                return Ok(Acquired::Busy(busy));
             }
             None => {
                 let reports = reports.insert(WaitReports::begin(self, name, until));
                 match self.wait_for_turn(name, until, reports).await? {
                     Acquired::Got(turn) => turn,
-                    Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
+                    Acquired::Busy(busy) => return Ok(Acquired::Busy(busy)),
                 }
             }
         };
@@ -83,7 +72,7 @@ impl Driver {
                 let waited = self.wait_for_answer(&mut running, &request, until, reports, is_busy);
                 match waited.await? {
                     Acquired::Got(answer) => answer,
-                    Acquired::Busy(last) => return Ok(Acquired::Busy(last)),
+                    Acquired::Busy(busy) => return Ok(Acquired::Busy(busy)),
                 }
             }
         };
@@ -96,7 +85,7 @@ impl Driver {
                 let held = self.check_round_trip(held, &grant).await?;
                 Ok(Acquired::Got(held))
             }
-            Answer::Busy => Ok(Acquired::Busy(LastStatus::NotAsked)),
+            Answer::Busy => Ok(Acquired::Busy(BusyName::new(name, LastStatus::NotAsked))),
         }
     }
 
@@ -121,10 +110,14 @@ impl Driver {
         match running.poll_once() {
             Some(Ok(answer)) if !is_busy(&answer) => Ok(Acquired::Got(Ok(answer))),
             Some(Err(err)) => Ok(Acquired::Got(Err(err))),
-            _ if request.is_taken() => Ok(Acquired::Busy(LastStatus::of(inspected))),
+            _ if request.is_taken() => {
+                let last = LastStatus::of(inspected);
+                Ok(Acquired::Busy(BusyName::new(&request.name, last)))
+            }
             _ => {
-                let last = self.refuse_silence(inspected, wait, Asker::ThisTask)?;
-                Ok(Acquired::Busy(last))
+                let asker = Asker::ThisTask;
+                let busy = self.refuse_silence(&request.name, inspected, wait, asker)?;
+                Ok(Acquired::Busy(busy))
             }
         }
     }
@@ -143,8 +136,8 @@ impl Driver {
             () = self.closed.raised() => return Err(closed()),
         };
         // The answers of the store went to the task that has the turn.
-        let last = self.refuse_silence(inspected, wait, Asker::AnotherTask)?;
-        Ok(Acquired::Busy(last))
+        let busy = self.refuse_silence(name, inspected, wait, Asker::AnotherTask)?;
+        Ok(Acquired::Busy(busy))
     }
 
     /// Rule 2: a ttl that is too short for the round trips could not be renewed in time. One slow answer may be due to
@@ -225,9 +218,7 @@ impl Driver {
         let Some(grant) = answer_now.acquire_now(&request) else {
             return Ok(None);
         };
-        self.hold(&request, options, &grant)
-            .map(Some)
-            .map_err(|err| self.explain(err, name, Step::Acquire))
+        self.hold(&request, options, &grant).map(Some)
     }
 
     pub(super) fn request(
@@ -332,15 +323,22 @@ impl Driver {
 /// How an acquisition ended.
 pub(crate) enum Acquired<T> {
     Got(T),
-    /// The name was taken until the end of the wait.
-    Busy(LastStatus),
+    /// A name was taken until the end of the wait.
+    Busy(BusyName),
 }
 
 impl<T> Acquired<T> {
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Acquired<U> {
         match self {
             Self::Got(got) => Acquired::Got(change(got)),
-            Self::Busy(last) => Acquired::Busy(last),
+            Self::Busy(busy) => Acquired::Busy(busy),
+        }
+    }
+
+    pub(crate) fn got(self) -> Option<T> {
+        match self {
+            Self::Got(got) => Some(got),
+            Self::Busy(_) => None,
         }
     }
 }

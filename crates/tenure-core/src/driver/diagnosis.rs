@@ -50,7 +50,7 @@ pub(crate) type Inspected = Option<Result<Status, Error>>;
 
 /// What is known about a name that was not acquired.
 #[derive(Debug)]
-pub(crate) enum LastStatus {
+pub(super) enum LastStatus {
     /// The store was not asked.
     NotAsked,
     /// The store did not say who holds the name.
@@ -64,6 +64,20 @@ impl LastStatus {
             Some(Ok(status)) => Self::Said(Box::new(status)),
             Some(Err(_)) | None => Self::Unknown,
         }
+    }
+}
+
+/// A name that others held until the end of the wait.
+#[derive(Debug)]
+pub(crate) struct BusyName {
+    name: LockName,
+    last: LastStatus,
+}
+
+impl BusyName {
+    pub(super) fn new(name: &LockName, last: LastStatus) -> Self {
+        let name = name.clone();
+        Self { name, last }
     }
 }
 
@@ -85,20 +99,22 @@ impl Driver {
         inspected
     }
 
-    /// What is known after a wait of this length, in which the store did not say to the request that the name is taken.
+    /// What is known after a wait of this length for `name`, in which the store did not say to the request that the name is taken.
     ///
     /// # Errors
     /// `Unreachable`: the store is silent, so nothing is known about the name.
     pub(crate) fn refuse_silence(
         &self,
+        name: &LockName,
         inspected: Inspected,
         wait: Duration,
         asker: Asker,
-    ) -> Result<LastStatus, Error> {
+    ) -> Result<BusyName, Error> {
         let (known, cause) = match inspected {
             // Another task may have got answers, and the lock may have become free in the last moment.
             Some(Ok(status)) if asker == Asker::AnotherTask || !is_free(&status) => {
-                return Ok(LastStatus::Said(Box::new(status)));
+                let last = LastStatus::Said(Box::new(status));
+                return Ok(BusyName::new(name, last));
             }
             Some(Ok(_)) => ("the lock is free now, so retry or raise `wait`", None),
             Some(Err(err)) => ("it is unknown who holds the lock", Some(err)),
@@ -122,15 +138,18 @@ impl Driver {
         &self,
         name: &LockName,
         until: Until,
-    ) -> Result<LastStatus, Error> {
+    ) -> Result<BusyName, Error> {
         if self.queue.is_said_to_be_taken(name) {
-            return Ok(LastStatus::NotAsked);
+            return Ok(BusyName::new(name, LastStatus::NotAsked));
         }
         let wait = until.length(&self.clock);
         let inspecting = self.send(|store| store.inspect(name.clone()));
         match self.until_over(self.end(until), inspecting).await? {
-            Ok(answer) => answer.map(|status| LastStatus::Said(Box::new(status))),
-            Err(()) => self.refuse_silence(None, wait, Asker::AnotherTask),
+            Ok(answer) => {
+                let last = LastStatus::Said(Box::new(answer?));
+                Ok(BusyName::new(name, last))
+            }
+            Err(()) => self.refuse_silence(name, None, wait, Asker::AnotherTask),
         }
     }
 
@@ -165,16 +184,15 @@ impl Driver {
     /// The error of a wait that is over, in a store that answers. It names the holder if the store has said who that is.
     pub(crate) async fn wait_elapsed(
         &self,
-        name: &LockName,
+        BusyName { name, last }: BusyName,
         waited: Duration,
         ttl: Duration,
-        last: LastStatus,
     ) -> Error {
         let status = match last {
             LastStatus::Said(status) => Some(*status),
             LastStatus::Unknown => None,
             LastStatus::NotAsked => {
-                let inspected = self.inspect_within(name, INSPECT_LIMITS.0).await;
+                let inspected = self.inspect_within(&name, INSPECT_LIMITS.0).await;
                 inspected.and_then(Result::ok)
             }
         };
@@ -199,6 +217,6 @@ impl Driver {
         };
         let err = Error::new(ErrorKind::WaitElapsed, message);
         let err = err.with_holder(holder).with_restart_guard(guard);
-        self.explain(err, name, Step::Acquire)
+        self.explain(err, &name, Step::Acquire)
     }
 }

@@ -30,12 +30,12 @@ mod upgrade;
 mod wait_report;
 
 pub(crate) use self::acquire::Acquired;
-pub(crate) use self::diagnosis::{Asker, LastStatus};
+pub(crate) use self::diagnosis::{Asker, BusyName};
 pub(crate) use self::held::Held;
 pub(crate) use self::hold_state::EntryEnd;
 #[cfg(feature = "tokio-util")]
 pub(crate) use self::joint_token::JointToken;
 pub(crate) use self::observe::Acquisition;
 pub(crate) use self::shared::Driver;
-pub(crate) use self::together::Together;
+pub(crate) use self::together::AcquiredAll;
 pub(crate) use self::until::Until;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind};
 use crate::name::LockName;
 use crate::options::Options;
 use crate::store::{AllAnswer, Grant, Hold, Request};
 
 use super::acquire::{Acquired, AskedName, Tentative};
-use super::diagnosis::LastStatus;
+use super::diagnosis::{BusyName, LastStatus};
 use super::held::Held;
 use super::local_queue::Turn;
 use super::running::{CleanUp, RunningRequest};
@@ -16,12 +16,12 @@ use super::shared::Driver;
 use super::until::Until;
 use super::wait_report::WaitReports;
 
-/// What became of a request for several names.
-pub(crate) enum Together {
-    /// One hold for each name, in the same order.
-    Held(Vec<Arc<Held>>),
-    /// The name at this position is not free.
-    Busy(usize, LastStatus),
+/// How an acquisition of several names with one request ended.
+pub(crate) enum AcquiredAll<T> {
+    /// One for each name, in the same order.
+    All(Vec<T>),
+    /// The name that is not free.
+    Busy(BusyName),
     /// The names have to be acquired one by one: the store cannot do otherwise, or a task of this client acquires one of
     /// them.
     OneByOne,
@@ -37,23 +37,12 @@ impl Driver {
         names: &[&LockName],
         options: &Options,
         until: Until,
-    ) -> Result<Together, Error> {
-        self.acquire_together_inner(names, options, until)
-            .await
-            .map_err(|err| self.explain(err, names[0], Step::Acquire))
-    }
-
-    async fn acquire_together_inner(
-        self: &Arc<Self>,
-        names: &[&LockName],
-        options: &Options,
-        until: Until,
-    ) -> Result<Together, Error> {
+    ) -> Result<AcquiredAll<Arc<Held>>, Error> {
         self.refuse_closed()?;
         // A task that has the turn for one of the names was here first.
         let turns = names.iter().map(|name| self.queue.try_take(name));
         let Some(turns): Option<Vec<Turn>> = turns.collect() else {
-            return Ok(Together::OneByOne);
+            return Ok(AcquiredAll::OneByOne);
         };
         let until = until.once();
         let asked = names.iter().zip(turns).map(|(name, turn)| AskedName {
@@ -73,7 +62,7 @@ impl Driver {
                 let waited = self.wait_for_answer(&mut running, first, until, reports, is_busy);
                 match waited.await? {
                     Acquired::Got(answer) => answer,
-                    Acquired::Busy(last) => return Ok(Together::Busy(0, last)),
+                    Acquired::Busy(busy) => return Ok(AcquiredAll::Busy(busy)),
                 }
             }
         };
@@ -83,10 +72,13 @@ impl Driver {
         match answer? {
             AllAnswer::Granted(grants) => {
                 let held = self.hold_all(&requests, options, &grants).await?;
-                Ok(Together::Held(held))
+                Ok(AcquiredAll::All(held))
             }
-            AllAnswer::Busy(at) => Ok(Together::Busy(at, LastStatus::NotAsked)),
-            AllAnswer::OneByOne => Ok(Together::OneByOne),
+            AllAnswer::Busy(at) => {
+                let busy = BusyName::new(names[at], LastStatus::NotAsked);
+                Ok(AcquiredAll::Busy(busy))
+            }
+            AllAnswer::OneByOne => Ok(AcquiredAll::OneByOne),
         }
     }
 

@@ -42,11 +42,11 @@ impl Until {
     }
 
     /// From the option.
-    pub(crate) fn from_wait(wait: Duration, now: Time) -> Self {
-        if wait.is_zero() {
-            Self::Once
-        } else {
-            Self::At(now.after(wait))
+    pub(crate) fn from_wait(wait: Option<Duration>, clock: &Clock) -> Self {
+        match wait {
+            None => Self::Forever,
+            Some(Duration::ZERO) => Self::Once,
+            Some(wait) => Self::At(clock.now().after(wait)),
         }
     }
 }

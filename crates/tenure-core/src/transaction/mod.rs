@@ -90,7 +90,7 @@ impl Lock {
         F: AsyncFnOnce(&mut Transaction<'_, DB>, &Guard) -> Result<T, E>,
     {
         let owner = self.owner_of_body();
-        let guard = self.acquire_for_body(&owner).await?;
+        let guard = self.acquire_for(Some(&owner)).await?;
         let begun = tokio::select! {
             biased;
             Some(reason) = guard.lost() => return Err(guard.explained(lost(reason, ROLLED_BACK)).into()),
