@@ -127,14 +127,7 @@ impl tenure_core::store::Store for Store {
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let answer = acquire::acquire(&shared, &request).await;
-            answer.map_err(|err| {
-                err.with_scheme(SCHEME)
-                    .with_step(Step::Acquire)
-                    .with_name(&request.name)
-            })
-        })
+        Box::pin(async move { acquire::acquire(&shared, &request).await })
     }
 
     fn needs_runtime(&self) -> bool {
@@ -158,19 +151,12 @@ impl tenure_core::store::Store for Store {
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let inspected = name.clone();
-            let status = blocking(move || inspect::inspect(&shared, &inspected)).await;
-            status.map_err(|err| inspecting(err).with_name(&name))
-        })
+        Box::pin(blocking(move || inspect::inspect(&shared, &name)))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let all = blocking(move || inspect::list(&shared, &prefix)).await;
-            all.map_err(inspecting)
-        })
+        Box::pin(blocking(move || inspect::list(&shared, &prefix)))
     }
 
     fn close(self: Arc<Self>) -> BoxFuture<()> {
@@ -204,51 +190,27 @@ impl AnswerNow for Store {
 impl ChangeMode for Store {
     fn upgrade(
         self: Arc<Self>,
-        hold: Hold,
+        _: Hold,
         request: Arc<Request>,
     ) -> BoxFuture<Result<Answer, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let upgraded = upgrade::upgrade(&shared, &request).await;
-            upgraded.map_err(|err| changing_mode(err, Step::Upgrade, &hold))
-        })
+        Box::pin(async move { upgrade::upgrade(&shared, &request).await })
     }
 
     fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let downgraded = upgrade::downgrade(&shared, &hold, mode);
-            downgraded.map_err(|err| changing_mode(err, Step::Downgrade, &hold))
-        })
+        Box::pin(async move { upgrade::downgrade(&shared, &hold, mode) })
     }
 }
 
 impl Operate for Store {
     fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            let broken_name = name.clone();
-            let broken = blocking(move || inspect::break_lock(&shared, &broken_name, token)).await;
-            broken.map_err(|err| inspecting(err).with_name(&name))
-        })
+        Box::pin(blocking(move || inspect::break_lock(&shared, &name, token)))
     }
 
     fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move {
-            blocking(move || check::check(&shared))
-                .await
-                .map_err(inspecting)
-        })
+        Box::pin(blocking(move || check::check(&shared)))
     }
-}
-
-fn changing_mode(err: Error, step: Step, hold: &Hold) -> Error {
-    err.with_scheme(SCHEME)
-        .with_step(step)
-        .with_name(&hold.name)
-}
-
-fn inspecting(err: Error) -> Error {
-    err.with_scheme(SCHEME).with_step(Step::Inspect)
 }

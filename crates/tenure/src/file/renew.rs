@@ -1,11 +1,10 @@
 //! A hold has no lease: renewal checks that the path still leads to the locked file.
 
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::lost::LostReason;
 use tenure_core::rt::Clock;
 use tenure_core::store::{Hold, Renewal};
 
-use super::guarantees::SCHEME;
 use super::hold::End;
 use super::store::Shared;
 
@@ -21,15 +20,9 @@ pub(super) fn check(shared: &Shared, hold: &Hold) -> Renewal {
             }
             Renewal::Lost(LostReason::TakenOver)
         }
-        Some(Err(err)) => Renewal::Unknown(
-            Error::new(
-                ErrorKind::Store,
-                "could not find out which file is at the path of the lock",
-            )
-            .with_name(&hold.name)
-            .with_scheme(SCHEME)
-            .with_step(Step::Renew)
-            .with_source(err),
-        ),
+        Some(Err(err)) => {
+            let message = "could not find out which file is at the path of the lock";
+            Renewal::Unknown(Error::new(ErrorKind::Store, message).with_source(err))
+        }
     }
 }
