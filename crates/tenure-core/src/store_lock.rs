@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{Acquired, AcquiredAll, Acquisition, Asker, BusyName, Driver, Until};
+use crate::driver::{AcquireObservation, Acquired, AcquiredAll, Asker, BusyName, Driver, Until};
 use crate::entry::{Entry, EntryOutcome, FirstEntry, LockKey};
 use crate::error::{Error, Step};
 use crate::guard::Guard;
@@ -44,7 +44,7 @@ impl StoreLock {
         let target = self.checked()?;
         let is_one_try = wait == Some(Duration::ZERO);
         let (driver, names) = (&self.driver, target.names());
-        let mut acquisition = Acquisition::begin(driver, names, &self.options, is_one_try);
+        let mut acquisition = AcquireObservation::begin(driver, names, &self.options, is_one_try);
         let outcome = match acquisition.in_span(|| self.acquire_now(target, fallback)) {
             Ok(Some(guard)) => Ok(Acquired::Got(guard)),
             Ok(None) => {

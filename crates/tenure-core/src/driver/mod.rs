@@ -35,7 +35,7 @@ pub(crate) use self::held::Held;
 pub(crate) use self::hold_state::EntryEnd;
 #[cfg(feature = "tokio-util")]
 pub(crate) use self::joint_token::JointToken;
-pub(crate) use self::observe::Acquisition;
+pub(crate) use self::observe::AcquireObservation;
 pub(crate) use self::shared::Driver;
 pub(crate) use self::together::AcquiredAll;
 pub(crate) use self::until::Until;

@@ -18,13 +18,13 @@ use super::metrics::{AcquisitionMetrics, HoldMetrics};
 use super::shared::Driver;
 
 /// One call of `acquire`, `try_acquire` or `run`, until its answer. If it is dropped before, the call was cancelled.
-pub(crate) struct Acquisition {
+pub(crate) struct AcquireObservation {
     span: Span,
     metrics: AcquisitionMetrics,
     is_over: bool,
 }
 
-impl Acquisition {
+impl AcquireObservation {
     pub(crate) fn begin(
         driver: &Driver,
         names: &[LockName],
@@ -95,7 +95,7 @@ impl Acquisition {
     }
 }
 
-impl Drop for Acquisition {
+impl Drop for AcquireObservation {
     fn drop(&mut self) {
         if !self.is_over {
             self.close(Outcome::Cancelled);
