@@ -19,7 +19,7 @@ use super::diagnosis::{Asker, BusyName, LastStatus};
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
-use super::observe::Observation;
+use super::observe::HoldObservation;
 use super::running::{CleanUp, RunningRequest};
 use super::shared::{Driver, closed};
 use super::until::Until;
@@ -300,7 +300,7 @@ impl Driver {
             return Err(lease_over());
         }
         let clocked = lease.deadline() != Time::MAX || !grant.watched;
-        let observation = Observation::begin(self, &hold.name, hold.token, options);
+        let observation = HoldObservation::begin(self, &hold.name, hold.token, options);
         let held = Held::new(
             self.clone(),
             hold,

@@ -19,7 +19,7 @@ use crate::time::Time;
 
 use super::hold_state::{HoldState, ScheduledLease};
 use super::labels::{LOG_TARGET, RenewalOutcome};
-use super::observe::Observation;
+use super::observe::HoldObservation;
 use super::renewal::Renewable;
 use super::shared::Driver;
 
@@ -56,7 +56,7 @@ impl Held {
         lease: Lease,
         expires_in_store: bool,
         is_clocked: bool,
-        observation: Observation,
+        observation: HoldObservation,
     ) -> Arc<Self> {
         let lease = ScheduledLease {
             lease,
@@ -242,7 +242,7 @@ impl Held {
     }
 
     /// The observation of a hold that has ended, for the first caller.
-    fn take_observation(&self) -> Option<Observation> {
+    fn take_observation(&self) -> Option<HoldObservation> {
         lock(&self.state.lease).observation.take()
     }
 

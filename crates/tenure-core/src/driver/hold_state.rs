@@ -16,7 +16,7 @@ use crate::options::Mode;
 use crate::rt::{Clock, lock};
 use crate::time::Time;
 
-use super::observe::Observation;
+use super::observe::HoldObservation;
 #[cfg(feature = "tokio-util")]
 use super::tokens::Tokens;
 
@@ -53,7 +53,7 @@ pub(super) struct ScheduledLease {
     /// The store has not confirmed yet that the hold is shared.
     pub(super) is_unconfirmed: bool,
     pub(super) due: Option<Time>,
-    pub(super) observation: Option<Observation>,
+    pub(super) observation: Option<HoldObservation>,
 }
 
 impl HoldState {

@@ -107,12 +107,12 @@ impl Drop for AcquireObservation {
 ///
 /// The span has no parent: a parent ends after its children, and a lock may be held much longer than the request in
 /// which it was acquired. It follows from the span of the acquisition instead.
-pub(super) struct Observation {
+pub(super) struct HoldObservation {
     span: Span,
     metrics: HoldMetrics,
 }
 
-impl Observation {
+impl HoldObservation {
     /// To be called inside the span of the acquisition.
     pub(super) fn begin(driver: &Driver, name: &LockName, token: u64, options: &Options) -> Self {
         let span = info_span!(
