@@ -7,7 +7,7 @@ pub(super) const LOG_TARGET: &str = "tenure::driver";
 
 /// How an acquisition ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum AcquireOutcome {
     /// The lock was taken from the store.
     Granted,
     /// Another holder kept it until the end of the wait.
@@ -20,7 +20,7 @@ pub(super) enum Outcome {
     Reentered,
 }
 
-impl Outcome {
+impl AcquireOutcome {
     pub(super) const fn label(self) -> &'static str {
         match self {
             Self::Granted => "granted",

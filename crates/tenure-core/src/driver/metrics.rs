@@ -12,7 +12,7 @@ use crate::options::Options;
 use crate::rt::{Clock, lock};
 use crate::time::Time;
 
-use super::labels::{Outcome, RenewalOutcome, reason_label};
+use super::labels::{AcquireOutcome, RenewalOutcome, reason_label};
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,12 +34,12 @@ struct Metric {
 }
 
 /// All outcomes in the order of their declaration, so that `outcome as usize` is an index of this array.
-const OUTCOMES: [Outcome; 5] = [
-    Outcome::Granted,
-    Outcome::Busy,
-    Outcome::Cancelled,
-    Outcome::Failed,
-    Outcome::Reentered,
+const OUTCOMES: [AcquireOutcome; 5] = [
+    AcquireOutcome::Granted,
+    AcquireOutcome::Busy,
+    AcquireOutcome::Cancelled,
+    AcquireOutcome::Failed,
+    AcquireOutcome::Reentered,
 ];
 /// So many outcomes, from the first on, have a wait. In the last one no request was sent.
 const OUTCOMES_WITH_WAIT: usize = 4;
@@ -238,7 +238,7 @@ impl AcquisitionMetrics {
         self.series.waiting.increment(1.0);
     }
 
-    pub(super) fn end(&mut self, outcome: Outcome) {
+    pub(super) fn end(&mut self, outcome: AcquireOutcome) {
         let series = &self.series;
         if std::mem::replace(&mut self.is_waiting, false) {
             series.waiting.decrement(1.0);
@@ -314,7 +314,7 @@ mod tests {
     fn values(metric: &Metric) -> Box<dyn Iterator<Item = &'static str>> {
         match metric.name {
             name if name == ACQUISITIONS_TOTAL.name => {
-                Box::new(OUTCOMES.into_iter().map(Outcome::label))
+                Box::new(OUTCOMES.into_iter().map(AcquireOutcome::label))
             }
             name if name == WAIT_SECONDS.name => {
                 Box::new(OUTCOMES[..OUTCOMES_WITH_WAIT].iter().map(|it| it.label()))
@@ -332,6 +332,6 @@ mod tests {
         assert!((0..OUTCOMES.len()).all(|i| OUTCOMES[i] as usize == i));
         assert!((0..REASONS.len()).all(|i| REASONS[i] as usize == i));
         assert!((0..RENEWALS.len()).all(|i| RENEWALS[i] as usize == i));
-        assert!(!OUTCOMES[..OUTCOMES_WITH_WAIT].contains(&Outcome::Reentered));
+        assert!(!OUTCOMES[..OUTCOMES_WITH_WAIT].contains(&AcquireOutcome::Reentered));
     }
 }

@@ -4,7 +4,7 @@ use crate::lost::LostReason;
 use crate::options::Options;
 use crate::rt::Clock;
 
-use super::labels::{Outcome, RenewalOutcome};
+use super::labels::{AcquireOutcome, RenewalOutcome};
 
 pub(super) struct ClientMetrics;
 
@@ -23,7 +23,7 @@ impl AcquisitionMetrics {
 
     pub(super) fn wait(&mut self) {}
 
-    pub(super) fn end(&mut self, _outcome: Outcome) {}
+    pub(super) fn end(&mut self, _outcome: AcquireOutcome) {}
 }
 
 pub(super) struct HoldMetrics;

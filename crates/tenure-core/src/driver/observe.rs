@@ -13,7 +13,7 @@ use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Options;
 
-use super::labels::{Outcome, RenewalOutcome, reason_label};
+use super::labels::{AcquireOutcome, RenewalOutcome, reason_label};
 use super::metrics::{AcquisitionMetrics, HoldMetrics};
 use super::shared::Driver;
 
@@ -68,27 +68,27 @@ impl AcquireObservation {
     pub(crate) fn granted(self, token: u64, is_reentry: bool) {
         self.span.record("token", token);
         self.end(if is_reentry {
-            Outcome::Reentered
+            AcquireOutcome::Reentered
         } else {
-            Outcome::Granted
+            AcquireOutcome::Granted
         });
     }
 
     /// The wait ended without a grant.
     pub(crate) fn busy(self) {
-        self.end(Outcome::Busy);
+        self.end(AcquireOutcome::Busy);
     }
 
     pub(crate) fn failed(self, err: &Error) {
         self.span.record("error", tracing::field::display(err));
-        self.end(Outcome::Failed);
+        self.end(AcquireOutcome::Failed);
     }
 
-    fn end(mut self, outcome: Outcome) {
+    fn end(mut self, outcome: AcquireOutcome) {
         self.close(outcome);
     }
 
-    fn close(&mut self, outcome: Outcome) {
+    fn close(&mut self, outcome: AcquireOutcome) {
         self.is_over = true;
         self.span.record("outcome", outcome.label());
         self.metrics.end(outcome);
@@ -98,7 +98,7 @@ impl AcquireObservation {
 impl Drop for AcquireObservation {
     fn drop(&mut self) {
         if !self.is_over {
-            self.close(Outcome::Cancelled);
+            self.close(AcquireOutcome::Cancelled);
         }
     }
 }
