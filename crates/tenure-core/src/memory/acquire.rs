@@ -14,29 +14,29 @@ use crate::store::{AllAnswer, Answer, Grant, Request};
 use crate::time::Time;
 
 /// What the table says to a request.
-pub(super) enum Acquired {
+pub(super) enum TableReply {
     Answered(Result<Answer, Error>),
     Queued(Queued),
 }
 
 /// Acquires the name of `request`, which was sent at `sent`, or queues it.
-pub(super) fn acquire(store: &Arc<Shared>, request: &Request, sent: Time) -> Acquired {
+pub(super) fn acquire(store: &Arc<Shared>, request: &Request, sent: Time) -> TableReply {
     store.with_state(|state, now| {
         if let Some(left) = state.guarded(now) {
-            return Acquired::Answered(Err(restarted_lately(left)));
+            return TableReply::Answered(Err(restarted_lately(left)));
         }
         match ask(state, request, request.wait, store.lease(request.ttl), now) {
-            Verdict::Busy => Acquired::Answered(Ok(Answer::Busy)),
+            Verdict::Busy => TableReply::Answered(Ok(Answer::Busy)),
             Verdict::Granted { token } => {
                 let way = now.since(sent);
                 let grant = store.grant(token, sent, way, request.ttl);
-                Acquired::Answered(Ok(Answer::Granted(grant)))
+                TableReply::Answered(Ok(Answer::Granted(grant)))
             }
             Verdict::Queued => {
                 request.report_taken();
                 let (sender, receiver) = oneshot::channel();
                 state.waiting.insert(request.owner, sender);
-                Acquired::Queued(Queued(receiver))
+                TableReply::Queued(Queued(receiver))
             }
         }
     })

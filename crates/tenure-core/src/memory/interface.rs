@@ -3,7 +3,7 @@
 use std::future::ready;
 use std::sync::Arc;
 
-use super::acquire::{self, Acquired};
+use super::acquire::{self, TableReply};
 use super::disturbance::reply_lost;
 use super::request::perform;
 use super::store::{Shared, Store};
@@ -177,7 +177,7 @@ fn grant_or_wait(
     store: &Arc<Shared>,
     request: Arc<Request>,
     step: Step,
-    ask: fn(&Arc<Shared>, &Request, Time) -> Acquired,
+    ask: fn(&Arc<Shared>, &Request, Time) -> TableReply,
     wanted: Wanted,
 ) -> BoxFuture<Result<Answer, Error>> {
     let apply = {
@@ -187,12 +187,12 @@ fn grant_or_wait(
         move |store: &Arc<Shared>| ask(store, &request, sent)
     };
     // A request that is stopped before it has reached the table has changed nothing.
-    let stopped = || Ok(Acquired::Answered(Ok(Answer::Busy)));
+    let stopped = || Ok(TableReply::Answered(Ok(Answer::Busy)));
     let asking = perform(store, step, Some(request.clone()), apply, stopped);
     let store = store.clone();
     let asking = match poll_now(asking) {
-        Ok(Ok(Acquired::Answered(answer))) => return Box::pin(ready(answer)),
-        Ok(Ok(Acquired::Queued(queued))) => {
+        Ok(Ok(TableReply::Answered(answer))) => return Box::pin(ready(answer)),
+        Ok(Ok(TableReply::Queued(queued))) => {
             return Box::pin(wait::wait(store, request, queued, wanted));
         }
         Ok(Err(err)) => return Box::pin(ready(Err(err))),
@@ -200,8 +200,8 @@ fn grant_or_wait(
     };
     Box::pin(async move {
         match asking.await? {
-            Acquired::Answered(answer) => answer,
-            Acquired::Queued(queued) => wait::wait(store, request, queued, wanted).await,
+            TableReply::Answered(answer) => answer,
+            TableReply::Queued(queued) => wait::wait(store, request, queued, wanted).await,
         }
     })
 }
