@@ -13,12 +13,12 @@ use crate::rt::lock;
 /// The names that tasks of this client acquire at the moment, each with the tasks that come next.
 #[derive(Debug, Default)]
 pub(super) struct LocalQueue {
-    contended: Mutex<HashMap<LockName, Waiting>>,
+    contended: Mutex<HashMap<LockName, WaitingTasks>>,
 }
 
 /// The tasks that wait for their turn.
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingTasks {
     senders: VecDeque<oneshot::Sender<Turn>>,
     /// At this length those that wait no more are removed.
     sweep_at: usize,
@@ -29,7 +29,7 @@ struct Waiting {
 /// The fewest waiting tasks for which it is worth to look who still waits.
 const MIN_SWEEP: usize = 32;
 
-impl Waiting {
+impl WaitingTasks {
     /// Adds a task. Without the removal of those that wait no more, the queue would grow for as long as one task has the
     /// turn and others try again and again. A removal doubles the length at which the next one comes, so it costs each
     /// task little.
