@@ -15,7 +15,7 @@ use super::side::SideOutcome;
 use super::store::Shared;
 
 /// What came of one attempt on an open file.
-enum Attempt {
+enum TryOutcome {
     Held(Box<Held>),
     /// `is_ambiguous`: it seems that the name will be free in a moment.
     Taken {
@@ -45,10 +45,10 @@ pub(super) fn try_once(
             held_locks,
         };
         match attempt(&won, request, file)? {
-            Attempt::Held(held) => return Ok(Some(held)),
-            Attempt::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
+            TryOutcome::Held(held) => return Ok(Some(held)),
+            TryOutcome::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
             // A request that waits need not find out who has the lock.
-            Attempt::Taken { is_ambiguous } => {
+            TryOutcome::Taken { is_ambiguous } => {
                 if request.wait || !is_ambiguous || !timer.pause() {
                     return Ok(None);
                 }
@@ -57,17 +57,19 @@ pub(super) fn try_once(
     }
 }
 
-fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<Attempt, Error> {
+fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<TryOutcome, Error> {
     let kind = Kind::of(request.mode);
     let side = match request.mode {
         Mode::Exclusive => None,
         mode => match won.sides().lock_free(mode)? {
-            SideOutcome::AllTaken { is_ambiguous } => return Ok(Attempt::Taken { is_ambiguous }),
+            SideOutcome::AllTaken { is_ambiguous } => {
+                return Ok(TryOutcome::Taken { is_ambiguous });
+            }
             // Asked after the side file was locked: an upgradable holder first says that it is becoming exclusive,
             // and then looks for locked side files.
             SideOutcome::Locked(side) => match won.is_upgrading(&file)? {
                 true => {
-                    return Ok(Attempt::Taken {
+                    return Ok(TryOutcome::Taken {
                         is_ambiguous: false,
                     });
                 }
@@ -79,14 +81,14 @@ fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<Attempt, 
         Ok(()) => {
             let name = KernelLock::new(file);
             Ok(match won.take(request, Locks { side, name })? {
-                TakeOutcome::Held(held) => Attempt::Held(held),
-                TakeOutcome::FileReplaced => Attempt::FileReplaced,
-                TakeOutcome::Reserved(..) | TakeOutcome::Upgrading => Attempt::Taken {
+                TakeOutcome::Held(held) => TryOutcome::Held(held),
+                TakeOutcome::FileReplaced => TryOutcome::FileReplaced,
+                TakeOutcome::Reserved(..) | TakeOutcome::Upgrading => TryOutcome::Taken {
                     is_ambiguous: false,
                 },
             })
         }
-        Err(TryLockError::WouldBlock) => Ok(Attempt::Taken {
+        Err(TryLockError::WouldBlock) => Ok(TryOutcome::Taken {
             is_ambiguous: !request.wait && is_ambiguous(&file, kind),
         }),
         Err(TryLockError::Error(err)) => Err(won.system_error("lock", err)),
