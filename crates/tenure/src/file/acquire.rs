@@ -14,7 +14,7 @@ use super::blocking::blocking;
 use super::directory::LockPath;
 use super::errors::closed;
 use super::grant::{Locks, TakeOutcome, WonLock};
-use super::hold::Held;
+use super::hold::FileHold;
 use super::idle_files::IdleFile;
 use super::kernel_lock::KernelLock;
 use super::names;
@@ -58,7 +58,7 @@ fn take(
     shared: &Shared,
     request: &Request,
     lock_path: &LockPath,
-) -> Result<Option<Box<Held>>, Error> {
+) -> Result<Option<Box<FileHold>>, Error> {
     match try_once(shared, request, lock_path) {
         // Once more without the files that are open only to save time.
         Err(_) if shared.idle_files.clear() => try_once(shared, request, lock_path),
@@ -96,7 +96,12 @@ pub(super) fn acquire_now(shared: &Shared, request: &Request) -> Option<Grant> {
     }
 }
 
-fn grant(shared: &Shared, request: &Request, held: Box<Held>, sent: Time) -> Result<Grant, Error> {
+fn grant(
+    shared: &Shared,
+    request: &Request,
+    held: Box<FileHold>,
+    sent: Time,
+) -> Result<Grant, Error> {
     let token = shared.remember(request, held)?;
     Ok(Grant::new(token, sent, Duration::ZERO, None))
 }

@@ -8,7 +8,7 @@ use tenure_core::store::Request;
 
 use super::directory::{LockPath, Opened};
 use super::grant::{Locks, TakeOutcome, WonLock};
-use super::hold::Held;
+use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::record::{self, State};
 use super::side::SideOutcome;
@@ -16,7 +16,7 @@ use super::store::Shared;
 
 /// What came of one attempt on an open file.
 enum TryOutcome {
-    Held(Box<Held>),
+    Held(Box<FileHold>),
     /// `is_ambiguous`: it seems that the name will be free in a moment.
     Taken {
         is_ambiguous: bool,
@@ -29,7 +29,7 @@ pub(super) fn try_once(
     shared: &Shared,
     request: &Request,
     lock_path: &LockPath,
-) -> Result<Option<Box<Held>>, Error> {
+) -> Result<Option<Box<FileHold>>, Error> {
     let mut replacements = 0;
     let mut timer = AmbiguityTimer::default();
     loop {

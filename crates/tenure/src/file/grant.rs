@@ -31,7 +31,7 @@ use tenure_core::store::Request;
 use tenure_core::support::micros_up;
 
 use super::directory::{Directory, FileId, LockPath};
-use super::hold::Held;
+use super::hold::FileHold;
 use super::kernel_lock::KernelLock;
 use super::names;
 use super::record::{self, Contents, Head, HolderJson, RecordWriter, State};
@@ -56,7 +56,7 @@ pub(super) struct Locks {
 /// What came of a kernel lock that was won.
 pub(super) enum TakeOutcome {
     /// We hold the name.
-    Held(Box<Held>),
+    Held(Box<FileHold>),
     /// The name has no holder, but stays reserved for that long. The kernel locks are still ours.
     Reserved(Locks, Duration),
     /// An upgradable holder is becoming exclusive.
@@ -141,7 +141,7 @@ impl WonLock<'_> {
 
     fn held(&self, request: &Request, writer: RecordWriter, locks: Locks) -> TakeOutcome {
         let is_upgradable = request.mode == Mode::Upgradable;
-        TakeOutcome::Held(Box::new(Held {
+        TakeOutcome::Held(Box::new(FileHold {
             token: writer.token(),
             mode: request.mode,
             directory: self.directory.clone(),

@@ -16,7 +16,7 @@ use super::upgrade_state::Upgrade;
 
 /// A name that this client holds.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct FileHold {
     pub(super) token: u64,
     pub(super) mode: Mode,
     pub(super) directory: Arc<Directory>,
@@ -51,7 +51,7 @@ impl End {
     }
 }
 
-impl Held {
+impl FileHold {
     /// Whether the name still leads to what we hold.
     ///
     /// # Errors

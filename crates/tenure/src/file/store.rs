@@ -14,7 +14,7 @@ use tenure_core::support::HoldRegistry;
 use super::directory::{Directory, LockPath};
 use super::errors::closed;
 use super::guarantees::guarantees;
-use super::hold::{End, Held};
+use super::hold::{End, FileHold};
 use super::idle_files::IdleFiles;
 use super::waiter_threads::WaiterThreads;
 
@@ -33,7 +33,7 @@ pub(super) struct Shared {
     pub(super) path: PathBuf,
     directory: Mutex<Arc<Directory>>,
     pub(super) guarantees: Guarantees,
-    pub(super) holds: HoldRegistry<Box<Held>>,
+    pub(super) holds: HoldRegistry<Box<FileHold>>,
     pub(super) idle_files: IdleFiles,
     pub(super) threads: WaiterThreads,
     is_closed: AtomicBool,
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Remembers a hold that is about to be passed to the driver, and returns its token.
-    pub(super) fn remember(&self, request: &Request, held: Box<Held>) -> Result<u64, Error> {
+    pub(super) fn remember(&self, request: &Request, held: Box<FileHold>) -> Result<u64, Error> {
         let token = held.token;
         self.holds.insert(request.owner, held);
         // Checked after the hold can be found: `close` releases what it finds, this function what it does not.

@@ -11,7 +11,7 @@ use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, Grant, Hold, Request};
 
 use super::grant::WonLock;
-use super::hold::Held;
+use super::hold::FileHold;
 use super::kernel_lock::AmbiguityTimer;
 use super::record::{self, HolderJson, State};
 use super::side::{SideFile, SideOutcome};
@@ -128,7 +128,7 @@ pub(super) fn downgrade(shared: &Shared, hold: &Hold, mode: Mode) -> Result<bool
     changed.unwrap_or(Ok(false))
 }
 
-impl Held {
+impl FileHold {
     fn downgrade(&mut self, mode: Mode, held_locks: usize) -> Result<bool, Error> {
         match (self.mode, mode) {
             (now, wanted) if now == wanted => return Ok(true),

@@ -24,7 +24,7 @@ use tenure_core::store::Request;
 
 use super::directory::{Directory, FileId, LockPath};
 use super::grant::{WonLock, boot_id};
-use super::hold::Held;
+use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind, has_other_locks};
 use super::names::{self, SideKind};
 use super::record::{self, Contents, Head, RecordWriter, State};
@@ -61,7 +61,11 @@ pub(super) enum Progress {
 
 impl Upgrading {
     /// For an upgradable hold.
-    pub(super) fn new(shared: &Arc<Shared>, owner: OwnerId, held: &Held) -> Result<Self, Error> {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        owner: OwnerId,
+        held: &FileHold,
+    ) -> Result<Self, Error> {
         let (side, upgrade) = (held.side.as_ref(), held.upgrade.clone());
         let (side, upgrade) = side
             .zip(upgrade)

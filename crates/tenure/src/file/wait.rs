@@ -17,7 +17,7 @@ use super::attempt;
 use super::deliver::{Delivery, deliver_early, wait_for_turnstile};
 use super::directory::{LockPath, Opened};
 use super::grant::{Locks, WonLock};
-use super::hold::Held;
+use super::hold::FileHold;
 use super::kernel_lock::{KernelLock, Kind};
 use super::store::Shared;
 use super::wait_shared;
@@ -32,7 +32,7 @@ const STACK_SIZE: usize = 128 * 1024;
 
 /// What ended a waiter's time with one thread.
 enum WaitEnd {
-    Granted(Box<Held>),
+    Granted(Box<FileHold>),
     Stopped,
     /// The thread is blocked on a file that is not at the path any more.
     FileReplaced,
@@ -43,7 +43,7 @@ pub(super) async fn wait(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
     lock_path: &LockPath,
-) -> Result<Option<Box<Held>>, Error> {
+) -> Result<Option<Box<FileHold>>, Error> {
     let mut stopped = pin!(request.stop.raised());
     let kind = WaitKind::of(request.mode);
     loop {

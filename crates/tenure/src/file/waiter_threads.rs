@@ -18,7 +18,7 @@ use tenure_core::store::Request;
 
 use super::directory::{FileId, LockPath};
 use super::errors::closed;
-use super::hold::{End, Held};
+use super::hold::{End, FileHold};
 
 /// How long a thread without work is kept: longer than the gap between two waits for a busy name, and so short that a
 /// quiet program has no idle threads.
@@ -73,7 +73,7 @@ pub(super) struct WaitState {
 pub(super) struct WaitSlot {
     number: u64,
     pub(super) request: Arc<Request>,
-    pub(super) outcome: Option<Result<Box<Held>, Error>>,
+    pub(super) outcome: Option<Result<Box<FileHold>, Error>>,
     pub(super) waker: Option<Waker>,
 }
 
@@ -153,7 +153,7 @@ impl WaiterThreads {
 }
 
 impl Waiter {
-    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Box<Held>, Error>> {
+    pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Box<FileHold>, Error>> {
         let mut state = lock(&self.thread.state);
         let Some(slot) = state.slot.as_mut().filter(|it| it.number == self.number) else {
             return Poll::Pending;
@@ -276,8 +276,8 @@ impl WaiterThread {
     pub(super) fn deliver(
         &self,
         number: u64,
-        outcome: Result<Box<Held>, Error>,
-    ) -> Option<Box<Held>> {
+        outcome: Result<Box<FileHold>, Error>,
+    ) -> Option<Box<FileHold>> {
         let mut state = self.state();
         match state.waiting().filter(|slot| slot.number == number) {
             Some(slot) => {
