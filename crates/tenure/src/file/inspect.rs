@@ -19,7 +19,7 @@ use tenure_core::rt;
 
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
-use super::names::{self, Entry, SideKind};
+use super::names::{self, DirectoryEntry, SideKind};
 use super::record::{self, Contents, HolderJson, State};
 use super::store::Shared;
 
@@ -37,9 +37,12 @@ pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Listed, Error> {
     let mut found = Vec::new();
     for file in &entries {
         let name = match names::decode(file) {
-            Entry::Name(name) => Some(name),
-            Entry::Hashed => hashed_name(shared, &dir, file)?,
-            Entry::Side | Entry::Pipe | Entry::Own | Entry::Foreign => None,
+            DirectoryEntry::Name(name) => Some(name),
+            DirectoryEntry::Hashed => hashed_name(shared, &dir, file)?,
+            DirectoryEntry::Side
+            | DirectoryEntry::Pipe
+            | DirectoryEntry::Own
+            | DirectoryEntry::Foreign => None,
         };
         let Some(name) = name.filter(|name| name.as_str().starts_with(prefix)) else {
             continue;

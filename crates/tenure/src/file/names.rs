@@ -50,7 +50,7 @@ const HASHED: &str = "%~";
 
 /// What a file in the directory is, by its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(super) enum DirectoryEntry {
     /// The lock file of this name.
     Name(LockName),
     /// The lock file of a long name, which the file itself knows.
@@ -179,17 +179,19 @@ fn is_index(text: &str) -> bool {
 }
 
 /// What `file` is. A name that [`encode`] cannot have made is foreign.
-pub(super) fn decode(file: &str) -> Entry {
+pub(super) fn decode(file: &str) -> DirectoryEntry {
     if file.starts_with('.') {
-        return Entry::Own;
+        return DirectoryEntry::Own;
     }
     if let Some((base, suffix)) = file.rsplit_once('%')
         && let Some((kind, _)) = kind_and_index(suffix)
     {
         return match (decode(base), kind) {
-            (Entry::Name(_) | Entry::Hashed, SideKind::PermitPipe) => Entry::Pipe,
-            (Entry::Name(_) | Entry::Hashed, _) => Entry::Side,
-            _ => Entry::Foreign,
+            (DirectoryEntry::Name(_) | DirectoryEntry::Hashed, SideKind::PermitPipe) => {
+                DirectoryEntry::Pipe
+            }
+            (DirectoryEntry::Name(_) | DirectoryEntry::Hashed, _) => DirectoryEntry::Side,
+            _ => DirectoryEntry::Foreign,
         };
     }
     if let Some((start, digest)) = file.split_once(HASHED) {
@@ -197,13 +199,17 @@ pub(super) fn decode(file: &str) -> Entry {
         let ours = (READABLE - 2..=READABLE).contains(&start.len())
             && digest.len() == 64
             && digest.bytes().all(is_hex);
-        return if ours { Entry::Hashed } else { Entry::Foreign };
+        return if ours {
+            DirectoryEntry::Hashed
+        } else {
+            DirectoryEntry::Foreign
+        };
     }
     let name = unescape(file).and_then(|bytes| String::from_utf8(bytes).ok());
     match name.and_then(|name| LockName::new(name).ok()) {
         // `%61` would decode to `a`, whose file is `a`.
-        Some(name) if encode(&name) == file => Entry::Name(name),
-        _ => Entry::Foreign,
+        Some(name) if encode(&name) == file => DirectoryEntry::Name(name),
+        _ => DirectoryEntry::Foreign,
     }
 }
 
@@ -229,10 +235,10 @@ pub(crate) fn fuzz(text: &str) {
     if let Ok(name) = LockName::new(text) {
         let file = encode(&name);
         let found = decode(&file);
-        assert!(matches!(found, Entry::Hashed) || found == Entry::Name(name));
+        assert!(matches!(found, DirectoryEntry::Hashed) || found == DirectoryEntry::Name(name));
         assert!(!file.contains('/') && !file.starts_with('.') && file.len() < 250);
     }
-    if let Entry::Name(name) = decode(text) {
+    if let DirectoryEntry::Name(name) = decode(text) {
         assert_eq!(encode(&name), text);
     }
 }
@@ -294,7 +300,7 @@ mod tests {
         ];
         for text in hostile {
             let file = encode(&name(text));
-            assert_eq!(decode(&file), Entry::Name(name(text)), "{file}");
+            assert_eq!(decode(&file), DirectoryEntry::Name(name(text)), "{file}");
             assert!(
                 !file.contains('/') && !file.starts_with('.') && file.is_ascii(),
                 "{file}"
@@ -307,12 +313,16 @@ mod tests {
             "/".repeat(61),
         ] {
             let file = encode(&name(&text));
-            assert_eq!(decode(&file), Entry::Hashed, "{file}");
+            assert_eq!(decode(&file), DirectoryEntry::Hashed, "{file}");
             for kind in SideKind::ALL {
                 let longest = side(&file, kind, u32::MAX);
                 assert!(longest.len() <= 255, "{longest}");
                 let is_pipe = kind == SideKind::PermitPipe;
-                let entry = if is_pipe { Entry::Pipe } else { Entry::Side };
+                let entry = if is_pipe {
+                    DirectoryEntry::Pipe
+                } else {
+                    DirectoryEntry::Side
+                };
                 assert_eq!(decode(&longest), entry);
                 assert_eq!(side_of(&longest, &file), Some((kind, u32::MAX)));
             }
@@ -325,9 +335,9 @@ mod tests {
             "%61", "%4E", "a%", "a%2", "a%zz", "A", "ä", "a b", "%ff", "a%s", "a%s01", "a%px",
             "a%s0%s0", "a%x0", "x%~00", "",
         ] {
-            assert_eq!(decode(file), Entry::Foreign, "{file}");
+            assert_eq!(decode(file), DirectoryEntry::Foreign, "{file}");
         }
-        assert_eq!(decode(".mutex"), Entry::Own);
+        assert_eq!(decode(".mutex"), DirectoryEntry::Own);
     }
 
     /// Random pairs that differ little, from few and nasty characters: no two share a file,
@@ -369,8 +379,8 @@ mod tests {
             let is_safe = |byte: u8| byte.is_ascii_graphic() && byte != b'/' && byte != b'\\';
             assert!(file.bytes().all(is_safe) && file.len() < 250, "{file}");
             match decode(&file) {
-                Entry::Name(back) => assert_eq!(back.as_str(), text),
-                Entry::Hashed => assert!(is_hashed(&file) && text.len() > 60),
+                DirectoryEntry::Name(back) => assert_eq!(back.as_str(), text),
+                DirectoryEntry::Hashed => assert!(is_hashed(&file) && text.len() > 60),
                 other => panic!("{text:?} is {file}, {other:?}"),
             }
         }

@@ -19,7 +19,7 @@ use tenure_core::rt;
 use super::directory::{Directory, FileId, LockPath};
 use super::guarantees::SCHEME;
 use super::kernel_lock::KernelLock;
-use super::names::{self, Entry};
+use super::names::{self, DirectoryEntry};
 use super::record::{self, Contents, State};
 use super::store::{Shared, Store};
 
@@ -80,14 +80,14 @@ fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
             break;
         }
         let is_lock = match names::decode(&file) {
-            Entry::Name(_) | Entry::Hashed => true,
-            Entry::Side => false,
-            Entry::Own => {
+            DirectoryEntry::Name(_) | DirectoryEntry::Hashed => true,
+            DirectoryEntry::Side => false,
+            DirectoryEntry::Own => {
                 remove_leftover(&dir, &file);
                 continue;
             }
             // A pipe is removed with its permit.
-            Entry::Pipe | Entry::Foreign => continue,
+            DirectoryEntry::Pipe | DirectoryEntry::Foreign => continue,
         };
         match remove(
             shared,
