@@ -7,7 +7,7 @@ use tenure_core::rt::lock;
 use tenure_core::store::{Answer, Request};
 use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing, Trust};
+use super::attempt::{self, AttemptOutcome, Pacing, Trust};
 use super::batch;
 use super::errors;
 use super::keep;
@@ -35,25 +35,25 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     while !store.is_cancelled(request) {
         let skip_try = std::mem::take(&mut may_skip_try);
         let err = match attempt(store, request, &lock_request, skip_try, &mut pacing).await {
-            Ok(Outcome::Granted(grant)) => {
+            Ok(AttemptOutcome::Granted(grant)) => {
                 if lock_request.is_kept {
                     Box::pin(keep::start(store, request)).await?;
                 }
                 return Ok(Answer::Granted(grant));
             }
-            Ok(Outcome::Cancelled) => break,
-            Ok(Outcome::Busy) if !request.wait => break,
-            Ok(Outcome::Busy) => {
+            Ok(AttemptOutcome::Cancelled) => break,
+            Ok(AttemptOutcome::Busy) if !request.wait => break,
+            Ok(AttemptOutcome::Busy) => {
                 pacing.retries.restart(clock.now().after(request.ttl));
                 continue;
             }
-            Ok(Outcome::NotBefore(from)) => {
+            Ok(AttemptOutcome::NotBefore(from)) => {
                 let sleep = clock.sleep_until(from);
                 store.until_cancelled(request, sleep).await;
                 pacing.retries.extend(clock.now().after(request.ttl));
                 continue;
             }
-            Ok(Outcome::SessionEnded(err)) => err,
+            Ok(AttemptOutcome::SessionEnded(err)) => err,
             // The wait is too short for a server that was started lately.
             Err(err) if err.restart_guard().is_some() => return Err(err),
             // The server was not reached, so nothing was done.
@@ -78,12 +78,12 @@ async fn attempt(
     lock_request: &LockRequest,
     may_skip_try: bool,
     pacing: &mut Pacing,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let tried = match may_skip_try && is_contended(store, request, lock_request) {
-        true => Outcome::Busy,
+        true => AttemptOutcome::Busy,
         false => try_once(store, request, lock_request).await?,
     };
-    if !matches!(tried, Outcome::Busy) || !request.wait {
+    if !matches!(tried, AttemptOutcome::Busy) || !request.wait {
         return Ok(tried);
     }
     let clock = &store.context.clock;
@@ -127,7 +127,7 @@ async fn try_once(
     store: &Arc<Store>,
     request: &Request,
     lock_request: &LockRequest,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let session = loop {
         match store.sessions.choose(request.owner, lock_request) {
             SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
@@ -135,10 +135,10 @@ async fn try_once(
                 Some(session) if has_changed(&session).await => continue,
                 _ => {
                     request.report_taken();
-                    return Ok(Outcome::Busy);
+                    return Ok(AttemptOutcome::Busy);
                 }
             },
-            SessionChoice::Full if request.wait => return Ok(Outcome::Busy),
+            SessionChoice::Full if request.wait => return Ok(AttemptOutcome::Busy),
             SessionChoice::Full => return Err(errors::no_connection_left(&store.context.settings)),
             SessionChoice::Use(session) => break session,
             // Nothing was asked of a session that is not open yet.
@@ -146,14 +146,14 @@ async fn try_once(
                 let opening = Box::pin(store.sessions.open_another(lock_request));
                 match store.until_cancelled(request, opening).await {
                     Some(opened) => opened?,
-                    None => return Ok(Outcome::Cancelled),
+                    None => return Ok(AttemptOutcome::Cancelled),
                 }
             }
         };
     };
     if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
         request.report_taken();
-        return Ok(Outcome::NotBefore(from));
+        return Ok(AttemptOutcome::NotBefore(from));
     }
     let server = &store.context.settings.server;
     match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
@@ -171,7 +171,7 @@ async fn try_once(
                 let now = store.context.clock.now();
                 store.contended.add(&lock_request.key, now);
             }
-            Ok(Outcome::Busy)
+            Ok(AttemptOutcome::Busy)
         }
         Err(error @ OperationError::Refused(_)) => {
             store.remove_acquisition(request.owner);

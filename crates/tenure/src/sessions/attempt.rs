@@ -16,7 +16,7 @@ use super::session::Session;
 use super::store::Store;
 
 /// The outcome of one attempt. After anything but `Granted`, nothing of the attempt is left in the server.
-pub(super) enum Outcome {
+pub(super) enum AttemptOutcome {
     Granted(Grant),
     /// Another holder has the lock.
     Busy,
@@ -114,7 +114,7 @@ pub(super) async fn granted(
     session: &Session,
     token: u64,
     reply: Reply,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let ttl = session.lease.ttl;
     let expires = reply.sent.after(ttl);
     let due = session.check_due_at().min(expires);
@@ -138,7 +138,7 @@ pub(super) async fn granted(
         None => {}
     }
     let grant = Grant::new(token, reply.sent, reply.round_trip, Some(ttl));
-    Ok(Outcome::Granted(grant))
+    Ok(AttemptOutcome::Granted(grant))
 }
 
 /// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken
@@ -148,11 +148,11 @@ pub(super) async fn after_session_end(
     request: &Request,
     session: &Session,
     error: OperationError,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let err = errors::of_operation(error, &store.context.settings.server);
     if !session.confirm_closed().await {
         return Err(err);
     }
     store.remove_acquisition(request.owner);
-    Ok(Outcome::SessionEnded(err))
+    Ok(AttemptOutcome::SessionEnded(err))
 }

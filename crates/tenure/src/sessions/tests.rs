@@ -17,7 +17,7 @@ use tenure_testkit::{TEST_TIMEOUT, needs, until};
 
 use crate::database::Server;
 
-use super::attempt::{self, Outcome};
+use super::attempt::{self, AttemptOutcome};
 use super::operations::{Operation, OperationError, OperationResult, Reply};
 use super::store::Store;
 use super::{acquire, batch, release, renew, upgrade};
@@ -243,6 +243,6 @@ async fn a_session_that_has_ended_grants_nothing() {
     };
     let granted = attempt::granted(&store, &wanted, &session, hold.token, reply);
     let outcome = soon(granted).await;
-    assert!(matches!(outcome, Ok(Outcome::SessionEnded(_))));
+    assert!(matches!(outcome, Ok(AttemptOutcome::SessionEnded(_))));
     assert!(store.holds.get(hold.owner).is_none());
 }

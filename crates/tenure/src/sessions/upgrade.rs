@@ -13,7 +13,7 @@ use tenure_core::support::RetryBudget;
 use crate::database::{RequestError, Row};
 
 use super::acquisitions::{Acquisition, AcquisitionState};
-use super::attempt::{self, Outcome, Pacing};
+use super::attempt::{self, AttemptOutcome, Pacing};
 use super::errors;
 use super::key::Key;
 use super::mode::KeyMode;
@@ -83,7 +83,7 @@ impl Changing {
         request: &Request,
         token: u64,
         reply: Reply,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<AttemptOutcome, Error> {
         let until = reply.sent.after(self.session.lease.ttl);
         self.session.set_held(self.owner, token, until);
         store.holder_table.remove(self.owner);
@@ -110,17 +110,21 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
             return Err(errors::lost(server));
         };
         let outcome = match try_upgrade(store, request, &changing).await? {
-            Outcome::Busy if request.wait => wait_for_upgrade(store, request, &changing).await?,
+            AttemptOutcome::Busy if request.wait => {
+                wait_for_upgrade(store, request, &changing).await?
+            }
             outcome => outcome,
         };
         match outcome {
-            Outcome::Granted(grant) => return Ok(Answer::Granted(grant)),
-            Outcome::Busy if request.wait && !store.is_cancelled(request) => {
+            AttemptOutcome::Granted(grant) => return Ok(Answer::Granted(grant)),
+            AttemptOutcome::Busy if request.wait && !store.is_cancelled(request) => {
                 tracing::debug!(name = %request.name, store = store.guarantees.scheme, "the server cancelled the wait for an upgrade; asking again");
                 wait::poll_later(store, request, &mut pacing).await;
             }
-            Outcome::SessionEnded(err) => return Err(errors::lost(server).with_source(err)),
-            Outcome::Busy | Outcome::Cancelled | Outcome::NotBefore(_) => return Ok(Answer::Busy),
+            AttemptOutcome::SessionEnded(err) => return Err(errors::lost(server).with_source(err)),
+            AttemptOutcome::Busy | AttemptOutcome::Cancelled | AttemptOutcome::NotBefore(_) => {
+                return Ok(Answer::Busy);
+            }
         }
         if store.is_cancelled(request) {
             return Ok(Answer::Busy);
@@ -133,7 +137,7 @@ async fn try_upgrade(
     store: &Store,
     request: &Request,
     changing: &Changing,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let (context, session) = (&store.context, &changing.session);
     let begin = context.clock.now();
     let reply = |token| Reply {
@@ -153,10 +157,10 @@ async fn try_upgrade(
             Some(token) => changing.granted(store, request, token, reply(token)).await,
             None => {
                 changing.set_mode(KeyMode::Upgradable);
-                Ok(Outcome::Busy)
+                Ok(AttemptOutcome::Busy)
             }
         },
-        Err(error) if error.is_fatal() => Ok(Outcome::SessionEnded(errors::explain(
+        Err(error) if error.is_fatal() => Ok(AttemptOutcome::SessionEnded(errors::explain(
             error,
             &context.settings.server,
         ))),
@@ -164,7 +168,7 @@ async fn try_upgrade(
             make_upgradable(changing).await;
             let code = error.code().unwrap_or_default();
             match context.dialect.is_cancelled(&code) {
-                true => Ok(Outcome::Busy),
+                true => Ok(AttemptOutcome::Busy),
                 false => Err(errors::explain(error, &context.settings.server)),
             }
         }
@@ -177,13 +181,13 @@ fn token(rows: &[Row]) -> Option<u64> {
     (token > 0).then_some(token)
 }
 
-/// Waits in the server's queue, before all waiters. [`Outcome::Busy`]: the server cancelled the wait. The hold is
+/// Waits in the server's queue, before all waiters. [`AttemptOutcome::Busy`]: the server cancelled the wait. The hold is
 /// renewed meanwhile by checks on the control connection.
 async fn wait_for_upgrade(
     store: &Arc<Store>,
     request: &Request,
     changing: &Changing,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let session = &changing.session;
     changing.set_mode(KeyMode::Upgraded);
     session.busy.is_waiting.store(true, Ordering::SeqCst);
@@ -207,7 +211,7 @@ async fn wait_for_upgrade(
     session.busy.is_waiting.store(false, Ordering::SeqCst);
     match outcome {
         Some(WaitOutcome::SessionEnded(error)) => {
-            Ok(Outcome::SessionEnded(errors::explain(error, server)))
+            Ok(AttemptOutcome::SessionEnded(errors::explain(error, server)))
         }
         Some(WaitOutcome::Refused(error)) => {
             make_upgradable(changing).await;
@@ -216,15 +220,15 @@ async fn wait_for_upgrade(
         // `close` waits for the end of each session that waits.
         _ if store.context.closing.is_raised() => {
             session.end();
-            Ok(Outcome::Cancelled)
+            Ok(AttemptOutcome::Cancelled)
         }
         Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled) => {
             make_upgradable(changing).await;
-            Ok(Outcome::Busy)
+            Ok(AttemptOutcome::Busy)
         }
         None => {
             session.end();
-            Ok(Outcome::Cancelled)
+            Ok(AttemptOutcome::Cancelled)
         }
     }
 }

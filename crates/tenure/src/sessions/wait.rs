@@ -10,7 +10,7 @@ use tenure_core::logic::pace;
 use tenure_core::store::Request;
 use tenure_core::support::RetryBudget;
 
-use super::attempt::{self, Outcome, Pacing, Trust};
+use super::attempt::{self, AttemptOutcome, Pacing, Trust};
 use super::batch;
 use super::dialect::waiter_text;
 use super::errors;
@@ -29,7 +29,7 @@ const SKIPPED_PAUSES: u32 = 4;
 /// The statement of a waiter.
 pub(super) type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
-/// Waits in the server's queue. [`Outcome::Busy`]: try again.
+/// Waits in the server's queue. [`AttemptOutcome::Busy`]: try again.
 ///
 /// Whenever the server says that the session is there, retries have more time.
 pub(super) async fn wait(
@@ -37,21 +37,21 @@ pub(super) async fn wait(
     request: &Request,
     lock_request: &LockRequest,
     pacing: &mut Pacing,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let context = &store.context;
     let is_cancelled = || store.is_cancelled(request);
     let found = store
         .sessions
         .for_waiting(request.owner, lock_request, is_cancelled);
     let session = match store.until_cancelled(request, found).await {
-        None => return Ok(Outcome::Cancelled),
+        None => return Ok(AttemptOutcome::Cancelled),
         Some(Err(err)) => return Err(err),
         Some(Ok(Some(session))) => session,
         // There are as many sessions as there may be, so this waiter polls.
         Some(Ok(None)) => return Ok(poll_later(store, request, pacing).await),
     };
     if let Trust::NotBefore(from) = attempt::begin(store, request, lock_request, &session).await? {
-        return Ok(Outcome::NotBefore(from));
+        return Ok(AttemptOutcome::NotBefore(from));
     }
     let (key, mode) = (&lock_request.key, lock_request.mode);
     let waiter = waiter_text(&request.holder);
@@ -81,10 +81,14 @@ pub(super) async fn wait(
 }
 
 /// Sleeps until the next poll.
-pub(super) async fn poll_later(store: &Store, request: &Request, pacing: &mut Pacing) -> Outcome {
+pub(super) async fn poll_later(
+    store: &Store,
+    request: &Request,
+    pacing: &mut Pacing,
+) -> AttemptOutcome {
     let pause = pacing.polls.pause(&store.context.clock);
     store.until_cancelled(request, pause).await;
-    Outcome::Busy
+    AttemptOutcome::Busy
 }
 
 /// Waits for the server's answer to the wait, and asks now and then whether the session is there. `None`: the request was
@@ -135,7 +139,7 @@ pub(super) async fn confirm(
     request: &Request,
     session: &Arc<Session>,
     token: u64,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let error = match batch::request(session, Operation::Ping, None).await {
         Ok(reply) => {
             session.busy.is_waiting.store(false, Ordering::SeqCst);
@@ -159,17 +163,17 @@ async fn cancel(
     lock_request: &LockRequest,
     session: &Arc<Session>,
     mut waiting: WaitFuture,
-) -> Result<Outcome, Error> {
+) -> Result<AttemptOutcome, Error> {
     let context = &store.context;
     match cancel_statement(store, request, session, &mut waiting).await {
         Some(WaitOutcome::Cancelled) if !session.is_ended() && !context.closing.is_raised() => {
             unlock_and_free_session(store, request, lock_request, session).await;
-            return Ok(Outcome::Cancelled);
+            return Ok(AttemptOutcome::Cancelled);
         }
         // The lock, if it is ours, is released with its session.
         Some(WaitOutcome::Granted(_) | WaitOutcome::Cancelled | WaitOutcome::Refused(_)) => {
             end_session(store, request, session).await;
-            return Ok(Outcome::Cancelled);
+            return Ok(AttemptOutcome::Cancelled);
         }
         Some(WaitOutcome::SessionEnded(_)) => {}
         None => {
@@ -183,7 +187,7 @@ async fn cancel(
         return Err(errors::unconfirmed_end(&context.settings.server));
     }
     store.remove_acquisition(request.owner);
-    Ok(Outcome::Cancelled)
+    Ok(AttemptOutcome::Cancelled)
 }
 
 /// Cancels the wait on the control connection. `None`: the server did not end the wait in time.
