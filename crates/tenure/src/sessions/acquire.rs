@@ -13,7 +13,7 @@ use super::errors;
 use super::keep;
 use super::mode::KeyMode;
 use super::names::KeySource;
-use super::operations::{LockRequest, OperationError, OperationResult, Reply};
+use super::operations::{LockRequest, OperationError, OperationReply, OperationResult};
 use super::pool::SessionChoice;
 use super::renew;
 use super::session::Session;
@@ -158,7 +158,7 @@ async fn try_once(
     let server = &store.context.settings.server;
     match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
         Ok(
-            reply @ Reply {
+            reply @ OperationReply {
                 result: OperationResult::Granted(token),
                 ..
             },

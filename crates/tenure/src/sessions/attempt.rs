@@ -11,7 +11,7 @@ use tenure_core::time::Time;
 
 use super::errors;
 use super::holder_row::HolderRow;
-use super::operations::{LockRequest, OperationError, Reply};
+use super::operations::{LockRequest, OperationError, OperationReply};
 use super::session::Session;
 use super::store::Store;
 
@@ -113,7 +113,7 @@ pub(super) async fn granted(
     request: &Request,
     session: &Session,
     token: u64,
-    reply: Reply,
+    reply: OperationReply,
 ) -> Result<AttemptOutcome, Error> {
     let ttl = session.lease.ttl;
     let expires = reply.sent.after(ttl);

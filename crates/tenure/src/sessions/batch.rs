@@ -21,8 +21,8 @@ use crate::database::{Connection, RequestError, Row};
 use super::acquisitions::Acquisition;
 use super::errors;
 use super::operations::{
-    Admission, MAX_BATCH, Operation, OperationError, OperationResult, Outcome, PendingOperation,
-    Reply, admit,
+    Admission, MAX_BATCH, Operation, OperationError, OperationOutcome, OperationReply,
+    OperationResult, PendingOperation, admit,
 };
 use super::session::Session;
 use super::statements::await_rows;
@@ -33,7 +33,7 @@ pub(super) async fn request(
     session: &Arc<Session>,
     operation: Operation,
     owner: Option<OwnerId>,
-) -> Outcome {
+) -> OperationOutcome {
     let _unanswered = session.operations.count();
     let (caller, mut reply) = oneshot::channel();
     lock(&session.operations.queue).push_back(PendingOperation {
@@ -86,7 +86,7 @@ pub(super) async fn unlock(
     session: &Arc<Session>,
     owner: OwnerId,
     acquisition: Acquisition,
-) -> Outcome {
+) -> OperationOutcome {
     let operation = Operation::Unlock {
         key: acquisition.key,
         mode: acquisition.mode,
@@ -169,10 +169,10 @@ fn admit_all(session: &Session, batch: Vec<PendingOperation>) -> Vec<PendingOper
 /// The reply to a request to unlock what an acquisition had that has ended.
 ///
 /// If the acquisition ended with its session, only the server can tell whether the lock is free.
-fn already_released(session: &Session) -> Outcome {
+fn already_released(session: &Session) -> OperationOutcome {
     match session.is_ended() {
         true => Err(OperationError::SessionEnded(None)),
-        false => Ok(Reply {
+        false => Ok(OperationReply {
             result: OperationResult::Unlocked(false),
             sent: session.lease.sent(),
             round_trip: Duration::ZERO,
@@ -242,7 +242,7 @@ fn complete(
             false => None,
         };
         pending.finish(match result {
-            Some(result) => Ok(Reply {
+            Some(result) => Ok(OperationReply {
                 result,
                 sent,
                 round_trip,

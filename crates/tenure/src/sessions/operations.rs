@@ -95,7 +95,7 @@ pub(super) enum OperationResult {
 
 /// A result, and when the statement was sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
+pub(super) struct OperationReply {
     pub(super) result: OperationResult,
     pub(super) sent: Time,
     pub(super) round_trip: Duration,
@@ -113,7 +113,7 @@ pub(super) enum OperationError {
     SessionEnded(Option<RequestError>),
 }
 
-pub(super) type Outcome = Result<Reply, OperationError>;
+pub(super) type OperationOutcome = Result<OperationReply, OperationError>;
 
 /// An operation that is under way or in the queue.
 pub(super) struct PendingOperation {
@@ -122,11 +122,11 @@ pub(super) struct PendingOperation {
     /// The caller waits for a reply until then.
     pub(super) limit: Time,
     /// `None`: the caller has its outcome.
-    pub(super) caller: Option<oneshot::Sender<Outcome>>,
+    pub(super) caller: Option<oneshot::Sender<OperationOutcome>>,
 }
 
 impl PendingOperation {
-    pub(super) fn finish(&mut self, outcome: Outcome) {
+    pub(super) fn finish(&mut self, outcome: OperationOutcome) {
         if let Some(caller) = self.caller.take() {
             // An error means that the caller is gone.
             let _ = caller.send(outcome);

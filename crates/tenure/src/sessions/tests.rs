@@ -18,7 +18,7 @@ use tenure_testkit::{TEST_TIMEOUT, needs, until};
 use crate::database::Server;
 
 use super::attempt::{self, AttemptOutcome};
-use super::operations::{Operation, OperationError, OperationResult, Reply};
+use super::operations::{Operation, OperationError, OperationReply, OperationResult};
 use super::store::Store;
 use super::{acquire, batch, release, renew, upgrade};
 
@@ -236,7 +236,7 @@ async fn a_session_that_has_ended_grants_nothing() {
     let hold = take(&store, &wanted).await;
     let session = store.holds.get(hold.owner).unwrap();
     session.end();
-    let reply = Reply {
+    let reply = OperationReply {
         result: OperationResult::Granted(hold.token),
         sent: session.lease.sent(),
         round_trip: Duration::ZERO,

@@ -17,7 +17,7 @@ use super::attempt::{self, AttemptOutcome, Pacing};
 use super::errors;
 use super::key::Key;
 use super::mode::KeyMode;
-use super::operations::{OperationError, OperationResult, Reply};
+use super::operations::{OperationError, OperationReply, OperationResult};
 use super::session::Session;
 use super::statements::{self, WaitOutcome};
 use super::store::Store;
@@ -82,7 +82,7 @@ impl Changing {
         store: &Store,
         request: &Request,
         token: u64,
-        reply: Reply,
+        reply: OperationReply,
     ) -> Result<AttemptOutcome, Error> {
         let until = reply.sent.after(self.session.lease.ttl);
         self.session.set_held(self.owner, token, until);
@@ -140,7 +140,7 @@ async fn try_upgrade(
 ) -> Result<AttemptOutcome, Error> {
     let (context, session) = (&store.context, &changing.session);
     let begin = context.clock.now();
-    let reply = |token| Reply {
+    let reply = |token| OperationReply {
         result: OperationResult::Granted(token),
         sent: session.lease.sent(),
         round_trip: context.clock.now().since(begin),
