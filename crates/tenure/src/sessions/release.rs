@@ -22,7 +22,7 @@ use super::session::Session;
 use super::store::Store;
 
 /// What the release of one acquisition has to do next.
-enum Step {
+enum ReleaseStep {
     /// The acquisition is gone.
     NotHeld,
     /// The session is over for this client, and perhaps not for the server.
@@ -45,29 +45,31 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     loop {
         let changed = session.changed.notified();
         match next_step(&session, owner) {
-            Step::NotHeld => {
+            ReleaseStep::NotHeld => {
                 store.remove_acquisition(owner);
                 return Ok(Release::NotHeld);
             }
-            Step::ConfirmSessionClosed => {
+            ReleaseStep::ConfirmSessionClosed => {
                 if !session.confirm_closed().await {
                     return Err(errors::unconfirmed_end(server));
                 }
                 store.remove_acquisition(owner);
                 return Ok(Release::NotHeld);
             }
-            Step::EndSession => session.end(),
-            Step::AwaitChange => tokio::select! {
+            ReleaseStep::EndSession => session.end(),
+            ReleaseStep::AwaitChange => tokio::select! {
                 biased;
                 () = changed => {}
                 () = context.clock.sleep_until(limit) => {
                     return Err(errors::unconfirmed_end(server));
                 }
             },
-            Step::Unlock(_) if hold.unused && session.busy.is_keeping.load(Ordering::SeqCst) => {
+            ReleaseStep::Unlock(_)
+                if hold.unused && session.busy.is_keeping.load(Ordering::SeqCst) =>
+            {
                 return keep::cancel(store, &session, owner).await;
             }
-            Step::Unlock(acquisition) => {
+            ReleaseStep::Unlock(acquisition) => {
                 return unlock(store, &session, owner, acquisition).await;
             }
         }
@@ -75,25 +77,25 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 }
 
 /// Decides what to do next, and marks the acquisition accordingly.
-fn next_step(session: &Session, owner: OwnerId) -> Step {
+fn next_step(session: &Session, owner: OwnerId) -> ReleaseStep {
     let mut acquisitions = lock(&session.acquisitions);
     let is_alone = acquisitions.len() == 1;
     let state = acquisitions.get(&owner).map(|it| it.state);
     match state {
-        _ if session.is_ended() => Step::ConfirmSessionClosed,
-        None => Step::NotHeld,
+        _ if session.is_ended() => ReleaseStep::ConfirmSessionClosed,
+        None => ReleaseStep::NotHeld,
         Some(AcquisitionState::Requested | AcquisitionState::Abandoned) => {
             acquisitions.set(&owner, AcquisitionState::Abandoned);
             match is_alone {
-                true => Step::EndSession,
-                false => Step::AwaitChange,
+                true => ReleaseStep::EndSession,
+                false => ReleaseStep::AwaitChange,
             }
         }
         Some(AcquisitionState::Held { .. } | AcquisitionState::Releasing { .. }) => {
             let retry_at = session.release_retry_at();
             session.context.maintenance.due_at(retry_at);
             let acquisition = acquisitions.begin_release(owner, retry_at);
-            acquisition.map_or(Step::NotHeld, Step::Unlock)
+            acquisition.map_or(ReleaseStep::NotHeld, ReleaseStep::Unlock)
         }
     }
 }
