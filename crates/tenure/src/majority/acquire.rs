@@ -21,7 +21,7 @@ use super::store::Store;
 use super::vote::{Event, Reply, Vote};
 use super::wait::Shortage;
 
-struct Acquisition {
+struct MajorityAcquisition {
     vote: Vote,
     asked: Vec<Asked>,
     shortage: Shortage,
@@ -44,7 +44,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
         Mode::Exclusive => QuorumAcquisition::new(nodes),
         _ => QuorumAcquisition::shared(nodes),
     };
-    let acquisition = Acquisition {
+    let acquisition = MajorityAcquisition {
         vote: Vote::new(store, request, hold, quorum),
         asked: (0..nodes).map(|_| Asked::default()).collect(),
         shortage: Shortage::default(),
@@ -52,7 +52,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Resul
     acquisition.run().await
 }
 
-impl Acquisition {
+impl MajorityAcquisition {
     async fn run(mut self) -> Result<Answer, Error> {
         let proposal = self.vote.store.proposal();
         for node in 0..self.vote.nodes() {
