@@ -44,7 +44,7 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
     }
     let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
     match votes.outcome(nodes, (0..silent).map(|_| no_answer(timeout))) {
-        Outcome::Known {
+        ReleaseOutcome::Known {
             release,
             unfinished,
         } => {
@@ -57,7 +57,7 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
             }
             Ok(release)
         }
-        Outcome::Ambiguous(err) => {
+        ReleaseOutcome::Ambiguous(err) => {
             requests.finish_in(&store.background);
             Err(err)
         }
@@ -70,7 +70,7 @@ struct ReleaseVotes {
     errors: Vec<Error>,
 }
 
-enum Outcome {
+enum ReleaseOutcome {
     Known {
         release: Release,
         /// Nodes that may still have the hold.
@@ -108,19 +108,19 @@ impl ReleaseVotes {
     }
 
     /// `silent` has an error for each of the `nodes` that did not answer.
-    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> Outcome {
+    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> ReleaseOutcome {
         let release = match self.tally.verdict() {
             Verdict::Won => Release::Released,
             _ if self.tally.is_refused() => Release::NotHeld,
             _ => {
                 self.errors.extend(silent);
                 let what = "gave no clear answer to the release";
-                return Outcome::Ambiguous(no_majority(self.errors, nodes, what));
+                return ReleaseOutcome::Ambiguous(no_majority(self.errors, nodes, what));
             }
         };
         let mut unfinished = self.tally.to_release();
         unfinished.retain(|node| !self.tally.said_yes(*node));
-        Outcome::Known {
+        ReleaseOutcome::Known {
             release,
             unfinished,
         }
