@@ -18,7 +18,7 @@ use super::holds::QuorumHold;
 use super::release::{finish_request, release_until_answered};
 use super::renew::{Lease, majority_lease, renew_holds};
 use super::store::Store;
-use super::vote::{Event, Reply, Vote};
+use super::vote::{NodeReply, Vote, VoteEvent};
 use super::wait::Shortage;
 
 struct MajorityAcquisition {
@@ -69,9 +69,9 @@ impl MajorityAcquisition {
             }
             let give_back_at = self.give_back_at();
             match self.vote.next(give_back_at).await {
-                Event::Reply(node, reply) => self.apply(node, reply),
-                Event::Stopped => return self.stopped().await,
-                Event::Due(now) => self.do_what_is_due(now),
+                VoteEvent::Reply(node, reply) => self.apply(node, reply),
+                VoteEvent::Stopped => return self.stopped().await,
+                VoteEvent::Due(now) => self.do_what_is_due(now),
             }
         }
     }
@@ -91,22 +91,22 @@ impl MajorityAcquisition {
     }
 
     /// Takes the reply of a node into account.
-    fn apply(&mut self, node: usize, reply: Reply) {
+    fn apply(&mut self, node: usize, reply: NodeReply) {
         self.vote.has_answered(node);
         match reply {
-            Reply::Answered(Ok(Answer::Granted(grant))) => self.granted(node, grant),
-            Reply::Answered(Ok(_)) => {
+            NodeReply::Answered(Ok(Answer::Granted(grant))) => self.granted(node, grant),
+            NodeReply::Answered(Ok(_)) => {
                 self.asked[node].is_busy = true;
                 self.refused(node);
             }
-            Reply::Answered(Err(err)) => self.failed(node, err),
-            Reply::Raised(Ok(token)) => {
+            NodeReply::Answered(Err(err)) => self.failed(node, err),
+            NodeReply::Raised(Ok(token)) => {
                 if token.is_none() {
                     self.asked[node].grant = None;
                 }
                 self.vote.raised(node, token);
             }
-            Reply::Raised(Err(err)) => {
+            NodeReply::Raised(Err(err)) => {
                 // The node has the hold, or had it; without the token it has no vote.
                 self.failed(node, err);
                 self.give_back(node);
@@ -278,11 +278,11 @@ impl MajorityAcquisition {
             };
             let answer = Box::pin(async move {
                 match pending.await {
-                    Reply::Answered(answer) => answer,
+                    NodeReply::Answered(answer) => answer,
                     // The node has granted before it was asked to raise the token. A hold that was given up is released
                     // there now; a hold that lasts is released there when it is released on the other nodes.
-                    Reply::Raised(..) if has_ended => Err(still_granted()),
-                    Reply::Raised(..) => Ok(Answer::Busy),
+                    NodeReply::Raised(..) if has_ended => Err(still_granted()),
+                    NodeReply::Raised(..) => Ok(Answer::Busy),
                 }
             });
             let (store, hold) = (self.vote.store.clone(), self.vote.hold.clone());

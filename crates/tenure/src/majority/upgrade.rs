@@ -20,7 +20,7 @@ use super::mode::{make_exclusive, weaken};
 use super::renew::renew_holds;
 use super::requests::NodeRequests;
 use super::store::Store;
-use super::vote::{Event, Reply, Vote};
+use super::vote::{NodeReply, Vote, VoteEvent};
 
 impl ChangeMode for Store {
     fn upgrade(
@@ -82,9 +82,9 @@ impl Upgrading {
                 return self.give_up().await.and(Err(gone()));
             }
             match self.vote.next(Time::MAX).await {
-                Event::Reply(node, reply) => self.apply(node, reply),
-                Event::Stopped => return self.give_up().await,
-                Event::Due(now) => {
+                VoteEvent::Reply(node, reply) => self.apply(node, reply),
+                VoteEvent::Stopped => return self.give_up().await,
+                VoteEvent::Due(now) => {
                     self.vote.give_up_silent_nodes(now);
                     self.ask_nodes(|vote, node| vote.is_due(node, now));
                 }
@@ -118,15 +118,17 @@ impl Upgrading {
         self.vote.ask(node, answer);
     }
 
-    fn apply(&mut self, node: usize, reply: Reply) {
+    fn apply(&mut self, node: usize, reply: NodeReply) {
         self.vote.has_answered(node);
         match reply {
-            Reply::Answered(Ok(Answer::Granted(grant))) => {
+            NodeReply::Answered(Ok(Answer::Granted(grant))) => {
                 self.vote.quorum.granted(node, grant.token);
             }
-            Reply::Answered(Ok(_)) => self.vote.refused(node),
-            Reply::Raised(Ok(token)) => self.vote.raised(node, token),
-            Reply::Answered(Err(err)) | Reply::Raised(Err(err)) => self.vote.failed(node, err),
+            NodeReply::Answered(Ok(_)) => self.vote.refused(node),
+            NodeReply::Raised(Ok(token)) => self.vote.raised(node, token),
+            NodeReply::Answered(Err(err)) | NodeReply::Raised(Err(err)) => {
+                self.vote.failed(node, err)
+            }
         }
     }
 

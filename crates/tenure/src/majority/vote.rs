@@ -18,15 +18,15 @@ use super::store::Store;
 use super::wait::{self, sleep_until};
 
 /// What a node answered.
-pub(super) enum Reply {
+pub(super) enum NodeReply {
     Answered(Result<Answer, Error>),
     /// The token that the hold has after it was to be raised.
     Raised(Result<Option<u64>, Error>),
 }
 
 /// What happens next.
-pub(super) enum Event {
-    Reply(usize, Reply),
+pub(super) enum VoteEvent {
+    Reply(usize, NodeReply),
     /// The caller gave up.
     Stopped,
     /// Something is due at this time.
@@ -38,7 +38,7 @@ pub(super) struct Vote {
     pub(super) request: Arc<Request>,
     pub(super) hold: Arc<QuorumHold>,
     pub(super) quorum: QuorumAcquisition,
-    pub(super) requests: NodeRequests<Reply>,
+    pub(super) requests: NodeRequests<NodeReply>,
     voters: Vec<Voter>,
 }
 
@@ -84,14 +84,14 @@ impl Vote {
     }
 
     /// Waits for what happens next, until `due` at the latest. Cancel safe.
-    pub(super) async fn next(&mut self, due: Time) -> Event {
+    pub(super) async fn next(&mut self, due: Time) -> VoteEvent {
         let due = self.next_due().min(due);
         let clock = &self.store.clock;
         tokio::select! {
             biased;
-            Some((node, reply)) = self.requests.next(), if self.requests.is_any_open() => Event::Reply(node, reply),
-            () = self.request.stop.raised() => Event::Stopped,
-            () = sleep_until(clock, due) => Event::Due(clock.now()),
+            Some((node, reply)) = self.requests.next(), if self.requests.is_any_open() => VoteEvent::Reply(node, reply),
+            () = self.request.stop.raised() => VoteEvent::Stopped,
+            () = sleep_until(clock, due) => VoteEvent::Due(clock.now()),
         }
     }
 
@@ -117,7 +117,7 @@ impl Vote {
             error: None,
             ask_again_at: Time::MAX,
         };
-        let reply = Box::pin(async { Reply::Answered(answer.await) });
+        let reply = Box::pin(async { NodeReply::Answered(answer.await) });
         self.requests.send(node, reply);
     }
 
@@ -139,7 +139,7 @@ impl Vote {
             }
             let raising = self.raise_on(node, token);
             self.voters[node].give_up_at = self.store.node_deadline(self.request.ttl);
-            let reply = Box::pin(async move { Reply::Raised(raising.await) });
+            let reply = Box::pin(async move { NodeReply::Raised(raising.await) });
             self.requests.send(node, reply);
         }
     }
