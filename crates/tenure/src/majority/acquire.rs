@@ -16,7 +16,7 @@ use tenure_core::time::Time;
 use super::errors::{no_majority, still_granted};
 use super::holds::QuorumHold;
 use super::release::{finish_request, release_until_answered};
-use super::renew::{Lease, majority_lease, renew_holds};
+use super::renew::{MajorityLease, majority_lease, renew_holds};
 use super::store::Store;
 use super::vote::{NodeReply, Vote, VoteEvent};
 use super::wait::Shortage;
@@ -233,7 +233,7 @@ impl MajorityAcquisition {
         self.finish_other_requests();
         // The part of the lease that passed while other nodes had not granted yet is renewed. The time that one attempt
         // takes is not worth a renewal.
-        let is_too_short = |lease: Lease| {
+        let is_too_short = |lease: MajorityLease| {
             let timeout = store.settings.node_timeout_for(lease.ttl);
             lease.end().since(now) + timeout < min_lease
         };
@@ -245,10 +245,10 @@ impl MajorityAcquisition {
                 },
             ] = renew_holds(&store, std::slice::from_ref(&hold)).await[..]
         {
-            lease = Some(Lease { sent, ttl });
+            lease = Some(MajorityLease { sent, ttl });
         }
         let mut grant = match lease {
-            Some(Lease { sent, ttl }) => Grant::new(token, sent, round_trip, Some(ttl)),
+            Some(MajorityLease { sent, ttl }) => Grant::new(token, sent, round_trip, Some(ttl)),
             None => Grant::new(token, now, round_trip, None),
         };
         grant.watched = grants.iter().all(|grant| grant.watched);
@@ -256,10 +256,10 @@ impl MajorityAcquisition {
     }
 
     /// The lease that a majority of these grants gives; `None`: the hold has no end.
-    fn lease_of(&self, grants: &[Grant]) -> Option<Lease> {
+    fn lease_of(&self, grants: &[Grant]) -> Option<MajorityLease> {
         let lease = |grant: &Grant| {
             let (sent, ttl) = (grant.sent, grant.ttl?);
-            Some(Lease { sent, ttl })
+            Some(MajorityLease { sent, ttl })
         };
         let leases: Vec<_> = grants.iter().filter_map(lease).collect();
         let without_lease = grants.len() - leases.len();
@@ -345,6 +345,6 @@ impl MajorityAcquisition {
 }
 
 /// Whether the holder's deadline has passed already.
-fn is_over(Lease { sent, ttl }: Lease, now: Time) -> bool {
+fn is_over(MajorityLease { sent, ttl }: MajorityLease, now: Time) -> bool {
     quorum::validity(ttl, now.since(sent), lease::margin(ttl, Duration::ZERO)).is_none()
 }

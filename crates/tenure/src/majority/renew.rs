@@ -20,12 +20,12 @@ use super::store::Store;
 
 /// A lease of `ttl` from `sent` on.
 #[derive(Clone, Copy)]
-pub(super) struct Lease {
+pub(super) struct MajorityLease {
     pub(super) sent: Time,
     pub(super) ttl: Duration,
 }
 
-impl Lease {
+impl MajorityLease {
     pub(super) fn end(self) -> Time {
         self.sent.after(self.ttl)
     }
@@ -36,16 +36,16 @@ impl Lease {
 ///
 /// The margin that the driver takes off is what Redlock calls drift, so nothing is taken off for that here.
 pub(super) fn majority_lease(
-    mut leases: Vec<Lease>,
+    mut leases: Vec<MajorityLease>,
     without_lease: usize,
     majority: usize,
-) -> Option<Lease> {
+) -> Option<MajorityLease> {
     leases.sort_unstable_by_key(|lease| std::cmp::Reverse((lease.end(), lease.sent)));
     leases.truncate(majority.saturating_sub(without_lease));
     let end = leases.last()?.end();
     let sent = leases.iter().map(|lease| lease.sent).min()?;
     let ttl = end.since(sent);
-    Some(Lease { sent, ttl })
+    Some(MajorityLease { sent, ttl })
 }
 
 /// Renews `holds` with one request to each node. A majority decides, for each hold.
@@ -66,7 +66,7 @@ pub(super) async fn renew(store: &Arc<Store>, holds: &[Hold]) -> Vec<Renewal> {
 /// What the nodes answered about one hold.
 struct RenewalVotes {
     tally: Tally,
-    leases: Vec<Lease>,
+    leases: Vec<MajorityLease>,
     /// How many nodes have a hold without an end.
     without_lease: usize,
     /// How many nodes definitely do not have what is claimed.
@@ -177,7 +177,7 @@ impl RenewalVotes {
                     return;
                 }
                 match ttl {
-                    Some(ttl) => self.leases.push(Lease { sent, ttl }),
+                    Some(ttl) => self.leases.push(MajorityLease { sent, ttl }),
                     None => self.without_lease += 1,
                 }
                 self.tally.yes(node);
@@ -205,7 +205,7 @@ impl RenewalVotes {
         if self.tally.verdict() == Verdict::Won {
             let majority = self.tally.majority();
             return match majority_lease(self.leases, self.without_lease, majority) {
-                Some(Lease { sent, ttl }) => Renewal::Renewed {
+                Some(MajorityLease { sent, ttl }) => Renewal::Renewed {
                     sent,
                     ttl: Some(ttl),
                 },
