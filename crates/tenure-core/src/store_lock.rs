@@ -120,44 +120,38 @@ impl StoreLock {
         until: Until,
         fallback: Option<&Owner>,
     ) -> Result<Acquired<Entry>, Error> {
-        let acquired = self.enter_or_ask(name, until, fallback).await;
-        acquired.map_err(|err| self.driver.explain(err, name, Step::Acquire))
-    }
-
-    async fn enter_or_ask(
-        &self,
-        name: &LockName,
-        until: Until,
-        fallback: Option<&Owner>,
-    ) -> Result<Acquired<Entry>, Error> {
         let driver = &self.driver;
-        let entering = self.enter(name, until.waits(), fallback);
-        let wait = until.length(&driver.clock);
-        let outcome = match until {
-            Until::At(_) => tokio::select! {
-                biased;
-                outcome = entering => outcome,
-                inspected = driver.over(name, until) => {
-                    // Another task of the owner asks the store.
-                    let asker = Asker::AnotherTask;
-                    let busy = driver.refuse_silence(name, inspected, wait, asker)?;
-                    return Ok(Acquired::Busy(busy));
+        let acquire = async {
+            let entering = self.enter(name, until.waits(), fallback);
+            let wait = until.length(&driver.clock);
+            let outcome = match until {
+                Until::At(_) => tokio::select! {
+                    biased;
+                    outcome = entering => outcome,
+                    inspected = driver.over(name, until) => {
+                        // Another task of the owner asks the store.
+                        let asker = Asker::AnotherTask;
+                        let busy = driver.refuse_silence(name, inspected, wait, asker)?;
+                        return Ok(Acquired::Busy(busy));
+                    }
+                },
+                Until::Once | Until::OnceBy(_) | Until::Forever => entering.await,
+            };
+            match outcome? {
+                EntryOutcome::Entered(entry) => Ok(Acquired::Got(entry)),
+                EntryOutcome::First(first) => {
+                    let held = driver.acquire(name, &self.options, until).await?;
+                    Ok(held.map(|held| first.entered(held)))
                 }
-            },
-            Until::Once | Until::OnceBy(_) | Until::Forever => entering.await,
+                EntryOutcome::Busy => {
+                    // In a box: few tries meet another task of the same owner.
+                    let busy = Box::pin(driver.busy_behind_task(name, until)).await?;
+                    Ok(Acquired::Busy(busy))
+                }
+            }
         };
-        match outcome? {
-            EntryOutcome::Entered(entry) => Ok(Acquired::Got(entry)),
-            EntryOutcome::First(first) => {
-                let held = driver.acquire(name, &self.options, until).await?;
-                Ok(held.map(|held| first.entered(held)))
-            }
-            EntryOutcome::Busy => {
-                // In a box: few tries meet another task of the same owner.
-                let busy = Box::pin(driver.busy_behind_task(name, until)).await?;
-                Ok(Acquired::Busy(busy))
-            }
-        }
+        let acquired = acquire.await;
+        acquired.map_err(|err| driver.explain(err, name, Step::Acquire))
     }
 
     /// Acquires all of `names` with one request to the store, if all are free; none of them otherwise.
