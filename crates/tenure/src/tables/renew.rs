@@ -5,7 +5,6 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::time::Time;
 
 use super::errors;
-use super::requests::HeldEntry;
 use super::store::Store;
 
 /// Holds that are renewed by one request.
@@ -14,25 +13,26 @@ const MAX_BATCH: usize = 200;
 /// Renews in batches, one after the other. Holds that may be beside others are in batches of their own.
 ///
 /// A hold that became shared during the first round was taken for lost, because its owner no longer stood in the row of the
-/// name. Such holds are asked for again in the second round, for which the entries are read once more.
+/// name. Such holds are asked for again in the second round.
 pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
+    let requests = &store.requests;
+    let is_shared = |hold: &Hold| {
+        let may_be_shared = requests.holds.read(hold.owner, |it| it.is_shared_hold);
+        hold.mode != Mode::Exclusive || may_be_shared == Some(true)
+    };
     let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
     for wants_shared in [false, true] {
-        let entries = holds
-            .iter()
-            .map(|hold| store.requests.holds.get(hold.owner));
-        let entries: Vec<_> = holds.iter().cloned().zip(entries).collect();
-        let is_due = |at: &usize| match (&renewals[*at], is_shared_hold(&entries[*at])) {
-            (None, is_shared) => is_shared == wants_shared,
-            (Some(Renewal::Lost(_)), is_shared) => is_shared,
-            (Some(_), _) => false,
+        let is_due = |at: &usize| match &renewals[*at] {
+            None => is_shared(&holds[*at]) == wants_shared,
+            Some(Renewal::Lost(_)) => is_shared(&holds[*at]),
+            Some(_) => false,
         };
         let places: Vec<_> = (0..holds.len()).filter(is_due).collect();
         for places in places.chunks(MAX_BATCH) {
-            let batch: Vec<_> = places.iter().map(|at| entries[*at].clone()).collect();
-            let answer = store.requests.renew(&batch, wants_shared).await;
+            let batch: Vec<_> = places.iter().map(|at| &holds[*at]).collect();
             // A hold without an answer of its own stays unknown.
-            let some = answer.unwrap_or_else(|err| {
+            let some = requests.renew(&batch, wants_shared).await;
+            let some = some.unwrap_or_else(|err| {
                 let unknown = |_| Renewal::Unknown(err.clone());
                 batch.iter().map(unknown).collect()
             });
@@ -44,20 +44,13 @@ pub(super) async fn renew(store: &Store, holds: Vec<Hold>) -> Vec<Renewal> {
     let now = store.clock.now();
     let all = holds.iter().zip(renewals).map(|(hold, renewal)| {
         let renewal = renewal.unwrap_or_else(|| Renewal::Unknown(errors::unexpected_reply()));
-        store
-            .requests
-            .holds
-            .update(hold.owner, |entry| match &renewal {
-                Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
-                Renewal::Lost(_) => entry.ends = Time::ZERO,
-                // The outcome is unknown: the end stays the earlier one.
-                _ => {}
-            });
+        requests.holds.update(hold.owner, |entry| match &renewal {
+            Renewal::Renewed { sent, ttl } => entry.extend(*sent, *ttl, now),
+            Renewal::Lost(_) => entry.ends = Time::ZERO,
+            // The outcome is unknown: the end stays the earlier one.
+            _ => {}
+        });
         renewal
     });
     all.collect()
-}
-
-fn is_shared_hold((hold, entry): &(Hold, Option<HeldEntry>)) -> bool {
-    hold.mode != Mode::Exclusive || entry.as_ref().is_some_and(|entry| entry.is_shared_hold)
 }

@@ -356,11 +356,10 @@ impl Requests {
         }))
     }
 
-    /// Renews these holds with one request: exclusive holds, or those that may be shared. The entry is `None` where nothing
-    /// is remembered of a hold.
+    /// Renews these holds with one request: exclusive holds, or those that may be shared.
     pub(super) async fn renew(
         &self,
-        holds: &[(Hold, Option<HeldEntry>)],
+        holds: &[&Hold],
         are_shared: bool,
     ) -> Result<Vec<Renewal>, Error> {
         // A request would make the file again.
@@ -368,6 +367,9 @@ impl Requests {
             let lost = |_| Renewal::Lost(LostReason::TakenOver);
             return Ok(holds.iter().map(lost).collect());
         }
+        // Nothing may be remembered of a hold.
+        let entries = holds.iter().map(|hold| self.holds.get(hold.owner));
+        let holds: Vec<_> = holds.iter().zip(entries).collect();
         let written = holds.iter().map(|(hold, entry)| sql::RenewItem {
             name: self.encode(&hold.name),
             owner: match (self.format, entry) {
