@@ -9,17 +9,17 @@ use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
-use tenure_core::support::{HolderRecord, parse_mode};
+use tenure_core::support::HolderRecord;
 
 use crate::database::Row;
 
-use super::errors;
 use super::guarantees::Durability;
 use super::init;
 use super::names::{Format, decoded};
 use super::requests::{HOLD_COLUMNS, number, text, time_left};
 use super::server_info::ServerInfo;
-use super::sql::modes::SEVERAL;
+use super::sql::modes::{LockRow, ModeRow, SEVERAL};
+use super::step::{mode_of, natural};
 use super::store::Store;
 
 impl Operate for Store {
@@ -36,57 +36,24 @@ impl Operate for Store {
     }
 }
 
-/// One row of the table of locks, from its second column on, or of the table of modes, from its third column on.
-struct LockRow {
-    mode: Mode,
-    owner: String,
-    token: u64,
-    left: Duration,
-    since: i64,
-    delay: i64,
-    holder: String,
-}
-
-impl LockRow {
-    fn read(row: &Row) -> Result<Self, Error> {
-        Self::read_from(row, 1, Mode::Exclusive)
+/// Adds the hold that a row is about, or what a hold has left behind. `now`: by the clock of the database.
+fn add_row(status: &mut Status, mode: Mode, row: &LockRow, now: u64) {
+    if row.owner == SEVERAL {
+        // The holders have rows of their own.
+        return;
     }
-
-    /// Of a shared holder.
-    fn read_shared(row: &Row) -> Result<Self, Error> {
-        let (mode, _) = parse_mode(text(row, 1)?).ok_or_else(errors::unexpected_reply)?;
-        Self::read_from(row, 2, mode)
+    let left = Duration::from_micros(row.until.saturating_sub(now));
+    // What comes after the lease is `lock_delay`.
+    let lease = left.saturating_sub(Duration::from_micros(row.delay));
+    if row.owner.is_empty() || row.owner.starts_with('-') || lease.is_zero() {
+        let reserved = Some(left).filter(|left| !left.is_zero());
+        status.reserved = status.reserved.max(reserved);
+        return;
     }
-
-    fn read_from(row: &Row, at: usize, mode: Mode) -> Result<Self, Error> {
-        Ok(Self {
-            mode,
-            owner: text(row, at)?.to_owned(),
-            token: u64::try_from(number(row, at + 1)?).unwrap_or(0),
-            left: time_left(number(row, at + 2)?),
-            since: number(row, at + 3)?,
-            delay: number(row, at + 4)?,
-            holder: text(row, at + 5)?.to_owned(),
-        })
-    }
-
-    fn add_to(self, status: &mut Status) {
-        if self.owner == SEVERAL {
-            // The holders have rows of their own.
-            return;
-        }
-        // What comes after the lease is `lock_delay`.
-        let lease = self.left.saturating_sub(time_left(self.delay));
-        if self.owner.is_empty() || self.owner.starts_with('-') || lease.is_zero() {
-            let reserved = Some(self.left).filter(|left| !left.is_zero());
-            status.reserved = status.reserved.max(reserved);
-            return;
-        }
-        let mut holder = holder_of(&self.holder);
-        holder.since = server_time(self.since);
-        let info = HoldInfo::new(holder, self.mode, Some(self.token), Some(lease));
-        status.holds.push(info);
-    }
+    let mut holder = holder_of(&row.holder);
+    holder.since = server_time(row.since);
+    let info = HoldInfo::new(holder, mode, Some(row.token), Some(lease));
+    status.holds.push(info);
 }
 
 fn holder_of(record: &str) -> Holder {
@@ -95,15 +62,14 @@ fn holder_of(record: &str) -> Holder {
 }
 
 /// A time of the server, in µs since 1970.
-fn server_time(micros: i64) -> Option<SystemTime> {
-    let micros = u64::try_from(micros).ok()?;
+fn server_time(micros: u64) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(micros))
 }
 
 /// Adds a row of ShedLock's table. `locked_by` is the host of a Java program, or `host:owner` of a hold of ours.
 fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
     let locked_by = text(row, 1)?;
-    let (at, left) = (number(row, 2)?, time_left(number(row, 3)?));
+    let (at, left) = (natural(row, 2)?, time_left(number(row, 3)?));
     if left.is_zero() {
         return Ok(());
     }
@@ -114,28 +80,27 @@ fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
     };
     let mut holder = Holder::new(host, 0);
     holder.since = server_time(at);
-    let token = u64::try_from(at).ok();
-    let info = HoldInfo::new(holder, Mode::Exclusive, token, Some(left));
+    let info = HoldInfo::new(holder, Mode::Exclusive, Some(at), Some(left));
     status.holds.push(info);
     Ok(())
 }
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
-    let rows = store.requests.inspect(&name).await?;
-    let mut status = Status::free(name);
+    let mut status = Status::free(name.clone());
     if store.settings.format == Format::ShedLock {
-        for row in &rows {
+        for row in &store.requests.shedlock_rows(&name).await? {
             add_shedlock_row(row, &mut status)?;
         }
         return Ok(status);
     }
     let mut queue = Vec::new();
-    for row in &rows {
-        match text(row, 0)? {
-            "L" => LockRow::read(row)?.add_to(&mut status),
-            "M" => LockRow::read_shared(row)?.add_to(&mut status),
-            _ => queue.push(holder_of(text(row, 1)?)),
+    if let Some(rows) = store.requests.name_rows(&name).await?.0 {
+        add_row(&mut status, Mode::Exclusive, &rows.lock, rows.now);
+        for ModeRow { mode, row } in rows.shared() {
+            add_row(&mut status, mode_of(mode)?.0, row, rows.now);
         }
+        let waiting = rows.waiters.iter().filter(|it| it.until > rows.now);
+        queue.extend(waiting.map(|it| holder_of(&it.holder)));
     }
     status.queue = Some(queue);
     Ok(status)
@@ -157,11 +122,13 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
                 queue.push(holder_of(text(row, 1)?));
             }
             Format::Tenure => {
-                let lock_row = match row.len() {
-                    HOLD_COLUMNS => LockRow::read(row),
-                    _ => LockRow::read_shared(row),
+                // The row of a shared holder has its mode before the others.
+                let (mode, at) = match row.len() {
+                    HOLD_COLUMNS => (Mode::Exclusive, 1),
+                    _ => (mode_of(text(row, 1)?)?.0, 2),
                 };
-                lock_row?.add_to(status);
+                let lock_row = LockRow::read(row, at + 1)?;
+                add_row(status, mode, &lock_row, natural(row, at)?);
                 status.queue.get_or_insert_default();
             }
             Format::ShedLock => add_shedlock_row(row, status)?,
@@ -193,7 +160,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let (table, name) = (store.settings.table(), LockName::new("tenure-check")?);
     let usable = async {
         requests.probe().await?;
-        requests.inspect(&name).await
+        inspect(store, name).await
     };
     match usable.await {
         Ok(_) => {

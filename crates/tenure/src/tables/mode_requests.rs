@@ -168,10 +168,7 @@ impl Requests {
         request: &Request,
         wants: Mode,
     ) -> Result<Option<QueuePosition>, Error> {
-        let name = self.encode(&request.name);
-        let statement = self.own.read_name(&name, Access::Look);
-        let reply = self.pool.ask(statement).await?;
-        let Some(rows) = NameRows::read(&request.name, &reply.rows, None)? else {
+        let (Some(rows), sent) = self.name_rows(&request.name).await? else {
             return Ok(None);
         };
         let step = rows.step(Some(request.owner), None, |_, _| ())?;
@@ -183,7 +180,7 @@ impl Requests {
             None => !waiters.any(|waiter| waiter.claim.owner == request.owner),
         };
         Ok((!must_ask).then_some(QueuePosition {
-            sent: reply.sent,
+            sent,
             // Reading keeps no place.
             ask_by: Time::MAX,
             ..step.position

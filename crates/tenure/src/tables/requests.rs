@@ -26,11 +26,12 @@ use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, Reply};
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
-use super::sql::modes::SEVERAL;
+use super::sql::modes::{Access, SEVERAL};
 use super::sql::{self, Dialect, ReplyKind, shedlock};
+use super::step::NameRows;
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
-pub(super) const HOLD_COLUMNS: usize = 7;
+pub(super) const HOLD_COLUMNS: usize = 9;
 
 /// The requests of one client, in the format of its table.
 pub(super) struct Requests {
@@ -495,14 +496,20 @@ impl Requests {
         }
     }
 
-    /// The rows of one name.
-    pub(super) async fn inspect(&self, name: &LockName) -> Result<Vec<Row>, Error> {
-        let name = self.encode(name);
-        let reply = self.pool.ask(match self.format {
-            Format::Tenure => self.own.inspect(&name),
-            Format::ShedLock => self.shedlock.inspect(&name, false),
-        });
-        Ok(reply.await?.rows)
+    /// The rows of one name, and when they were asked for. `None`: the table has no row of that name.
+    pub(super) async fn name_rows<'a>(
+        &self,
+        name: &'a LockName,
+    ) -> Result<(Option<NameRows<'a>>, Time), Error> {
+        let statement = self.own.read_name(&self.encode(name), Access::Look);
+        let reply = self.pool.ask(statement).await?;
+        Ok((NameRows::read(name, &reply.rows, None)?, reply.sent))
+    }
+
+    /// The rows of one name in ShedLock's table.
+    pub(super) async fn shedlock_rows(&self, name: &LockName) -> Result<Vec<Row>, Error> {
+        let statement = self.shedlock.inspect(&self.encode(name), false);
+        Ok(self.pool.ask(statement).await?.rows)
     }
 
     /// The rows of all names that begin with `prefix`.

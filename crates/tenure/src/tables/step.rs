@@ -26,10 +26,10 @@ use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 /// A name before a step.
 pub(super) struct NameRows<'a> {
     name: &'a LockName,
-    now: u64,
-    lock: LockRow,
+    pub(super) now: u64,
+    pub(super) lock: LockRow,
     modes: Vec<ModeRow>,
-    waiters: Vec<WaiterRow>,
+    pub(super) waiters: Vec<WaiterRow>,
     /// The least token to grant.
     stamp: u64,
 }
@@ -57,13 +57,13 @@ fn owner_id(text: &str) -> Result<OwnerId, Error> {
 }
 
 /// A number that is not negative. Times before 1970 are times in the past.
-fn natural(row: &Row, at: usize) -> Result<u64, Error> {
+pub(super) fn natural(row: &Row, at: usize) -> Result<u64, Error> {
     Ok(u64::try_from(number(row, at)?).unwrap_or(0))
 }
 
 impl LockRow {
     /// The columns from `owner` on.
-    fn read(row: &Row, at: usize) -> Result<Self, Error> {
+    pub(super) fn read(row: &Row, at: usize) -> Result<Self, Error> {
         Ok(Self {
             owner: text(row, at)?.to_owned(),
             token: natural(row, at + 1)?,
@@ -116,10 +116,11 @@ impl ModeRow {
     fn is_waiting(&self) -> bool {
         self.row.token == 0 && !self.is_reserved()
     }
+}
 
-    fn mode(&self) -> Result<(Mode, bool), Error> {
-        parse_mode(&self.mode).ok_or_else(errors::unexpected_reply)
-    }
+/// The mode, and whether the hold is to become exclusive.
+pub(super) fn mode_of(text: &str) -> Result<(Mode, bool), Error> {
+    parse_mode(text).ok_or_else(errors::unexpected_reply)
 }
 
 impl<'a> NameRows<'a> {
@@ -160,16 +161,23 @@ impl<'a> NameRows<'a> {
         }))
     }
 
+    /// The rows of shared holders and of their reserved places.
+    pub(super) fn shared(&self) -> impl Iterator<Item = &ModeRow> {
+        // Without the mark these rows are about holds that have expired, and another owner has had the name since.
+        let several = self.lock.owner == SEVERAL;
+        self.modes
+            .iter()
+            .filter(move |it| several && !it.is_waiting())
+    }
+
     /// The rows as the lock table has them.
     fn state(&self) -> Result<NameState, Error> {
         let mut state = NameState {
             last_token: self.lock.token,
             ..NameState::default()
         };
-        // Without the mark these rows are about holds that have expired, and another owner has had the name since.
-        let several = self.lock.owner == SEVERAL;
-        for mode_row in self.modes.iter().filter(|it| several && !it.is_waiting()) {
-            let ((mode, is_upgrading), row) = (mode_row.mode()?, &mode_row.row);
+        for mode_row in self.shared() {
+            let ((mode, is_upgrading), row) = (mode_of(&mode_row.mode)?, &mode_row.row);
             match mode_row.is_reserved() {
                 true => state.reservations.push(Reservation {
                     mode,
@@ -181,7 +189,7 @@ impl<'a> NameRows<'a> {
         if self.lock.owner.is_empty() {
             let (mode, until) = (Mode::Exclusive, time(self.lock.until));
             state.reservations.push(Reservation { mode, until });
-        } else if !several {
+        } else if self.lock.owner != SEVERAL {
             state.holds.push(self.lock.hold(Mode::Exclusive, false)?);
         }
         for waiter in &self.waiters {
@@ -196,7 +204,7 @@ impl<'a> NameRows<'a> {
         let of_waiter = |it: &&ModeRow| it.is_waiting() && it.row.owner == waiter.owner;
         let shared = self.modes.iter().find(of_waiter);
         let (mode, min_hold, delay) = match shared {
-            Some(it) => (it.mode()?.0, it.row.min_hold, it.row.delay),
+            Some(it) => (mode_of(&it.mode)?.0, it.row.min_hold, it.row.delay),
             None => (Mode::Exclusive, 0, 0),
         };
         let left = Duration::from_micros(waiter.until.saturating_sub(self.now));

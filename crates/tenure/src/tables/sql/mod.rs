@@ -19,6 +19,7 @@ use std::collections::BTreeSet;
 
 use crate::database::hex;
 
+use self::modes::SEVERAL;
 use super::names::digest;
 use super::names::escaped;
 
@@ -417,24 +418,17 @@ impl Statements {
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }
 
-    /// Everything about a name: `['L', owner, token, µs until the lease ends, since, delay, holder]`, `['M', mode]` and the
-    /// same for each shared holder, and `['W', holder]` for each waiter.
-    pub(crate) fn inspect(&self, name: &str) -> Statement {
-        let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
-        let name = self.dialect.name(name);
-        let shared = self.shared_holders("'M'", &format!("name={name}"));
-        Statement::rows(format!(
-            "/*tenure:look*/ SELECT 'L',owner,token,until-{now},since,delay,holder FROM {locks} WHERE name={name};{shared};SELECT 'W',holder FROM {waiters} WHERE name={name} AND until>{now} ORDER BY place LIMIT 1000"
-        ))
-    }
-
-    /// The first [`LIST_PAGE`] holds: `[name, owner, token, µs until the lease ends, since, delay, holder]`, all holders beside
-    /// others: `[name, mode]` and the same, and then all waiters: `[name, holder]`.
+    /// The first [`LIST_PAGE`] holds: `[name, now]` and the columns from `owner` to `holder` as in
+    /// [`read_name`](Self::read_name), all shared holders and reserved places: `[name, mode, now]` and the same, and then all
+    /// waiters: `[name, holder]`.
     pub(crate) fn list(&self, prefix: &str) -> Statement {
         let (now, waiters) = (self.dialect.now(), &self.waiters);
         let begins = self.begins(prefix);
         let page = self.page(&begins);
-        let shared = self.shared_holders("name", &begins);
+        let (locks, modes) = (&self.locks, &self.modes);
+        let shared = format!(
+            "SELECT name,mode,{now},owner,token,until,since,min_hold,delay,holder FROM {modes} m WHERE {begins} AND until>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name=m.name AND l.owner='{SEVERAL}')ORDER BY token"
+        );
         Statement::rows(format!(
             "/*tenure:look*/ {page};{shared};SELECT name,holder FROM {waiters} WHERE until>{now} AND {begins} ORDER BY place LIMIT 10000"
         ))
@@ -450,7 +444,7 @@ impl Statements {
     fn page(&self, which: &str) -> String {
         let (now, locks) = (self.dialect.now(), &self.locks);
         format!(
-            "SELECT name,owner,token,until-{now},since,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {which} ORDER BY name LIMIT {LIST_PAGE}"
+            "SELECT name,{now},owner,token,until,since,min_hold,delay,holder FROM {locks} WHERE owner<>'' AND until>{now} AND {which} ORDER BY name LIMIT {LIST_PAGE}"
         )
     }
 

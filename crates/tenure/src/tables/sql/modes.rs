@@ -215,15 +215,6 @@ impl Statements {
         }
     }
 
-    /// `[first, mode, owner, token, µs until the lease ends, since, delay, holder]` of each shared holder, and of each
-    /// place that stays reserved.
-    pub(super) fn shared_holders(&self, first: &str, which: &str) -> String {
-        let (now, locks, modes) = (self.dialect.now(), &self.locks, &self.modes);
-        format!(
-            "SELECT {first},mode,owner,token,until-{now},since,delay,holder FROM {modes} m WHERE {which} AND until>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name=m.name AND l.owner='{SEVERAL}')ORDER BY token"
-        )
-    }
-
     /// Locks rows, where the database has a statement for that.
     pub(super) fn lock_rows(&self, which: &str) -> Option<String> {
         let locks = &self.locks;
