@@ -219,7 +219,7 @@ impl LeaseStore for Acquisition<'_> {
         }
     }
 
-    fn subscribe(&self, sent: Time) -> impl waiting::Subscription {
+    fn subscribe(&self, sent: Time) -> impl waiting::WakeUps {
         let subscription = Subscription::new(self.store, self.keys, self.request, sent);
         match self.is_upgrade {
             true => subscription.of_upgrade(),

@@ -116,7 +116,7 @@ impl<'a> Subscription<'a> {
     }
 }
 
-impl waiting::Subscription for Subscription<'_> {
+impl waiting::WakeUps for Subscription<'_> {
     async fn prepare(&mut self, has_failed: bool) {
         // After a failure the next request opens a connection, not before its time.
         self.connection = match has_failed {

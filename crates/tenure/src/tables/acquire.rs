@@ -9,7 +9,7 @@ use tenure_core::store::{
 };
 use tenure_core::time::Time;
 
-use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition, Subscription};
+use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition, WakeUps};
 
 use super::names::Format;
 use super::release::release;
@@ -106,7 +106,7 @@ impl LeaseStore for Acquisition<'_> {
         }
     }
 
-    fn subscribe(&self, _: Time) -> impl Subscription {
+    fn subscribe(&self, _: Time) -> impl WakeUps {
         self.store.subscribe(self.request)
     }
 

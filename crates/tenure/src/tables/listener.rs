@@ -22,7 +22,7 @@ use crate::waiting::{self, WakeUp};
 use super::pool::Pool;
 use super::requests::number;
 use super::sql::{CHANNEL, Dialect, Statement};
-use super::subscribe::Subscription;
+use super::subscribe::Notifications;
 
 /// How long the connection stays open after the last waiter has left, in steps of [`IDLE_STEP`].
 const IDLE_STEPS: u32 = 5;
@@ -84,7 +84,7 @@ impl Listener {
         self: &Arc<Self>,
         digest: String,
         owner: OwnerId,
-    ) -> Option<Subscription> {
+    ) -> Option<Notifications> {
         let (wake_ups, was_running) = {
             let mut state = lock(&self.state);
             if state.is_shared {
@@ -98,7 +98,7 @@ impl Listener {
             let listen = listen(Arc::downgrade(self));
             self.background.spawn(&self.spawner, listen);
         }
-        Some(Subscription::new(wake_ups, self.has_push.clone()))
+        Some(Notifications::new(wake_ups, self.has_push.clone()))
     }
 
     /// Tells the task to end; [`ended`](Self::ended) waits until the task has ended.

@@ -23,7 +23,7 @@ use super::requests::Requests;
 use super::server_info::ServerInfo;
 use super::settings::{Location, Settings};
 use super::sql::Dialect;
-use super::subscribe::Subscription;
+use super::subscribe::Notifications;
 
 /// Locks in a table.
 pub struct Store {
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// Notifications for one waiter. `None`: there are none.
-    pub(super) fn subscribe(&self, request: &Request) -> Option<Subscription> {
+    pub(super) fn subscribe(&self, request: &Request) -> Option<Notifications> {
         #[cfg(feature = "postgres")]
         if let Some(listener) = &self.listener {
             let digest = self.requests.own.digest(request.name.as_str());

@@ -13,12 +13,12 @@ use tenure_core::support;
 use crate::waiting::{self, WakeUp};
 
 /// The notifications for one waiter, until it is dropped.
-pub(super) struct Subscription {
+pub(super) struct Notifications {
     wake_ups: support::Subscription<WakeUp>,
     has_push: Arc<AtomicBool>,
 }
 
-impl Subscription {
+impl Notifications {
     /// `has_push` is shared with the task that receives notifications.
     pub(super) fn new(wake_ups: support::Subscription<WakeUp>, has_push: Arc<AtomicBool>) -> Self {
         Self { wake_ups, has_push }
@@ -26,7 +26,7 @@ impl Subscription {
 }
 
 /// `None`: nothing wakes the waiter.
-impl waiting::Subscription for Option<Subscription> {
+impl waiting::WakeUps for Option<Notifications> {
     async fn next(&mut self) -> WakeUp {
         match self {
             Some(subscription) => subscription.wake_ups.next().await,

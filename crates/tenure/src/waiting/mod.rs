@@ -10,7 +10,7 @@ mod tests;
 mod wait;
 mod waiter;
 
-pub(crate) use self::wait::{AcquireReply, LeaseStore, Subscription, acquire};
+pub(crate) use self::wait::{AcquireReply, LeaseStore, WakeUps, acquire};
 #[cfg(feature = "redis")]
 pub(crate) use self::waiter::WAITER_TTL;
 #[cfg(any(feature = "postgres", test))]

@@ -105,7 +105,7 @@ impl LeaseStore for &Store {
         }
     }
 
-    fn subscribe(&self, _: Time) -> impl wait::Subscription {
+    fn subscribe(&self, _: Time) -> impl wait::WakeUps {
         self.subscription()
     }
 
@@ -132,7 +132,7 @@ struct Subscription {
     failures: Arc<AtomicUsize>,
 }
 
-impl wait::Subscription for Subscription {
+impl wait::WakeUps for Subscription {
     async fn prepare(&mut self, has_failed: bool) {
         self.failures
             .fetch_add(usize::from(has_failed), Ordering::SeqCst);

@@ -16,7 +16,7 @@ pub(crate) trait LeaseStore: Sync {
     fn ask(&self, is_first: bool) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
 
     /// Subscribes to what wakes the owner. The first request was sent at `sent`.
-    fn subscribe(&self, sent: Time) -> impl Subscription;
+    fn subscribe(&self, sent: Time) -> impl WakeUps;
 
     /// Reads the queue and writes nothing. `None`: the lock has to be asked for instead, as always in a store where
     /// reading costs as much as asking.
@@ -29,7 +29,7 @@ pub(crate) trait LeaseStore: Sync {
 }
 
 /// What wakes one waiter, until it is dropped.
-pub(crate) trait Subscription: Send {
+pub(crate) trait WakeUps: Send {
     /// Gets ready for the next sleep. `has_failed`: the last request failed.
     fn prepare(&mut self, has_failed: bool) -> impl Future<Output = ()> + Send {
         let _ = has_failed;
@@ -74,7 +74,7 @@ pub(crate) async fn acquire(
 /// Waits until the lock is granted or the request is stopped. `position`: what the reply to the first request said.
 pub(super) async fn wait(
     store: &impl LeaseStore,
-    mut subscription: impl Subscription,
+    mut subscription: impl WakeUps,
     clock: &Clock,
     request: &Request,
     position: QueuePosition,
