@@ -16,7 +16,7 @@ use tenure_core::time::Time;
 use crate::database::Row;
 use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
 
-use super::pool::Reply;
+use super::pool::StatementReply;
 use super::requests::{HeldEntry, Requests, released};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
@@ -68,7 +68,7 @@ pub(super) struct Stepped<T> {
     pub(super) answer: Option<T>,
     /// Where the owner stands, if it has not got what it asked for.
     position: QueuePosition,
-    pub(super) reply: Reply,
+    pub(super) reply: StatementReply,
 }
 
 impl Requests {

@@ -33,7 +33,7 @@ pub(super) type Decide<'a> = dyn Fn(&[Row]) -> Result<Statement, Error> + Sync +
 
 /// The answer to one statement.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct StatementReply {
     pub(super) rows: Vec<Row>,
     /// Read before the request was sent.
     pub(super) sent: Time,
@@ -130,7 +130,7 @@ impl Pool {
 
     /// Sends a statement. The statement is sent again if a connection broke that had been idle (its server may have been
     /// restarted since), and when it conflicted with another transaction.
-    pub(super) async fn ask(&self, statement: Statement) -> Result<Reply, Error> {
+    pub(super) async fn ask(&self, statement: Statement) -> Result<StatementReply, Error> {
         self.ask_unless(statement, &Flag::new()).await
     }
 
@@ -139,7 +139,7 @@ impl Pool {
         &self,
         statement: Statement,
         stop: &Flag,
-    ) -> Result<Reply, Error> {
+    ) -> Result<StatementReply, Error> {
         self.ask_twice(statement, stop, None).await
     }
 
@@ -150,13 +150,13 @@ impl Pool {
         statement: Statement,
         stop: &Flag,
         decide: Option<&Decide<'_>>,
-    ) -> Result<Reply, Error> {
+    ) -> Result<StatementReply, Error> {
         let retry_until = self.clock.now().after(self.settings.timeout);
         let mut broken = None;
         for attempt in 0.. {
             let (error, is_fresh) = match self.ask_once(&statement, stop, decide).await {
                 Ok(reply) => {
-                    return Ok(Reply {
+                    return Ok(StatementReply {
                         is_repeated: broken.is_some(),
                         ..reply
                     });
@@ -199,7 +199,7 @@ impl Pool {
         statement: &Statement,
         stop: &Flag,
         decide: Option<&Decide<'_>>,
-    ) -> Result<Reply, NoReply> {
+    ) -> Result<StatementReply, NoReply> {
         let _permit = self.permit(statement, stop).await?;
         let idle = self.take_idle()?;
         let is_fresh = idle.is_none();
@@ -231,7 +231,7 @@ impl Pool {
                 if !self.is_closed.load(Ordering::SeqCst) {
                     lock(&self.idle).push(connection);
                 }
-                Ok(Reply {
+                Ok(StatementReply {
                     rows,
                     sent,
                     is_repeated: false,

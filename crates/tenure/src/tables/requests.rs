@@ -23,7 +23,7 @@ use super::errors;
 use super::file_id::FileId;
 use super::mode_requests::StepRequest;
 use super::names::{Format, encoded};
-use super::pool::{Decide, Pool, Reply};
+use super::pool::{Decide, Pool, StatementReply};
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
 use super::sql::modes::{Access, SEVERAL};
@@ -279,7 +279,7 @@ impl Requests {
     }
 
     /// Remembers a hold that is about to be passed to the driver.
-    pub(super) fn granted(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+    pub(super) fn granted(&self, request: &Request, reply: &StatementReply, token: u64) -> Grant {
         let grant = self.grant(request, reply, token);
         let entry = HeldEntry {
             name: request.name.clone(),
@@ -299,7 +299,7 @@ impl Requests {
         grant
     }
 
-    pub(super) fn grant(&self, request: &Request, reply: &Reply, token: u64) -> Grant {
+    pub(super) fn grant(&self, request: &Request, reply: &StatementReply, token: u64) -> Grant {
         let round_trip = self.clock.now().since(reply.sent);
         Grant::new(token, reply.sent, round_trip, Some(self.lease(request.ttl)))
     }
@@ -563,7 +563,7 @@ impl Requests {
 }
 
 /// Whether a statement that changes one row has changed it.
-fn has_changed(reply_kind: ReplyKind, reply: &Reply) -> Result<bool, Error> {
+fn has_changed(reply_kind: ReplyKind, reply: &StatementReply) -> Result<bool, Error> {
     match reply_kind {
         ReplyKind::Rows => Ok(!reply.rows.is_empty()),
         ReplyKind::ChangedCount => {
