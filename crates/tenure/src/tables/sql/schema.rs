@@ -5,7 +5,7 @@ use super::Dialect;
 
 /// One statement, and what it makes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct SchemaStatement {
     pub(crate) sql: String,
     /// The table that the statement makes.
     pub(crate) table: Option<String>,
@@ -22,7 +22,7 @@ fn text(format: Format, dialect: Dialect) -> &'static str {
     }
 }
 
-pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> {
+pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<SchemaStatement> {
     let waiters = format!("{table}_waiters");
     let modes = format!("{table}_modes");
     let index = format!("{}_queue", table.rsplit('.').next().unwrap_or_default());
@@ -32,7 +32,7 @@ pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> 
         .collect::<Vec<_>>()
         .join("\n");
     let statements = text.split(';').map(str::trim);
-    let step = |sql: &str| Step {
+    let step = |sql: &str| SchemaStatement {
         table: match sql.starts_with("CREATE TABLE") {
             true if sql.contains("{waiters}") => Some(waiters.clone()),
             true if sql.contains("{modes}") => Some(modes.clone()),
@@ -50,7 +50,7 @@ pub(crate) fn steps(format: Format, dialect: Dialect, table: &str) -> Vec<Step> 
 
 /// The statements for a file, in their order.
 #[cfg(feature = "sqlite")]
-pub(crate) fn steps_of_file(table: &str) -> Vec<Step> {
+pub(crate) fn steps_of_file(table: &str) -> Vec<SchemaStatement> {
     steps(Format::Tenure, Dialect::Sqlite, table)
 }
 
