@@ -79,13 +79,13 @@ async fn acquire_or_upgrade(
     is_upgrade: bool,
 ) -> Result<Answer, Error> {
     let _operation = store.context.operations.enter();
-    let acquisition = Acquisition {
+    let operation = AcquireOrUpgrade {
         store,
         request,
         keys: &store.requests.keys(&request.name),
         is_upgrade,
     };
-    waiting::acquire(&acquisition, &store.context.clock, request).await
+    waiting::acquire(&operation, &store.context.clock, request).await
 }
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
@@ -137,13 +137,13 @@ pub(super) async fn acquire_all(
     if untrusted.is_some() {
         // Grants of this server do not count: the holders of before the restart may believe to hold the locks.
         let give_back = |(request, keys)| async move {
-            let acquisition = Acquisition {
+            let operation = AcquireOrUpgrade {
                 store,
                 request,
                 keys,
                 is_upgrade: false,
             };
-            acquisition.give_back().await
+            operation.give_back().await
         };
         let locks = requests.iter().map(|request| &**request).zip(&keys);
         let given_back = join_all(locks.map(give_back)).await;
@@ -169,7 +169,7 @@ fn start_maintenance(store: &Arc<Store>) {
 }
 
 /// One acquisition or upgrade, as the loop of a waiter needs it.
-struct Acquisition<'a> {
+struct AcquireOrUpgrade<'a> {
     store: &'a Store,
     request: &'a Request,
     keys: &'a Keys,
@@ -177,7 +177,7 @@ struct Acquisition<'a> {
     is_upgrade: bool,
 }
 
-impl LeaseStore for Acquisition<'_> {
+impl LeaseStore for AcquireOrUpgrade<'_> {
     /// Asks a server that can be trusted to know who holds the lock. The server may be restarted at any moment, also
     /// while we wait, so the server that replied is checked as well as the server that was to be asked.
     async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
@@ -243,7 +243,7 @@ impl LeaseStore for Acquisition<'_> {
     }
 }
 
-impl Acquisition<'_> {
+impl AcquireOrUpgrade<'_> {
     /// Gives up what does not count: a grant, or a place in the queue. After an error it may still be there.
     async fn give_back(&self) -> Result<(), Error> {
         let left = self.leave_queue().await;

@@ -55,12 +55,12 @@ async fn acquire_or_upgrade(
     is_upgrade: bool,
 ) -> Result<Answer, Error> {
     let _acquisition = store.acquisitions.enter();
-    let acquisition = Acquisition {
+    let operation = AcquireOrUpgrade {
         store,
         request,
         is_upgrade,
     };
-    waiting::acquire(&acquisition, &store.clock, request).await
+    waiting::acquire(&operation, &store.clock, request).await
 }
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
@@ -88,14 +88,14 @@ pub(super) async fn acquire_all(
 }
 
 /// One acquisition or upgrade, as the loop of a waiter needs it.
-struct Acquisition<'a> {
+struct AcquireOrUpgrade<'a> {
     store: &'a Store,
     request: &'a Request,
     /// The owner has an upgradable hold, which is to become exclusive.
     is_upgrade: bool,
 }
 
-impl LeaseStore for Acquisition<'_> {
+impl LeaseStore for AcquireOrUpgrade<'_> {
     async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
         let Self { store, request, .. } = *self;
         match (self.is_upgrade, store.settings.format) {
