@@ -16,10 +16,10 @@ use crate::database::Row;
 use super::guarantees::Durability;
 use super::init;
 use super::names::{Format, decoded};
-use super::requests::{HOLD_COLUMNS, number, text, time_left};
+use super::requests::{HOLD_COLUMNS, natural, text, time_left};
 use super::server_info::ServerInfo;
 use super::sql::modes::{LockRow, ModeRow, SEVERAL};
-use super::step::{mode_of, natural};
+use super::step::mode_of;
 use super::store::Store;
 
 impl Operate for Store {
@@ -69,7 +69,7 @@ fn server_time(micros: u64) -> Option<SystemTime> {
 /// Adds a row of ShedLock's table. `locked_by` is the host of a Java program, or `host:owner` of a hold of ours.
 fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
     let locked_by = text(row, 1)?;
-    let (at, left) = (natural(row, 2)?, time_left(number(row, 3)?));
+    let (at, left) = (natural(row, 2)?, time_left(row, 3)?);
     if left.is_zero() {
         return Ok(());
     }

@@ -9,8 +9,8 @@
 //! # Reading order
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
 //! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::waiting` waits) ·
-//! `requests` (one function for each request) · `step` and `mode_requests` (shared holders, by the
-//! lock table of the kernel; `mode`, `sql/modes`) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! `requests` (one function for each request) · `mode_requests`, `step` and `sql/modes` (shared holds, by the reference lock
+//! table) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
 

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
 use tenure_core::logic::table::{LockRequest, Table, Verdict};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
@@ -22,44 +21,14 @@ use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
 use super::step::{NameRows, micros_at};
 
-/// What a step is about.
-pub(super) struct StepRequest<'a> {
-    name: &'a LockName,
-    /// For people who watch the server.
-    purpose: &'static str,
-    /// Whose hold or place in the queue is changed.
-    owner: Option<OwnerId>,
-    /// The owner may be new, and this is what others shall see of it.
-    holder: Option<String>,
-    /// When raised, the request is not sent again.
-    stop: Option<&'a Flag>,
-}
-
-impl<'a> StepRequest<'a> {
-    pub(super) fn new(name: &'a LockName, purpose: &'static str) -> Self {
-        Self {
-            name,
-            purpose,
-            owner: None,
-            holder: None,
-            stop: None,
-        }
-    }
-
-    fn of_hold(hold: &'a Hold, purpose: &'static str) -> Self {
-        Self {
-            owner: Some(hold.owner),
-            ..Self::new(&hold.name, purpose)
-        }
-    }
-
-    fn of_request(request: &'a Request, purpose: &'static str) -> Self {
-        Self {
-            owner: Some(request.owner),
-            stop: Some(&request.stop),
-            ..Self::new(&request.name, purpose)
-        }
-    }
+/// What a step is about. The text is for people who watch the server.
+#[derive(Clone, Copy)]
+pub(super) enum StepSubject<'a> {
+    /// A request whose owner may be new.
+    Acquire(&'a Request),
+    Upgrade(&'a Request),
+    Hold(&'a Hold, &'static str),
+    Name(&'a LockName, &'static str),
 }
 
 /// A step that was taken.
@@ -95,11 +64,7 @@ impl Requests {
             };
             table.acquire(&lock_request, now)
         };
-        let step_request = StepRequest {
-            holder: Some(HolderRecord::from(&*request.holder).to_json()),
-            ..StepRequest::of_request(request, "acquire")
-        };
-        let stepped = self.step(&step_request, acquire).await?;
+        let stepped = self.step(StepSubject::Acquire(request), acquire).await?;
         Ok(match stepped.answer {
             Some(Verdict::Granted { token }) => {
                 AcquireReply::Granted(self.granted(request, &stepped.reply, token))
@@ -120,8 +85,7 @@ impl Requests {
             let is_held = table.renew(name, owner, Some(Duration::from_micros(ttl)), now);
             is_held.then_some(verdict)
         };
-        let step_request = StepRequest::of_request(request, "upgrade");
-        let stepped = self.step(&step_request, upgrade).await?;
+        let stepped = self.step(StepSubject::Upgrade(request), upgrade).await?;
         match stepped.answer.flatten() {
             Some(Verdict::Granted { token }) => {
                 let grant = self.grant(request, &stepped.reply, token);
@@ -144,8 +108,8 @@ impl Requests {
     /// Makes the hold shared, or upgradable again. `false`: the owner has no such hold.
     pub(super) async fn downgrade(&self, hold: &Hold, mode: Mode) -> Result<bool, Error> {
         let downgrade = |table: &mut Table, now| table.downgrade(&hold.name, hold.owner, mode, now);
-        let step_request = StepRequest::of_hold(hold, "downgrade");
-        let stepped = self.step(&step_request, downgrade).await?;
+        let subject = StepSubject::Hold(hold, "downgrade");
+        let stepped = self.step(subject, downgrade).await?;
         Ok(stepped.answer == Some(true))
     }
 
@@ -156,8 +120,8 @@ impl Requests {
             HoldEnd::Unclean => table.release(&hold.name, hold.owner, true, now),
             HoldEnd::Unused => table.give_back(&hold.name, hold.owner, now),
         };
-        let step_request = StepRequest::of_hold(hold, "release");
-        let stepped = self.step(&step_request, release).await?;
+        let subject = StepSubject::Hold(hold, "release");
+        let stepped = self.step(subject, release).await?;
         released(stepped.answer == Some(true), stepped.reply.is_repeated)
     }
 
@@ -190,31 +154,38 @@ impl Requests {
     /// Lets the lock table take one step: a transaction of two round trips.
     pub(super) async fn step<T>(
         &self,
-        request: &StepRequest<'_>,
+        subject: StepSubject<'_>,
         operate: impl Fn(&mut Table, Time) -> T + Sync,
     ) -> Result<Stepped<T>, Error> {
-        let (name, stamp) = (self.encode(request.name), self.stamp());
+        let never = Flag::new();
+        // A request for a lock is not sent again when it is stopped.
+        let (name, purpose, owner, stop) = match subject {
+            StepSubject::Acquire(it) => (&it.name, "acquire", Some(it.owner), &it.stop),
+            StepSubject::Upgrade(it) => (&it.name, "upgrade", Some(it.owner), &it.stop),
+            StepSubject::Hold(it, purpose) => (&it.name, purpose, Some(it.owner), &never),
+            StepSubject::Name(name, purpose) => (name, purpose, None, &never),
+        };
+        let (access, holder) = match subject {
+            StepSubject::Acquire(it) => {
+                let holder = HolderRecord::from(&*it.holder).to_json();
+                (Access::Make, Some(holder))
+            }
+            _ => (Access::Lock, None),
+        };
+        let (encoded, stamp) = (self.encode(name), self.stamp());
         // Depends on nothing but the rows.
         let take = |rows: &[Row]| {
-            let rows = NameRows::read(request.name, rows, stamp)?;
-            let step = rows.map(|it| it.step(request.owner, request.holder.as_deref(), &operate));
+            let rows = NameRows::read(name, rows, stamp)?;
+            let step = rows.map(|it| it.step(owner, holder.as_deref(), &operate));
             step.transpose()
         };
         let decide = |rows: &[Row]| {
             let changes = take(rows)?.map(|step| step.changes).unwrap_or_default();
-            Ok(self.own.write_name(request.purpose, &name, &changes))
+            Ok(self.own.write_name(purpose, &encoded, &changes))
         };
-        let mut first = self.own.read_name(
-            &name,
-            match request.holder {
-                Some(_) => Access::Make,
-                None => Access::Lock,
-            },
-        );
+        let mut first = self.own.read_name(&encoded, access);
         // A lease or another waiter depends on all steps but those of requests for a lock.
-        first.is_urgent = request.holder.is_none();
-        let never = Flag::new();
-        let stop = request.stop.unwrap_or(&never);
+        first.is_urgent = access == Access::Lock;
         let reply = self.pool.ask_twice(first, stop, Some(&decide)).await?;
         let (answer, position) = match take(&reply.rows)? {
             Some(step) => (Some(step.answer), step.position),

@@ -1,4 +1,10 @@
 //! The few connections of a client, each used by one request at a time.
+//!
+//! The pool of sqlx serves requests in the order in which they come, so renewals and releases would wait behind requests
+//! for locks; here one connection is kept for them. It gives a connection back, also one that is dropped, in a task of the
+//! runtime, and panics where the runtime is gone; here nothing runs by itself, and all limits of time are those of the
+//! client's clock. And a request has to know whether its connection was idle, because a server that was restarted has
+//! closed such connections, and which file its connection has open; the pool of sqlx pings before each request instead.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -21,7 +21,7 @@ use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
 
 use super::errors;
 use super::file_id::FileId;
-use super::mode_requests::StepRequest;
+use super::mode_requests::StepSubject;
 use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, StatementReply};
 use super::sql::Statement;
@@ -98,9 +98,15 @@ pub(super) fn text(row: &[Option<String>], at: usize) -> Result<&str, Error> {
     text.ok_or_else(errors::unexpected_reply)
 }
 
-/// A time that is left, in µs; zero when the number is negative.
-pub(super) fn time_left(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+/// The same of a number that is not negative: a time before 1970 is a time in the past, and no time is left of a lease that
+/// has ended.
+pub(super) fn natural(row: &[Option<String>], at: usize) -> Result<u64, Error> {
+    Ok(u64::try_from(number(row, at)?).unwrap_or(0))
+}
+
+/// A time that is left, in µs.
+pub(super) fn time_left(row: &[Option<String>], at: usize) -> Result<Duration, Error> {
+    natural(row, at).map(Duration::from_micros)
 }
 
 fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
@@ -109,7 +115,7 @@ fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
 
 /// How many waiters are ahead: 0 for an owner that is in no queue.
 fn count_or_zero(row: &[Option<String>], at: usize) -> u64 {
-    token(row, at).unwrap_or(0)
+    natural(row, at).unwrap_or(0)
 }
 
 impl Requests {
@@ -320,7 +326,7 @@ impl Requests {
         }
         Ok(AcquireReply::Taken(QueuePosition {
             ahead: count_or_zero(row, 3),
-            expires_in: Some(time_left(number(row, 2)?)),
+            expires_in: Some(time_left(row, 2)?),
             last_token: token,
             sent: reply.sent,
             ask_by: reply.sent.after(waiter_ttl(request.ttl) / 3),
@@ -348,7 +354,7 @@ impl Requests {
         let is_shedlock = row.len() == 1;
         Ok(Some(QueuePosition {
             ahead: count_or_zero(row, 2),
-            expires_in: Some(time_left(number(row, usize::from(!is_shedlock))?)),
+            expires_in: Some(time_left(row, usize::from(!is_shedlock))?),
             last_token: if is_shedlock { 0 } else { token(row, 0)? },
             sent: reply.sent,
             // Reading keeps no place.
@@ -462,7 +468,7 @@ impl Requests {
         if are_shared {
             // Waiters behind this one may go with the holders. Without an answer they find that out themselves.
             let _ = self
-                .step(&StepRequest::new(&hold.name, "release"), |_, _| ())
+                .step(StepSubject::Name(&hold.name, "release"), |_, _| ())
                 .await;
         }
         released(was_held, reply.is_repeated)
@@ -481,9 +487,9 @@ impl Requests {
             (has_changed(reply_kind, &reply)?, reply.is_repeated);
         if !is_broken && self.format == Format::Tenure {
             // The hold may be one beside others.
-            let request = StepRequest::new(lock_name, "break");
+            let subject = StepSubject::Name(lock_name, "break");
             let end = |table: &mut Table, now| table.break_hold(lock_name, token, now);
-            let stepped = self.step(&request, end).await?;
+            let stepped = self.step(subject, end).await?;
             is_broken = stepped.answer == Some(true);
             is_repeated |= stepped.reply.is_repeated;
         }

@@ -20,7 +20,7 @@ use crate::database::Row;
 use crate::waiting::QueuePosition;
 
 use super::errors;
-use super::requests::{number, text};
+use super::requests::{natural, text};
 use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
 
 /// A name before a step.
@@ -54,11 +54,6 @@ pub(super) fn micros_at(time: Time) -> u64 {
 
 fn owner_id(text: &str) -> Result<OwnerId, Error> {
     OwnerId::from_hex(text).ok_or_else(errors::unexpected_reply)
-}
-
-/// A number that is not negative. Times before 1970 are times in the past.
-pub(super) fn natural(row: &Row, at: usize) -> Result<u64, Error> {
-    Ok(u64::try_from(number(row, at)?).unwrap_or(0))
 }
 
 impl LockRow {
