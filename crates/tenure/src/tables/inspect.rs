@@ -13,12 +13,14 @@ use tenure_core::support::HolderRecord;
 
 use crate::database::Row;
 
+use super::cells::{natural, text, time_left};
 use super::guarantees::Durability;
 use super::init;
 use super::names::{Format, decoded};
-use super::requests::{HOLD_COLUMNS, natural, text, time_left};
+use super::requests::HOLD_COLUMNS;
 use super::server_info::ServerInfo;
-use super::sql::modes::{LockRow, ModeRow, SEVERAL};
+use super::sql::SEVERAL;
+use super::sql::modes::{LockRow, ModeRow};
 use super::step::mode_of;
 use super::store::Store;
 
@@ -94,7 +96,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
         return Ok(status);
     }
     let mut queue = Vec::new();
-    if let Some(rows) = store.requests.name_rows(&name).await?.0 {
+    if let Some(rows) = store.requests.name_rows(&name, "look").await?.0 {
         add_row(&mut status, Mode::Exclusive, &rows.lock, rows.now);
         for ModeRow { mode, row } in rows.shared() {
             add_row(&mut status, mode_of(mode)?.0, row, rows.now);

@@ -19,8 +19,8 @@ use tenure_core::time::Time;
 
 use crate::waiting::{self, WakeUp};
 
+use super::cells::number;
 use super::pool::Pool;
-use super::requests::number;
 use super::sql::{CHANNEL, Dialect, Statement};
 use super::subscribe::Notifications;
 

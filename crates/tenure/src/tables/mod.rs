@@ -15,6 +15,7 @@
 //! `inspect` and `init` (for operators).
 
 mod acquire;
+mod cells;
 mod connection;
 #[cfg(feature = "sqlite")]
 mod database_file;

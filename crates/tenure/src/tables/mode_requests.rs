@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::table::{LockRequest, Table, Verdict};
-use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::Flag;
 use tenure_core::store::{Hold, Release, Request};
@@ -19,17 +18,7 @@ use super::pool::StatementReply;
 use super::requests::{HeldEntry, Requests, released};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
-use super::step::{NameRows, micros_at};
-
-/// What a step is about. The text is for people who watch the server.
-#[derive(Clone, Copy)]
-pub(super) enum StepSubject<'a> {
-    /// A request whose owner may be new.
-    Acquire(&'a Request),
-    Upgrade(&'a Request),
-    Hold(&'a Hold, &'static str),
-    Name(&'a LockName, &'static str),
-}
+use super::step::{NameRows, StepSubject, micros_at};
 
 /// A step that was taken.
 pub(super) struct Stepped<T> {
@@ -132,7 +121,7 @@ impl Requests {
         request: &Request,
         wants: Mode,
     ) -> Result<Option<QueuePosition>, Error> {
-        let (Some(rows), sent) = self.name_rows(&request.name).await? else {
+        let (Some(rows), sent) = self.name_rows(&request.name, "peek").await? else {
             return Ok(None);
         };
         let step = rows.step(Some(request.owner), None, |_, _| ())?;

@@ -19,16 +19,16 @@ use tenure_core::time::Time;
 use crate::database::Row;
 use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
 
+use super::cells::{natural, number, text, time_left};
 use super::errors;
 use super::file_id::FileId;
-use super::mode_requests::StepSubject;
 use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, StatementReply};
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
-use super::sql::modes::{Access, SEVERAL};
-use super::sql::{self, Dialect, ReplyKind, shedlock};
-use super::step::NameRows;
+use super::sql::modes::Access;
+use super::sql::{self, Dialect, ReplyKind, SEVERAL, shedlock};
+use super::step::{NameRows, StepSubject};
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
 pub(super) const HOLD_COLUMNS: usize = 9;
@@ -83,30 +83,6 @@ fn lease_end(sent: Time, ttl: Option<Duration>) -> Time {
 /// In µs, and whole ms: what a column that has ms keeps of the duration is not shorter.
 fn whole_millis(duration: Duration) -> u64 {
     micros_up(duration).div_ceil(1_000).saturating_mul(1_000)
-}
-
-/// The number in that place of a row.
-pub(super) fn number(row: &[Option<String>], at: usize) -> Result<i64, Error> {
-    let text = row.get(at).and_then(Option::as_deref);
-    text.and_then(|text| text.parse().ok())
-        .ok_or_else(errors::unexpected_reply)
-}
-
-/// The text in that place of a row.
-pub(super) fn text(row: &[Option<String>], at: usize) -> Result<&str, Error> {
-    let text = row.get(at).and_then(Option::as_deref);
-    text.ok_or_else(errors::unexpected_reply)
-}
-
-/// The same of a number that is not negative: a time before 1970 is a time in the past, and no time is left of a lease that
-/// has ended.
-pub(super) fn natural(row: &[Option<String>], at: usize) -> Result<u64, Error> {
-    Ok(u64::try_from(number(row, at)?).unwrap_or(0))
-}
-
-/// A time that is left, in µs.
-pub(super) fn time_left(row: &[Option<String>], at: usize) -> Result<Duration, Error> {
-    natural(row, at).map(Duration::from_micros)
 }
 
 fn token(row: &[Option<String>], at: usize) -> Result<u64, Error> {
@@ -506,8 +482,10 @@ impl Requests {
     pub(super) async fn name_rows<'a>(
         &self,
         name: &'a LockName,
+        purpose: &'static str,
     ) -> Result<(Option<NameRows<'a>>, Time), Error> {
-        let statement = self.own.read_name(&self.encode(name), Access::Look);
+        let access = Access::Look(purpose);
+        let statement = self.own.read_name(&self.encode(name), access);
         let reply = self.pool.ask(statement).await?;
         Ok((NameRows::read(name, &reply.rows, None)?, reply.sent))
     }

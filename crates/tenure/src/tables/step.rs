@@ -13,15 +13,27 @@ use tenure_core::fence::OwnerId;
 use tenure_core::logic::table::{Claim, Hold, NameState, Reservation, Table, Waiter};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
+use tenure_core::store;
 use tenure_core::support::{micros_up, mode_text, parse_mode};
 use tenure_core::time::Time;
 
 use crate::database::Row;
 use crate::waiting::QueuePosition;
 
+use super::cells::{natural, text};
 use super::errors;
-use super::requests::{natural, text};
-use super::sql::modes::{Changes, LockRow, ModeRow, SEVERAL, WaiterRow};
+use super::sql::SEVERAL;
+use super::sql::modes::{Changes, LockRow, ModeRow, WaiterRow};
+
+/// What a step is about. The text is for people who watch the server.
+#[derive(Clone, Copy)]
+pub(super) enum StepSubject<'a> {
+    /// A request whose owner may be new.
+    Acquire(&'a store::Request),
+    Upgrade(&'a store::Request),
+    Hold(&'a store::Hold, &'static str),
+    Name(&'a LockName, &'static str),
+}
 
 /// A name before a step.
 pub(super) struct NameRows<'a> {

@@ -19,7 +19,6 @@ use std::collections::BTreeSet;
 
 use crate::database::hex;
 
-use self::modes::SEVERAL;
 use super::names::digest;
 use super::names::escaped;
 
@@ -145,6 +144,9 @@ pub(crate) struct Statements {
     /// As in the URL.
     pub(crate) table: String,
 }
+
+/// What the owner column of a name says while there are shared holders, or reserved places of such holders.
+pub(crate) const SEVERAL: &str = "*";
 
 /// How many holds one statement lists: the reply of a statement for all of a million could not come within its time limit.
 pub(crate) const LIST_PAGE: usize = 10_000;

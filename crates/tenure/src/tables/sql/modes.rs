@@ -1,14 +1,11 @@
 //! The statements for shared holders: the rows of a name are read, `step.rs` decides, and the rows are written,
 //! in one transaction that keeps the row of the name locked.
 
-use super::{CHANNEL, Dialect, RenewItem, Statement, Statements, list};
+use super::{CHANNEL, Dialect, RenewItem, SEVERAL, Statement, Statements, list};
 
 /// The server ends a transaction whose client does not respond for so many seconds: the process of the client was
 /// stopped, for example.
 const IDLE_TIMEOUT: u32 = 5;
-
-/// What the owner column of a name says while there are shared holders, or reserved places of such holders.
-pub(crate) const SEVERAL: &str = "*";
 
 /// The row of a name. Times are in µs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,8 +73,8 @@ pub(crate) struct Changes {
 /// How the rows of a name are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Without a lock: nothing is written afterwards.
-    Look,
+    /// Without a lock, for this purpose: nothing is written afterwards.
+    Look(&'static str),
     /// The row of the name is locked until the end of the transaction.
     Lock,
     /// The same, and the row is made if it is missing.
@@ -97,7 +94,7 @@ impl Statements {
         if access == Access::Make {
             steps.push(self.make_row(&name));
         }
-        if access != Access::Look {
+        if matches!(access, Access::Lock | Access::Make) {
             steps.extend(self.lock_rows(&format!("name={name}")));
         }
         steps.extend([
@@ -113,7 +110,7 @@ impl Statements {
         ]);
         let steps = steps.join(";");
         match access {
-            Access::Look => Statement::rows(format!("/*tenure:peek*/ {steps}")),
+            Access::Look(purpose) => Statement::rows(format!("/*tenure:{purpose}*/ {steps}")),
             Access::Lock | Access::Make => Statement {
                 is_transaction: true,
                 ..Statement::rows(format!("/*tenure:begin*/ {};{steps}", self.begin_limited()))
