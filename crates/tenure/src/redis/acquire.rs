@@ -7,9 +7,7 @@ use futures_util::future::join_all;
 
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
-use tenure_core::store::{
-    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Hold, RaiseToken, Release, Request,
-};
+use tenure_core::store::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::support::millis_down;
 use tenure_core::time::Time;
 
@@ -24,35 +22,6 @@ use super::requests::ReleaseKind;
 use super::store::Store;
 use super::subscribe::Subscription;
 use super::trust::{until_replicated, until_trusted};
-
-impl AcquireAll for Store {
-    fn acquire_all(
-        self: Arc<Self>,
-        requests: Vec<Arc<Request>>,
-    ) -> BoxFuture<Result<AllAnswer, Error>> {
-        Box::pin(async move { acquire_all(&self, &requests).await })
-    }
-}
-
-impl ChangeMode for Store {
-    fn upgrade(
-        self: Arc<Self>,
-        _: Hold,
-        request: Arc<Request>,
-    ) -> BoxFuture<Result<Answer, Error>> {
-        Box::pin(async move { upgrade(&self, &request).await })
-    }
-
-    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { downgrade(&self, &hold, mode).await })
-    }
-}
-
-impl RaiseToken for Store {
-    fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
-        Box::pin(async move { self.requests.raise(&hold, token).await })
-    }
-}
 
 /// Locks in one script: the server does nothing else for the time of some 200 commands.
 const MAX_ALL: usize = 64;
@@ -220,11 +189,13 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
     }
 
     fn subscribe(&self, sent: Time) -> impl waiting::WakeUps {
-        let subscription = Subscription::new(self.store, self.keys, self.request, sent);
-        match self.is_upgrade {
-            true => subscription.of_upgrade(),
-            false => subscription,
-        }
+        let Self {
+            store,
+            request,
+            keys,
+            is_upgrade,
+        } = *self;
+        Subscription::new(store, request, keys, is_upgrade, sent)
     }
 
     /// An upgradable hold stays upgradable.

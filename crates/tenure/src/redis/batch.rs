@@ -20,8 +20,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::{lock, yield_now};
 
-use super::connection::errors::unexpected_reply;
-use super::connection::{Connections, ScriptReply};
+use super::connection::{Connections, ScriptReply, unexpected_reply};
 use super::context::Context;
 use super::format::Keys;
 use super::scripts::{ManyScripts, OwnerText, Scripts, Text};

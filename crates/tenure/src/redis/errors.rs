@@ -6,7 +6,7 @@ use redis::{FromRedisValue as _, Value};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
 
-use super::connection::errors::unexpected_reply;
+use super::connection::unexpected_reply;
 
 /// A grant that does not count could not be given back: the driver sends the release again.
 pub(super) fn left_behind(err: Error) -> Error {

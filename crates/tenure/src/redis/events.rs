@@ -17,8 +17,7 @@ use tenure_core::time::Time;
 
 use crate::waiting::WakeUp;
 
-use super::connection::PushListener;
-use super::connection::slots::slot_tag;
+use super::connection::{PushListener, slot_tag};
 
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {

@@ -74,7 +74,7 @@ pub(super) fn scripts(redisson: Option<RedissonLock>, is_in_slots: bool) -> &'st
 /// For [`crate::fuzzing`]: text as a name, and as a key of the server.
 #[cfg(feature = "_fuzzing")]
 pub(crate) fn fuzz(text: &str) {
-    use super::connection::slots::slot;
+    use super::connection::slot;
 
     if let Ok(name) = LockName::new(text) {
         for redisson in [None, Some(RedissonLock::Plain)] {

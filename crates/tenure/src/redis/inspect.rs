@@ -9,7 +9,7 @@ use tenure_core::options::Mode;
 use tenure_core::store::Listed;
 use tenure_core::support::{HolderRecord, parse_mode};
 
-use super::names::{lock_of_hold_key, name_of};
+use super::names::{HOLD_KEYS, lock_of_hold_key, name_of};
 use super::redisson::RedissonLock;
 use super::store::Store;
 
@@ -120,7 +120,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
             let name = name_of(&store.context.settings.prefix, lock_of_hold_key(&key)?)?;
             name.as_str().starts_with(prefix).then_some(name)
         };
-        let keys = store.requests.scan(&connection).await?;
+        let keys = connection.scan(HOLD_KEYS).await?;
         names.extend(keys.into_iter().filter_map(name));
     }
     Ok(Listed::Names(names))

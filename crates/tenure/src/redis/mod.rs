@@ -7,12 +7,23 @@
 //! One script acquires and one releases, one round trip each. A release grants the lock to the first waiter whose place
 //! in the queue is still good, and wakes only that waiter.
 //!
+//! # Folders
+//! - `connection/`: connections to servers, sentinels and clusters. It knows nothing of locks.
+//! - `lua/`: the scripts of our own format. `common.lua` has the holders, `queue.lua` the waiters.
+//! - `redisson/`: the formats of Redisson's locks, with scripts of their own.
+//!
 //! # Reading order
-//! `names` and `lua/` (keys, and what the server does) · `store` (the parts of a client) · `acquire`, `renew`,
-//! `release` (the operations; `crate::waiting` waits), with `trust` (whether a grant counts) · `requests` (one function
-//! for each request), with `scripts` (what is sent), `lifetimes` (for how long) and `batch` (many requests in one) ·
-//! `subscribe` and `events` (what servers push) · `connection/` (connections, and which server has a key) · `server_info`
-//! (what a server says about itself) · `errors` (what errors mean) · `inspect` (for operators).
+//! 1. `names` (the keys of a lock) and `lua/` (what the server does with them)
+//! 2. `store` and `context` (the parts of a client)
+//! 3. `acquire`, `renew`, `release` (the operations; `crate::waiting` waits), `trust` (whether a grant counts)
+//! 4. `requests` (one function for each request), `scripts` and `format` (what is sent), `batch` (many requests in one)
+//! 5. `subscribe` and `events` (what servers push)
+//! 6. `errors`, `inspect`, `check` and `guarantees` (what users and operators are told), `settings` (the URL)
+//!
+//! # Where a release wakes the next waiter
+//! `release.rs` calls `Requests::release`, which runs `lua/release.lua`. Its function `serve` (`lua/queue.lua`) grants the
+//! lock to the first waiter and publishes `granted` on the channel of the waiter's client. That client's `events.rs`
+//! (`receive`) wakes the waiter, which holds the lock without another request.
 
 mod acquire;
 mod batch;
@@ -41,9 +52,10 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed, LossNotifier,
-    Operate, RaiseToken, Release, Renewal, Request,
+    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed,
+    LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -117,6 +129,35 @@ impl tenure_core::store::Store for Store {
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
+    }
+}
+
+impl AcquireAll for Store {
+    fn acquire_all(
+        self: Arc<Self>,
+        requests: Vec<Arc<Request>>,
+    ) -> BoxFuture<Result<AllAnswer, Error>> {
+        Box::pin(async move { acquire::acquire_all(&self, &requests).await })
+    }
+}
+
+impl ChangeMode for Store {
+    fn upgrade(
+        self: Arc<Self>,
+        _: Hold,
+        request: Arc<Request>,
+    ) -> BoxFuture<Result<Answer, Error>> {
+        Box::pin(async move { acquire::upgrade(&self, &request).await })
+    }
+
+    fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { acquire::downgrade(&self, &hold, mode).await })
+    }
+}
+
+impl RaiseToken for Store {
+    fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
+        Box::pin(async move { self.requests.raise(&hold, token).await })
     }
 }
 

@@ -2,10 +2,12 @@
 
 use tenure_core::name::LockName;
 
-use super::connection::slots::{hashed, slot, slot_tag};
+use super::connection::{hashed, slot, slot_tag};
 
 /// Prefix of the side keys, which have what the lock key itself cannot hold.
 const SIDE_PREFIX: &str = "tenure:{";
+/// A pattern that all `hold` keys match.
+pub(super) const HOLD_KEYS: &str = "tenure:{*";
 /// Prefix of a lock key that could be mistaken for a side key without it.
 const ESCAPE_PREFIX: &str = "tenure:=";
 /// Prefixes of the side keys and channels of Redisson's `RLock`.

@@ -11,7 +11,7 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
-use super::connection::errors::unexpected_reply;
+use super::connection::unexpected_reply;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
 

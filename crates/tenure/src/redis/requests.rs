@@ -20,19 +20,17 @@ use tenure_core::time::Time;
 use crate::waiting::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
 
 use super::batch::{BatchItem, BatchKey, Batcher};
-use super::connection::errors::{self as request_errors, unexpected_reply};
-use super::connection::{Connection, Connections, PushListener as _, ScriptReply, slots};
+use super::connection::{
+    Connections, PushListener as _, ScriptReply, hashed, slot, unexpected_reply,
+};
 use super::context::Context;
 use super::errors;
 use super::format::{self, Keys};
-use super::redisson;
+use super::redisson::{self, RedissonLock};
 use super::scripts::{OwnerText, Scripts, Text};
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
-
-/// Keys that one step of a scan reads: some 0.2 ms of the server's time.
-const SCAN_COUNT: usize = 1_000;
 
 /// Requests about one lock each that an inspection of all locks, or the end of a client, has under way at a time. More of
 /// them would delay renewals on the same connection.
@@ -129,13 +127,17 @@ impl Requests {
     pub(super) fn channel(&self, lock: &str) -> Cow<'_, str> {
         let events = &self.context.events;
         match self.has_slot_channels() {
-            true => Cow::Owned(events.slot_channel(slots::slot(lock))),
+            true => Cow::Owned(events.slot_channel(slot(lock))),
             false => Cow::Borrowed(&events.channel),
         }
     }
 
+    /// An owner as it is written.
     fn owner(&self, owner: OwnerId) -> OwnerText<'_> {
-        self.context.owner_text(owner)
+        let redisson = self.context.settings.redisson;
+        let has_client = redisson.is_some_and(RedissonLock::has_client_in_owner);
+        let client = has_client.then_some(&*self.context.events.client);
+        OwnerText { client, owner }
     }
 
     /// The holder as it is written: the same text for all acquisitions of a client without a label.
@@ -485,7 +487,7 @@ impl Requests {
         for keys in &locks {
             let both = [keys.lock(), key].into_iter();
             if !self.connections.are_together(both) {
-                return Err(errors::other_slot(key, slots::hashed(keys.lock())));
+                return Err(errors::other_slot(key, hashed(keys.lock())));
             }
         }
         // Of a hold that was downgraded the mode says it, too.
@@ -537,26 +539,6 @@ impl Requests {
             hold,
             waiters: words.collect(),
         })
-    }
-
-    /// The keys of this server that may be `hold` keys.
-    pub(super) async fn scan(&self, connection: &Connection) -> Result<Vec<Vec<u8>>, Error> {
-        let (mut found, mut cursor) = (Vec::new(), 0_u64);
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg("tenure:{*");
-            scan.arg("COUNT").arg(SCAN_COUNT);
-            let reply = connection
-                .send(&scan)
-                .await
-                .map_err(request_errors::request)?;
-            let (next, keys): (u64, Vec<Vec<u8>>) = reply;
-            found.extend(keys);
-            cursor = next;
-            if cursor == 0 {
-                return Ok(found);
-            }
-        }
     }
 }
 

@@ -45,8 +45,14 @@ struct ChannelSubscription {
 }
 
 impl<'a> Subscription<'a> {
-    /// Wake-ups for a request for the lock with these keys that was sent at `sent`.
-    pub(super) fn new(store: &'a Store, keys: &'a Keys, request: &'a Request, sent: Time) -> Self {
+    /// Wake-ups for a request that was sent at `sent`, for the lock with these keys.
+    pub(super) fn new(
+        store: &'a Store,
+        request: &'a Request,
+        keys: &'a Keys,
+        is_upgrade: bool,
+        sent: Time,
+    ) -> Self {
         let (events, owner) = (&store.context.events, request.owner);
         // First: the shard's subscription may wake the owner at once.
         let wake_ups = events.subscribe(owner);
@@ -65,14 +71,8 @@ impl<'a> Subscription<'a> {
             request,
             connection: None,
             is_new: false,
-            is_upgrade: false,
+            is_upgrade,
         }
-    }
-
-    /// The same for a waiter that has a hold, which is to become exclusive.
-    pub(super) fn of_upgrade(self) -> Self {
-        let is_upgrade = true;
-        Self { is_upgrade, ..self }
     }
 
     /// Subscribes to the channel of the lock over this connection, if there is such a channel and no subscription over

@@ -1,12 +1,46 @@
 //! Whether a grant of a server counts: the server knows who holds the lock, and enough replicas have the grant.
 
-use tenure_core::error::{Error, ErrorKind};
-use tenure_core::store::Request;
-use tenure_core::support::not_trusted_yet;
+use std::time::Duration;
 
-use super::connection::Connection;
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::RestartGuard;
+use tenure_core::store::Request;
+use tenure_core::support::{ServerStart, not_trusted_yet};
+use tenure_core::time::Time;
+
+use super::connection::{Connection, Persistence};
+use super::context::Context;
 use super::format::Keys;
 use super::store::Store;
+
+impl Context {
+    /// Until when the server grants nothing with this ttl, because the server started so lately that it may have
+    /// forgotten who holds a lock. `None`: the server is trusted.
+    pub(super) fn untrusted_until(&self, connection: &Connection, ttl: Duration) -> Option<Time> {
+        let (start, guard) = self.start(connection)?;
+        let until = start.trusted_from(guard, ttl);
+        (until > self.now()).then_some(until)
+    }
+
+    /// The same for people. `None`: the server forgets no lock, or the option `restart_guard` is off.
+    pub(super) fn restart_guard(&self, connection: &Connection) -> Option<RestartGuard> {
+        let (start, guard) = self.start(connection)?;
+        let mut guard = start.report(&connection.host, guard, self.now());
+        let is_unknown = connection.server_info.is_unknown;
+        guard.unknown = is_unknown.then_some("this user may not run INFO (allow +info)");
+        Some(guard)
+    }
+
+    /// When the server was started, and for how long after that it grants nothing.
+    fn start(&self, connection: &Connection) -> Option<(ServerStart, Duration)> {
+        let info = &connection.server_info;
+        let guard = self.settings.restart_guard?;
+        // The uptime is the difference of two whole seconds.
+        let uptime = info.uptime.saturating_sub(Duration::from_secs(1));
+        let forgets = info.persistence != Persistence::Full;
+        forgets.then(|| (ServerStart::new(connection.asked, uptime), guard))
+    }
+}
 
 /// Waits until the server can be trusted to know who holds the lock.
 pub(super) async fn until_trusted(

@@ -14,7 +14,7 @@
 mod cluster;
 mod endpoint;
 mod environment;
-pub(crate) mod errors;
+mod errors;
 mod replication;
 mod script;
 mod sentinel;
@@ -23,7 +23,7 @@ mod server_info;
 mod settings;
 mod shard_subscriptions;
 mod slot_map;
-pub(crate) mod slots;
+mod slots;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,12 +39,14 @@ use self::sentinel::Sentinels;
 use self::server::Server;
 
 pub(crate) use self::environment::{Environment, PushListener};
+pub(crate) use self::errors::unexpected_reply;
 pub(crate) use self::script::{Script, ScriptReply};
 pub(crate) use self::server::Connection;
 pub use self::server_info::Persistence;
 pub(crate) use self::server_info::ServerInfo;
 pub(crate) use self::settings::{ServerSettings, Topology};
 pub(crate) use self::shard_subscriptions::{OnGap, ShardSubscription};
+pub(crate) use self::slots::{hashed, slot, slot_tag};
 
 /// The connections of one client to all its servers.
 pub(crate) struct Connections {

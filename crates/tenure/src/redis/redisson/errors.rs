@@ -7,7 +7,7 @@ use redis::{FromRedisValue as _, Value};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 
-use super::super::connection::errors::unexpected_reply;
+use super::super::connection::unexpected_reply;
 use super::super::errors::not_our_lock;
 use super::lock::RedissonLock;
 
