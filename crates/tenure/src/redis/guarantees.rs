@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 
 use super::connection::{Connection, Persistence, Topology};
-use super::redisson::RedissonLock;
+use super::redisson::{self, RedissonLock};
 use super::settings::Settings;
 
 /// The settings that decide about the guarantees.
@@ -111,37 +111,13 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.clock = "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "a message to all waiters; the fastest one gets the lock";
     guarantees.token = "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back";
-    describe_lock(&mut guarantees, of.redisson);
-    guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
-    guarantees.fit = "services that have a Redis and either accept what a failover may do or check the fencing token at every write";
-    guarantees
-}
-
-/// What is true of one lock of Redisson, or of our own format.
-fn describe_lock(guarantees: &mut Guarantees, redisson: Option<RedissonLock>) {
-    const JAVA_TAKES_NONE: &str = "max(last + 1, server clock in µs), in a key of ours; holders in Java take none; can go backward only if the data is lost and the clock is set back";
-    match redisson {
+    match of.redisson {
         None => {
             guarantees.waiting = "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)";
         }
-        Some(RedissonLock::Plain) => {
-            guarantees.why_not = "dialect=redisson is an RLock; lock=rw, lock=fair or lock=semaphore in the URL chooses another lock of Redisson";
-        }
-        Some(RedissonLock::ReadWrite) => {
-            guarantees.why_not = "lock=rw is an RReadWriteLock of Redisson; a renewal of a reader in Java sets the time of every reader, so a reservation would end too early or too late";
-            guarantees.liveness = "a lease, renewed every third of the ttl; 30 s at most for a shared hold, because a renewal of a reader in Java sets the lease of all readers to Redisson's lockWatchdogTimeout";
-            guarantees.token = JAVA_TAKES_NONE;
-        }
-        Some(RedissonLock::Fair) => {
-            guarantees.why_not = "lock=fair is a fair lock of Redisson";
-            guarantees.clock = "the server's wall clock ends leases; the holder's deadline runs on the client's boot clock; a waiter's place in the queue ends by the server's clock, and for Java by the clock of the Java client that looks, so a Java client whose clock is ahead may skip waiters";
-            guarantees.waiting = "a queue in the server; a release wakes the first waiter; a dead waiter delays the others by min(ttl, 5 s), and behind a waiter in Java by the holder's lease and 300 s";
-            guarantees.token = JAVA_TAKES_NONE;
-        }
-        Some(RedissonLock::Semaphore) => {
-            guarantees.why_not = "lock=semaphore is an RPermitExpirableSemaphore of Redisson";
-            guarantees.clock = "the server's wall clock ends leases, and for a Java client that client's own wall clock, so a lease can end early by as much as that clock is ahead; the holder's deadline runs on the client's boot clock";
-            guarantees.token = JAVA_TAKES_NONE;
-        }
+        Some(lock) => redisson::describe(lock, &mut guarantees),
     }
+    guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
+    guarantees.fit = "services that have a Redis and either accept what a failover may do or check the fencing token at every write";
+    guarantees
 }
