@@ -19,10 +19,14 @@ pub(super) fn left_behind(err: Error) -> Error {
 
 /// What a script says instead of granting the lock or telling who has it.
 pub(super) fn refused(reply: &[Value]) -> Error {
-    let [Value::Int(-1), found] = reply else {
-        return unexpected_reply();
+    let found = match reply {
+        [Value::Int(-1), found] => String::from_redis_value_ref(found).unwrap_or_default(),
+        [Value::Int(-2)] => {
+            let message = "the server has no such hold; the lock was lost";
+            return Error::new(ErrorKind::Lost, message);
+        }
+        _ => return unexpected_reply(),
     };
-    let found = String::from_redis_value_ref(found).unwrap_or_default();
     let hint = match found.as_str() {
         "hash" => "; if Redisson keeps it there, use dialect=redisson",
         _ => "",
@@ -38,12 +42,6 @@ pub(super) fn not_our_lock(found: &str, hint: &str) -> Error {
             "the key of that name holds {found}: something else uses the name; nothing was changed{hint}"
         ),
     )
-}
-
-/// The server does not have the hold that is to be upgraded.
-pub(super) fn no_hold() -> Error {
-    let message = "the server has no such hold; the lock was lost";
-    Error::new(ErrorKind::Lost, message)
 }
 
 /// A key that a write is to be about lies on another server than the lock; `hashed` decides where the lock's key lies.

@@ -193,16 +193,8 @@ impl Requests {
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
         let script = self.scripts.acquire.get(request.mode != Mode::Exclusive);
-        let reply: ScriptReply<Value> = connections.call(script, &keys.all(), args).await?;
-        let value = match &reply.value {
-            Value::Int(token) => {
-                let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                AcquireReply::Granted(self.grant(request, reply.sent, token))
-            }
-            Value::Array(words) => self.taken(request, words, reply.sent)?,
-            _ => return Err(unexpected_reply()),
-        };
-        Ok(reply.with(value))
+        let reply = connections.call(script, &keys.all(), args).await?;
+        self.acquire_reply(request, reply)
     }
 
     /// Asks for the lock together with other requests. `None`: the lock has to be asked for alone.
@@ -295,6 +287,23 @@ impl Requests {
         Ok(Some(reply.with(answer)))
     }
 
+    /// What the reply to a request for the lock, or to an upgrade, means.
+    fn acquire_reply(
+        &self,
+        request: &Request,
+        reply: ScriptReply<Value>,
+    ) -> Result<ScriptReply<AcquireReply>, Error> {
+        let value = match &reply.value {
+            Value::Int(token) => {
+                let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
+                AcquireReply::Granted(self.grant(request, reply.sent, token))
+            }
+            Value::Array(words) => self.taken(request, words, reply.sent)?,
+            _ => return Err(unexpected_reply()),
+        };
+        Ok(reply.with(value))
+    }
+
     /// The reply of a server where the lock is taken.
     fn taken(&self, request: &Request, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
         let redisson = self.context.settings.redisson;
@@ -344,17 +353,8 @@ impl Requests {
         };
         let script = self.scripts.upgrade.as_ref();
         let script = script.ok_or_else(redisson::no_mode_change)?;
-        let reply: ScriptReply<Value> = self.connections.call(script, &keys.all(), args).await?;
-        let value = match &reply.value {
-            Value::Int(token) => {
-                let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
-                AcquireReply::Granted(self.grant(request, reply.sent, token))
-            }
-            Value::Array(words) if words[..] == [Value::Int(-2)] => return Err(errors::no_hold()),
-            Value::Array(words) => self.taken(request, words, reply.sent)?,
-            _ => return Err(unexpected_reply()),
-        };
-        Ok(reply.with(value))
+        let reply = self.connections.call(script, &keys.all(), args).await?;
+        self.acquire_reply(request, reply)
     }
 
     /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.

@@ -55,11 +55,15 @@ impl ByMode {
     }
 }
 
-/// Makes the scripts of one format: `common` is what they share, in place of the line `@common`. They publish with the
-/// command `publish`.
+/// Makes the scripts of one format: `common` is what they share, in place of the line `@common`; `@write_value` is what the
+/// scripts share that write under holds. They publish with the command `publish`.
 pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str) -> Script {
     let common = format!("local PUBLISH = '{publish}'\n{}", common.concat());
-    move |name, body| Script::new(name, &body.replacen("-- @common\n", &common, 1))
+    move |name, body| {
+        let body = body.replacen("-- @common\n", &common, 1);
+        let write = include_str!("lua/write_value.lua");
+        Script::new(name, &body.replacen("-- @write_value\n", write, 1))
+    }
 }
 
 /// The scripts of one format for all clients: they are made once for each way to publish.

@@ -5,9 +5,4 @@ for i = 2, #KEYS do
   end
 end
 local value = ARGV[#KEYS]
-if value then
-  redis.call('SET', KEYS[1], value)
-else
-  redis.call('DEL', KEYS[1])
-end
-return 1
+-- @write_value

@@ -13,16 +13,16 @@ macro_rules! lua {
     };
 }
 
-/// The scripts of one lock. Those that renew and write may be those of another lock with the same layout.
+/// The scripts of one lock. Some of them may be those of another lock, or shared by several.
 macro_rules! scripts {
-    ($script:expr, $lock:literal, $layout:literal) => {
+    ($script:expr, $lock:literal, $layout:literal, $break:expr) => {
         Scripts {
             acquire: ByMode::alike($script("acquire", lua!($lock, "acquire"))),
             release: $script("release", lua!($lock, "release")),
             renew: ByMode::alike($script("renew", lua!($layout, "renew"))),
             write: ByMode::alike($script("write", lua!($layout, "write"))),
             inspect: $script("look", lua!($lock, "inspect")),
-            break_hold: $script("break", lua!($lock, "break")),
+            break_hold: $script("break", $break),
             raise: None,
             upgrade: None,
             downgrade: None,
@@ -36,28 +36,28 @@ fn plain(publish: &str) -> Scripts {
     let script = with_common(publish, &common);
     Scripts {
         raise: Some(script("raise", lua!("plain", "raise"))),
-        ..scripts!(script, "plain", "plain")
+        ..scripts!(script, "plain", "plain", lua!("plain", "break"))
     }
 }
 
 fn fair(publish: &str) -> Scripts {
     let common = [lua!("common"), lua!("fair", "common"), lua!("hash")];
     let script = with_common(publish, &common);
-    scripts!(script, "fair", "plain")
+    scripts!(script, "fair", "plain", lua!("fair", "break"))
 }
 
 fn read_write(publish: &str) -> Scripts {
     let script = with_common(publish, &[lua!("common"), lua!("rw", "common")]);
     Scripts {
         downgrade: Some(script("downgrade", lua!("rw", "downgrade"))),
-        ..scripts!(script, "rw", "rw")
+        ..scripts!(script, "rw", "rw", lua!("break"))
     }
 }
 
 fn semaphore(publish: &str) -> Scripts {
     let common = [lua!("common"), lua!("semaphore", "common")];
     let script = with_common(publish, &common);
-    scripts!(script, "semaphore", "semaphore")
+    scripts!(script, "semaphore", "semaphore", lua!("break"))
 }
 
 /// The scripts of this lock. `is_in_slots`: in a cluster where messages can stay within the nodes of a slot.

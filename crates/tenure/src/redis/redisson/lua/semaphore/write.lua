@@ -12,9 +12,4 @@ for i = 1, count do
   end
 end
 local value = ARGV[count + 1]
-if value then
-  redis.call('SET', KEYS[1], value)
-else
-  redis.call('DEL', KEYS[1])
-end
-return 1
+-- @write_value
