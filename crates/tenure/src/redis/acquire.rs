@@ -63,7 +63,7 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
     if lease < hold.ttl {
         return Err(redisson::lease_too_long(lease));
     }
-    // From now on the hold may be one beside others.
+    // From now on the hold may be a shared one.
     store
         .holds
         .update(hold.owner, |entry| entry.is_shared_hold = true);

@@ -126,11 +126,6 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     Ok(Listed::Names(names))
 }
 
-pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
-    let keys = store.requests.keys(name);
-    store.requests.break_hold(&keys, token).await
-}
-
 /// `TOKEN OWNER SINCE MIN_HOLD DELAY CHANNEL HOLDER`: token, owner, holder, delay.
 fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
     let mut words = text.strip_prefix('+').unwrap_or(text).splitn(4, ' ');

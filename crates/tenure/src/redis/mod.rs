@@ -108,7 +108,9 @@ impl tenure_core::store::Store for Store {
     }
 
     fn abandon(&self) {
-        release::abandon(self);
+        // Also of a node of a majority that was silent before `close` came to it.
+        self.maintenance.stop();
+        self.connections.close();
     }
 
     fn as_acquire_all(self: Arc<Self>) -> Option<Arc<dyn AcquireAll>> {
@@ -174,7 +176,7 @@ impl GuardedWrite for Store {
 
 impl Operate for Store {
     fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { inspect::break_lock(&self, &name, token).await })
+        Box::pin(async move { self.requests.break_hold(&name, token).await })
     }
 
     fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {

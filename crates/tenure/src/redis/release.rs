@@ -51,9 +51,3 @@ pub(super) async fn close(store: &Store) {
     // The driver has stopped the waiters.
     store.context.operations.all_done().await;
 }
-
-/// Ends what is left without waiting, also of a node of a majority that was silent before `close` came to it.
-pub(super) fn abandon(store: &Store) {
-    store.maintenance.stop();
-    store.connections.close();
-}

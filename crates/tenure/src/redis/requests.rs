@@ -508,7 +508,8 @@ impl Requests {
     }
 
     /// Ends the hold with that token. `false`: there is none.
-    pub(super) async fn break_hold(&self, keys: &Keys, token: u64) -> Result<bool, Error> {
+    pub(super) async fn break_hold(&self, name: &LockName, token: u64) -> Result<bool, Error> {
+        let keys = self.keys(name);
         let args = |cmd: &mut Cmd| {
             cmd.arg(token);
         };

@@ -69,26 +69,21 @@ pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str)
 /// The scripts of one format for all clients: they are made once for each way to publish.
 pub(super) struct ScriptSet {
     make: fn(&str) -> Scripts,
-    everywhere: OnceLock<Scripts>,
-    in_slots: OnceLock<Scripts>,
+    made: [OnceLock<Scripts>; 2],
 }
 
 impl ScriptSet {
     pub(super) const fn new(make: fn(&str) -> Scripts) -> Self {
         Self {
             make,
-            everywhere: OnceLock::new(),
-            in_slots: OnceLock::new(),
+            made: [OnceLock::new(), OnceLock::new()],
         }
     }
 
     /// `is_in_slots`: messages can stay within the nodes of a slot; otherwise all nodes of a cluster get them.
     pub(super) fn get(&self, is_in_slots: bool) -> &Scripts {
-        let (publish, scripts) = match is_in_slots {
-            true => ("SPUBLISH", &self.in_slots),
-            false => ("PUBLISH", &self.everywhere),
-        };
-        scripts.get_or_init(|| (self.make)(publish))
+        let way = usize::from(is_in_slots);
+        self.made[way].get_or_init(|| (self.make)(["PUBLISH", "SPUBLISH"][way]))
     }
 }
 
