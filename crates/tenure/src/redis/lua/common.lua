@@ -62,7 +62,7 @@ local function read_holders()
   return all
 end
 
--- Whether a hold of that mode may begin beside these.
+-- Whether a shared hold of that mode may begin while these last.
 local function has_room(all, mode, limit)
   if all.upgrading then
     return false
@@ -91,7 +91,7 @@ local function parse_hold(hold)
   return tonumber(token or 0), mark or ''
 end
 
--- Grants a place beside the holders, of which there may be none, under `propose` at least. Returns the token.
+-- Grants a shared hold, under `propose` at least. There may be other holders or none. Returns the token.
 local function join(all, owner, mode, limit, live, self, keep, mark, propose)
   local last = parse_hold(redis.call('GET', HOLD))
   local token = string.format('%d', math.max(last + 1, propose or us))

@@ -1,6 +1,6 @@
 -- @common
--- The holder and the waiters: {value, ms to live, hold, entry, entry..}. Nothing is changed. Holders
--- beside each other come before the waiters: '*' OWNER, ms to live, MODE, TOKEN, SINCE, SELF.
+-- The holder and the waiters: {value, ms to live, hold, entry, entry..}. Nothing is changed. Shared holders come before the
+-- waiters: '*' OWNER, ms to live, MODE, TOKEN, SINCE, SELF.
 local holder = redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   holder = '?' .. redis.call('TYPE', LOCK)['ok']

@@ -1,7 +1,7 @@
 
 -- The waiters of a lock: who is next, and how a release grants the lock to that waiter and wakes it (`serve`).
 
--- Grants places beside the holders to the first waiters in the queue, while they have room, under `propose` at least.
+-- Grants shared holds to the first waiters in the queue, while there is room, under `propose` at least.
 local function serve_shared(all, propose)
   local upgrading = all.upgrading
   if upgrading then
@@ -34,7 +34,7 @@ local function serve_shared(all, propose)
   end
 end
 
--- Ends a place beside the holders. Its part of the lock stays reserved for a while, if the hold says so and `ended` is not
+-- Ends a shared hold. Its part of the lock stays reserved for a while, if the hold says so and `ended` is not
 -- false; it is '1' if the hold ended before.
 local function end_holder(owner, entry, ended)
   local deadline, kind, since, self = string.match(entry, '^(%d+)( %a%d* %d+) (%d+) (.*)$')
@@ -99,7 +99,8 @@ local function pop()
 end
 
 -- Grants the free lock to the first waiter whose place is still good, with the lease that is left of that place, under
--- `propose` at least. Others come in beside a holder that is not exclusive. False: no waiter is left.
+-- `propose` at least, and wakes that waiter by a message to its client. If its hold is shared, the next waiters may follow.
+-- False: no waiter is left.
 local function serve(hold, propose)
   while true do
     local queued = redis.call('LRANGE', QUEUE, 0, 1)

@@ -1,6 +1,6 @@
 -- @common
 -- ARGV: OWNER TOKEN. The token that the hold has from now on: TOKEN, or a greater one if the hold has that already, or if
--- another holder beside this one has or had TOKEN or a greater one. 0: the lock is not ours.
+-- another shared holder has or had TOKEN or a greater one. 0: the lock is not ours.
 local owner, wanted = ARGV[1], tonumber(ARGV[2])
 local holder = redis.pcall('GET', LOCK)
 local mark, token, rest = string.match(redis.call('GET', HOLD) or '', '^(%+?)(%d+)( .*)$')
