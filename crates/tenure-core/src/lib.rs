@@ -9,10 +9,11 @@
 //! 3. [`rt`] is the only module that touches the runtime and the clock.
 //! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
 //! 5. [`store`] is the interface of all stores: the trait [`Store`](store::Store) and its contract.
-//! 6. The driver performs what the logic decides. It is private.
-//! 7. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
-//! 8. [`memory`] is the reference store, and the shortest one.
-//! 9. `conformance` (feature `conformance`) has the behaviours that every store must show.
+//! 6. [`queue`] is the engine of stores that keep their waiters as entries in order.
+//! 7. The driver performs what the logic decides. It is private.
+//! 8. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
+//! 9. [`memory`] is the reference store, and the shortest one.
+//! 10. `conformance` (feature `conformance`) has the behaviours that every store must show.
 //!
 //! A store of your own needs no registration: pass it to [`Client::from_store`].
 
@@ -42,6 +43,9 @@ pub mod support;
 
 // The interface of all stores.
 pub mod store;
+
+// The engine of stores that keep their waiters in order.
+pub mod queue;
 
 // What performs the decisions.
 mod driver;

@@ -93,6 +93,7 @@ enum Layer {
     Vocabulary,
     Logic,
     Interface,
+    Engine,
     Store(String),
     ConnectionRoom,
     Driver,
@@ -109,6 +110,7 @@ fn layer(tree: &Tree, path: &[String]) -> Layer {
     match part(1) {
         "logic" => Layer::Logic,
         "store" => Layer::Interface,
+        "queue" => Layer::Engine,
         "driver" => Layer::Driver,
         "rt" => Layer::Rt,
         "support" => Layer::Support,
@@ -148,11 +150,16 @@ fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str)
             in_base && !matches!(to, Logic | Support),
             "the interface knows neither drivers nor stores",
         ),
+        Engine => (
+            in_base,
+            "an engine serves several stores through its traits alone",
+        ),
         Store(name) => {
             let is_shared = |x: &String| SHARED_BY_STORES.contains(&x.as_str());
             let shared = matches!(to, Store(x) if is_shared(x));
+            let own_room = *to == ConnectionRoom && path[1] == *name;
             (
-                in_base || shared || *to == ConnectionRoom && path[1] == *name,
+                in_base || shared || *to == Engine || own_room,
                 "a store knows no other store, and could be its own crate",
             )
         }
