@@ -32,21 +32,19 @@ pub async fn acquire<Q: Acquisition>(queue: &Q) -> Result<Answer, Error> {
                 tracing::warn!(name = %request.name, "our entry in the queue is gone: its session ended, or it was deleted; queueing again at the end");
                 true
             }
-            Err(err) if request.stop.is_raised() && err.kind() != ErrorKind::Indeterminate => {
-                return Ok(Answer::Busy);
-            }
-            Err(err)
-                if Q::BEGINS_ANEW
-                    && request.wait
-                    && is_temporary(&err)
-                    && !request.stop.is_raised()
-                    && clock.now() < limit =>
-            {
+            Err(err) => {
+                let is_stopped = request.stop.is_raised();
+                if is_stopped && err.kind() != ErrorKind::Indeterminate {
+                    return Ok(Answer::Busy);
+                }
+                let is_over = is_stopped || !request.wait || clock.now() >= limit;
+                if !Q::BEGINS_ANEW || is_over || !is_temporary(&err) {
+                    return Err(err);
+                }
                 leave_with_retry(queue, limit).await?;
                 tracing::warn!(name = %request.name, %err, "queueing again at the end");
                 true
             }
-            Err(err) => return Err(err),
         };
         let next = retries.next_attempt(clock);
         if pauses {

@@ -104,7 +104,8 @@ async fn take_back<Q: ModeChange>(queue: &Q, err: Error) -> Error {
     }
 }
 
-fn lost() -> Error {
+/// The error of a change of a hold whose entry is gone.
+pub fn lost() -> Error {
     Error::new(
         ErrorKind::Lost,
         "the store has no entry of this hold; the lock was lost",

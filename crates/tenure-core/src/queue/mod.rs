@@ -43,7 +43,7 @@ mod tests;
 mod wait;
 
 pub use self::acquire::acquire;
-pub use self::change_mode::{downgrade, upgrade};
+pub use self::change_mode::{downgrade, lost, upgrade};
 pub use self::interface::{
     Acquisition, Created, HoldMode, ModeChange, Others, Position, QueueRequest, Replaced, Reply,
     is_temporary,
