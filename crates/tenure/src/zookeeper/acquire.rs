@@ -1,71 +1,33 @@
-//! One acquisition, from the first request to the answer.
+//! One acquisition: the node is made, and the hold is granted.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use zookeeper_client::Stat;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
-use tenure_core::store::{Answer, Request};
+use tenure_core::queue::{self, Acquisition, Created, Position, is_temporary};
+use tenure_core::store::{Answer, Hold, Request};
 use tenure_core::support::RetryBudget;
-use tenure_core::time::Time;
 
 use super::cache::CacheAnswer;
 use super::enqueue;
 use super::errors::{ClientError, RequestError};
 use super::mode::{HoldState, MZXID, NodeRecord};
 use super::names::{self, Dialect};
-use super::queue::QueuePosition;
+use super::queue::Ahead;
 use super::release;
 use super::renew;
 use super::requests;
 use super::semaphore;
 use super::session::Session;
 use super::store::Store;
-use super::wait::{self, QueueEntry, WaitOutcome};
+use super::wait::{Operation, QueueEntry};
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     check_mode(store.settings.dialect, request.mode)?;
-    let mut dir = store.directory(&request.name)?;
-    if store.settings.dialect == Dialect::Semaphore {
-        dir = names::semaphore_locks(&dir);
-    }
-    let mut retry_until = store.clock.now().after(request.ttl);
-    let mut retries = RetryBudget::without_limit();
-    loop {
-        let session = store.sessions.for_lease(request.ttl, Some(&dir)).await;
-        let outcome = match &session {
-            Ok(session) => acquire_in(store, request, session, &dir, &mut retry_until).await,
-            Err(err) => Err(err.clone()),
-        };
-        let err = match outcome {
-            Ok(answer) => return Ok(answer),
-            Err(err) => err,
-        };
-        if request.stop.is_raised() && err.kind() != ErrorKind::Indeterminate {
-            return Ok(Answer::Busy);
-        }
-        // A session that ended unnoticed is no reason to fail: there is a new one.
-        let is_stale = retries.failures() == 0 && session.is_ok_and(|session| session.is_over());
-        let is_temporary = matches!(
-            err.kind(),
-            ErrorKind::Unreachable | ErrorKind::Indeterminate
-        );
-        let is_retried = is_temporary
-            && (request.wait || is_stale)
-            && !request.stop.is_raised()
-            && store.clock.now() < retry_until;
-        if !is_retried {
-            return Err(err);
-        }
-        // A node that may be there is deleted before the next one is made: one node at a time.
-        release::leave_queue_with_retry(store, request, retry_until).await?;
-        tracing::warn!(name = %request.name, %err, "once more, from the end of the queue");
-        let pause = retries.pause(&store.clock);
-        if request.unless_stopped(pause).await.is_none() {
-            return Ok(Answer::Busy);
-        }
-    }
+    queue::acquire(&Operation::new(store, request, 0)).await
 }
 
 /// The modes that other programs with the same node names know.
@@ -88,59 +50,53 @@ fn check_mode(dialect: Dialect, mode: Mode) -> Result<(), Error> {
     Err(Error::new(ErrorKind::Unsupported, what))
 }
 
-/// One attempt. `retry_until` is moved on when the servers have shown that they are there.
-async fn acquire_in(
-    store: &Arc<Store>,
-    request: &Request,
-    session: &Arc<Session>,
-    dir: &Arc<str>,
-    retry_until: &mut Time,
-) -> Result<Answer, Error> {
-    check_lease(session, request).inspect_err(|_| session.vacate(dir))?;
-    let entry = enqueue::enqueue(store, request, session, dir).await?;
-    let known = session.cache.look_up(dir, entry.node.number);
-    if known == CacheAnswer::IsNext && request.mode == Mode::Exclusive {
-        return Ok(renew::granted(store, request, &entry, entry.lease));
+impl Acquisition for Operation<'_> {
+    async fn create(&self) -> Result<Created<QueueEntry, Ahead>, Error> {
+        let Self { store, request, .. } = self;
+        let mut dir = store.directory(&request.name)?;
+        if store.settings.dialect == Dialect::Semaphore {
+            dir = names::semaphore_locks(&dir);
+        }
+        let session = store.sessions.for_lease(request.ttl, Some(&dir)).await?;
+        check_lease(&session, request).inspect_err(|_| session.vacate(&dir))?;
+        let entry = match enqueue::enqueue(store, request, &session, &dir).await {
+            Ok(entry) => entry,
+            // A session that ended unnoticed, and its nodes with it, is no reason to fail: there is a new one.
+            Err(err)
+                if is_temporary(&err)
+                    && session.is_over()
+                    && !self.has_new_session.swap(true, Ordering::Relaxed) =>
+            {
+                release::remove(store, request.owner);
+                return Ok(Created::Again);
+            }
+            Err(err) => return Err(err),
+        };
+        let position = first_position(&entry, request.mode).await;
+        Ok(Created::Entry(entry, position))
     }
-    let position = match first_position(&entry, known).await {
-        Err(err) if request.wait && err.is_ambiguous() => {
-            *retry_until = wait::retry_until(request, &entry.session);
-            wait::read_queue_with_retry(request, &entry, false, *retry_until).await
-        }
-        position => position,
-    };
-    let outcome = match position {
-        // With less than half of it left, a lease is begun anew, where there is time for that.
-        Ok(QueuePosition::Held { last_token })
-            if !request.wait || wait::is_enough(request, &entry, entry.lease) =>
-        {
-            let lease = entry.lease;
-            Ok(WaitOutcome::Granted { lease, last_token })
-        }
-        Ok(_) if !request.wait => Ok(WaitOutcome::Stopped),
-        Ok(position) => {
-            request.report_taken();
-            wait::wait(request, &entry, position, retry_until).await
-        }
-        Err(err) => Err(err),
-    };
-    match outcome {
-        Ok(WaitOutcome::Granted { .. }) if store.settings.dialect == Dialect::Semaphore => {
+
+    async fn grant(&self, entry: &QueueEntry, last_token: u64) -> Result<Option<Answer>, Error> {
+        let lease = match self.request.wait && !self.is_new(entry) {
+            // With less than half of it left, a lease is begun anew, where there is time for that.
+            true => self.confirm_turn(entry).await?,
+            false => Some(entry.lease),
+        };
+        let Some(lease) = lease else { return Ok(None) };
+        if self.store.settings.dialect == Dialect::Semaphore {
             // In a box, as below, since every request would have to have room for a future that is rare.
-            Box::pin(semaphore::take_permit(store, request, entry, *retry_until)).await
+            return Box::pin(semaphore::take_permit(self, entry)).await;
         }
-        Ok(WaitOutcome::Granted { lease, last_token }) if last_token <= entry.node.token => {
-            Ok(renew::granted(store, request, &entry, lease))
+        if last_token <= entry.node.token {
+            let answer = renew::granted(self.store, self.request, &entry.node, lease);
+            return Ok(Some(answer));
         }
-        Ok(WaitOutcome::Granted { .. }) => {
-            Box::pin(grant_with_new_token(store, request, entry, *retry_until)).await
-        }
-        Ok(WaitOutcome::Stopped) => {
-            let left = release::leave_queue(store, request).await;
-            left.map(|()| Answer::Busy)
-        }
-        Ok(WaitOutcome::NodeGone) => Err(node_gone(store, request).await),
-        Err(err) => Err(release::give_up(store, request, session.explain(err)).await),
+        Box::pin(grant_with_new_token(self, entry)).await
+    }
+
+    async fn leave(&self) -> Result<(), Error> {
+        let left = release::release(self.store, &Hold::new(self.request, 0)).await;
+        left.map(drop)
     }
 }
 
@@ -158,20 +114,21 @@ fn check_lease(session: &Session, request: &Request) -> Result<(), Error> {
     ))
 }
 
-/// The position of a node that was just made.
-async fn first_position(
-    entry: &QueueEntry,
-    known: CacheAnswer,
-) -> Result<QueuePosition, RequestError> {
+/// The position of a node that was just made, if it is known without a list.
+async fn first_position(entry: &QueueEntry, mode: Mode) -> Option<Position<Ahead>> {
+    let known = entry.session.cache.look_up(&entry.dir, entry.node.number);
+    if known == CacheAnswer::IsNext && mode == Mode::Exclusive {
+        return Some(Position::Held { last_token: 0 });
+    }
     if known == CacheAnswer::Unknown
-        && let Some(directory) = stat_and_watch(entry).await?
+        && let Ok(Some(directory)) = stat_and_watch(entry).await
         // More contenders may come at any time, behind us.
         && directory.num_children == 1
     {
         let last_token = directory.mzxid.unsigned_abs();
-        return Ok(QueuePosition::Held { last_token });
+        return Some(Position::Held { last_token });
     }
-    wait::read_queue(entry).await
+    None
 }
 
 /// The state of the directory; `None`: we may not know. Sets a watch on the directory, which tells us next time
@@ -189,43 +146,34 @@ async fn stat_and_watch(entry: &QueueEntry) -> Result<Option<Stat>, RequestError
     }
 }
 
-/// The error of a wait whose node was deleted.
-async fn node_gone(store: &Store, request: &Request) -> Error {
-    // Nothing is left: another program deleted the node, or the node went with its session.
-    let _ = release::leave_queue(store, request).await;
-    let what = "our node in the queue was deleted; retry";
-    Error::new(ErrorKind::Unreachable, what)
-}
-
 /// Grants what the node has, under a token that is new: since the node was made, a hold was upgraded.
 async fn grant_with_new_token(
-    store: &Arc<Store>,
-    request: &Request,
-    mut entry: QueueEntry,
-    retry_until: Time,
-) -> Result<Answer, Error> {
-    let (session, clock) = (entry.session.clone(), &store.clock);
+    operation: &Operation<'_>,
+    entry: &QueueEntry,
+) -> Result<Option<Answer>, Error> {
+    let Operation { store, request, .. } = operation;
+    let (session, clock) = (&entry.session, &store.clock);
     let mut record = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
     record.hold = Some(HoldState {
         mode: None,
         last: None,
         token: Some(MZXID),
     });
-    let mut retries = RetryBudget::until(retry_until);
+    let mut retries = RetryBudget::until(clock.now().after(request.ttl));
     loop {
         let (dir, path) = (&entry.dir, &entry.node.path);
-        let written = requests::grant_token(&session, dir, path, &record, None).await;
+        let written = requests::grant_token(session, dir, path, &record, None).await;
         let err = match written {
             Ok(Some((token, lease))) => {
-                entry.node.token = token;
-                return Ok(renew::granted(store, request, &entry, lease));
+                let node = entry.node.with_token(token);
+                return Ok(Some(renew::granted(store, request, &node, lease)));
             }
             Ok(None) => unreachable!("BUG: any version will do"),
-            Err(err) if err.is(&ClientError::NoNode) => return Err(node_gone(store, request).await),
+            Err(err) if err.is(&ClientError::NoNode) => return Ok(None),
             Err(err) => err,
         };
         if !err.is_ambiguous() || request.stop.is_raised() || retries.is_spent(clock) {
-            return Err(release::give_up(store, request, session.explain(err)).await);
+            return Err(session.explain(err));
         }
         let _ = request.unless_stopped(retries.pause(clock)).await;
     }

@@ -13,7 +13,7 @@ use super::release;
 use super::requests::{self, MAX_ATTEMPTS, Node};
 use super::session::Session;
 use super::store::{HeldEntry, Store};
-use super::wait::QueueEntry;
+use super::wait::{Goal, QueueEntry};
 
 /// Makes a node for the request, and remembers it before it is made, so that whatever comes of the request can be
 /// deleted.
@@ -46,8 +46,7 @@ pub(super) async fn enqueue(
         session: session.clone(),
         dir: dir.clone(),
         prefix: prefix.into(),
-        path: None,
-        number: 0,
+        node: None,
         mode: request.mode,
         until: None,
         is_ambiguous: false,
@@ -57,10 +56,8 @@ pub(super) async fn enqueue(
     let created = create_node(request, &held, &stem).await;
     match &created {
         Ok(entry) => {
-            store.holds.update(request.owner, |held| {
-                held.path = Some(entry.node.path.clone());
-                held.number = entry.node.number;
-            });
+            let node = Some(entry.node.clone());
+            store.holds.update(request.owner, |held| held.node = node);
         }
         Err(err) if err.kind() == ErrorKind::Indeterminate => {}
         Err(_) => release::remove(store, request.owner),
@@ -88,6 +85,7 @@ pub(super) async fn create_node(
             dir: dir.clone(),
             node,
             lease,
+            goal: Goal::Turn,
         };
         let err = match requests::create_node(session, dir, stem, &data, lease).await {
             Ok(node) => return Ok(entry(node)),

@@ -6,12 +6,15 @@
 //!
 //! Taking a free lock costs two round trips the first time and one from then on, see `cache`.
 //!
+//! The order of the requests, and what becomes of one that fails, is the engine [`tenure_core::queue`]; here are the requests.
+//!
 //! # Reading order
 //! `names` (paths and node names) · `settings` · `session` (the sessions of a client) · `contact` (until when a session
-//! lasts for certain) · `store` (the parts of a client) · `acquire`, `enqueue`, `queue`, `wait`, `semaphore`, `upgrade`,
-//! `renew`, `release` (the operations) · `mode` (what the data of a node say about its hold) · `requests` (one function for
-//! each request) · `cache` (one round trip) · `errors` (what errors mean) · `diagnose`, `server_info` and `handshake` (why
-//! there is no session) · `write` (writes that need the hold) · `inspect` (for operators).
+//! lasts for certain) · `store` (the parts of a client) · `wait` (a request of the engine: read and watch), `acquire`,
+//! `enqueue`, `queue`, `semaphore`, `upgrade`, `renew`, `release` (the operations) · `mode` (what the data of a node say about
+//! its hold) · `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) ·
+//! `diagnose`, `server_info` and `handshake` (why there is no session) · `write` (writes that need the hold) · `inspect` (for
+//! operators).
 
 mod acquire;
 mod cache;

@@ -1,9 +1,12 @@
 //! The contenders for a name in their order, and the position of one of them.
 
+use zookeeper_client::OneshotWatcher;
+
 use tenure_core::logic::queue::{
     Contender, Turn, Upgrading, count_holders, decide, decide_while_upgrading,
 };
 use tenure_core::options::Mode;
+use tenure_core::queue::Position;
 
 use super::errors::RequestError;
 use super::mode::{self, HoldMode, NodeRecord};
@@ -11,14 +14,11 @@ use super::names::Child;
 use super::requests::{self, Blocker};
 use super::session::Session;
 
-/// What the list of contenders says about a node.
-pub(super) enum QueuePosition {
-    /// The node holds. `last_token`: no token that was granted before is greater.
-    Held { last_token: u64 },
-    /// Nodes in front of the node that have to go or to change.
-    Behind(Vec<Blocker>),
-    /// The node is not in the list.
-    Gone,
+/// What a node of ours waits for, as it was read.
+pub(super) enum Ahead {
+    Nodes(Vec<Blocker>),
+    /// A change of the directory, on which there is a watch already.
+    Directory(Option<OneshotWatcher>),
 }
 
 /// A list of contenders, and as much of their data as one of them has to know.
@@ -43,6 +43,20 @@ impl Queue {
         }
     }
 
+    /// Reads the contenders of a directory without their data. `None`: the node `me` is not among them.
+    pub(super) async fn list(
+        session: &Session,
+        dir: &str,
+        me: &str,
+    ) -> Result<Option<(Self, usize)>, RequestError> {
+        let Some((children, stat)) = requests::list_directory(session, dir).await? else {
+            return Ok(None);
+        };
+        let children = requests::in_order(session, dir, &children).await?;
+        let me = children.iter().position(|child| child.name == me);
+        Ok(me.map(|me| (Self::new(children, stat.mzxid.unsigned_abs()), me)))
+    }
+
     /// Reads the contenders of a directory, and the data of those that may have changed their mode, as far as the
     /// contender with the node `me` has to know them. `None`: there is no such node.
     pub(super) async fn read(
@@ -51,14 +65,9 @@ impl Queue {
         me: &str,
     ) -> Result<Option<(Self, usize)>, RequestError> {
         loop {
-            let Some((children, stat)) = requests::list_directory(session, dir).await? else {
+            let Some((mut queue, me)) = Self::list(session, dir, me).await? else {
                 return Ok(None);
             };
-            let children = requests::in_order(session, dir, &children).await?;
-            let Some(me) = children.iter().position(|child| child.name == me) else {
-                return Ok(None);
-            };
-            let mut queue = Self::new(children, stat.mzxid.unsigned_abs());
             // An exclusive contender holds when no other contender is in front, whatever its mode is.
             if queue.children[me].mode == Mode::Exclusive
                 || queue.read_modes(session, dir, me).await?
@@ -161,12 +170,11 @@ impl Queue {
         if let Some(hold) = hold
             && child.mode == Mode::Upgradable
         {
-            let is_holder = |other: &Child| {
-                let behind = other.number.wrapping_sub(child.number);
-                hold.last
-                    .is_some_and(|last| i64::from(behind) <= i64::from(last))
+            let is_holder = |other: &usize| {
+                let behind = self.numbers_behind(at, *other);
+                hold.last.is_some_and(|last| behind <= i64::from(last))
             };
-            let last_holder = self.children.iter().rposition(is_holder);
+            let last_holder = (0..self.children.len()).rev().find(is_holder);
             self.upgrading = Some(Upgrading { at, last_holder });
         }
     }
@@ -179,17 +187,18 @@ impl Queue {
         }
     }
 
-    pub(super) fn position(&self, dir: &str, me: usize) -> QueuePosition {
+    pub(super) fn position(&self, dir: &str, me: usize) -> Position<Ahead> {
         let ahead = match self.turn(me) {
             Turn::Held => {
-                return QueuePosition::Held {
+                return Position::Held {
                     last_token: self.last_token,
                 };
             }
             Turn::WatchOne(at) => at..at + 1,
             Turn::WatchAll(range) => range,
         };
-        QueuePosition::Behind(ahead.map(|at| self.blocker(dir, at)).collect())
+        let nodes = ahead.map(|at| self.blocker(dir, at));
+        Position::Behind(Ahead::Nodes(nodes.collect()))
     }
 
     pub(super) fn blocker(&self, dir: &str, at: usize) -> Blocker {
@@ -199,10 +208,21 @@ impl Queue {
         }
     }
 
-    /// The last contender that holds, when the one at `me` asks to become exclusive or has asked before.
+    /// The last contender that holds by the modes alone, when the one at `me` holds.
     pub(super) fn last_holder(&self, me: usize) -> usize {
-        let written = self.upgrading.and_then(|upgrading| upgrading.last_holder);
-        written.unwrap_or_else(|| count_holders(&self.contenders).max(me + 1) - 1)
+        count_holders(&self.contenders).max(me + 1) - 1
+    }
+
+    /// How many numbers the contender at `other` is behind the one at `me`.
+    pub(super) fn numbers_behind(&self, me: usize, other: usize) -> i64 {
+        let number = self.children[other].number;
+        number.wrapping_sub(self.children[me].number).into()
+    }
+
+    /// The last contender but the one at `me` that is at most `last` numbers behind it.
+    pub(super) fn last_other(&self, me: usize, last: i64) -> Option<usize> {
+        let is_other = |at: &usize| *at != me && self.numbers_behind(me, *at) <= last;
+        (0..self.children.len()).rev().find(is_other)
     }
 
     /// How many contenders hold. Strictly first come, first served: the holders are in front of all waiters.

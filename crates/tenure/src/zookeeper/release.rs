@@ -1,13 +1,12 @@
-//! Releasing a hold, leaving the queue, and closing the client.
+//! Deleting the node of a hold or of a waiter, and closing the client.
 
 use std::sync::Arc;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
-use tenure_core::store::{Hold, Release, Request};
-use tenure_core::support::{RetryBudget, not_left};
-use tenure_core::time::Time;
+use tenure_core::store::{Hold, Release};
+use tenure_core::support::RetryBudget;
 
 use super::errors::RequestError;
 use super::names::{self, Dialect};
@@ -15,7 +14,7 @@ use super::requests;
 use super::session::Session;
 use super::store::{HeldEntry, Store};
 
-/// Deletes the node of that owner.
+/// Deletes the node of that owner, whether it holds or waits.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
     let held = match store.holds.get(hold.owner) {
         Some(held) => held,
@@ -33,7 +32,8 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         let err = match delete(&session, &held).await {
             Ok(true) => {
                 let is_front = held.until.is_some() && held.mode == Mode::Exclusive;
-                let last_holder = is_front.then_some(held.number);
+                let node = held.node.as_ref().filter(|_| is_front);
+                let last_holder = node.map(|node| node.number);
                 held.session.cache.node_deleted(&held.dir, last_holder);
                 remove(store, hold.owner);
                 return Ok(Release::Released);
@@ -68,8 +68,7 @@ async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
             _ => store.directory(&hold.name)?,
         },
         prefix: names::own_prefix(hold.owner).into(),
-        path: None,
-        number: 0,
+        node: None,
         mode: hold.mode,
         until: None,
         is_ambiguous: false,
@@ -88,8 +87,8 @@ pub(super) async fn delete(session: &Session, held: &HeldEntry) -> Result<bool, 
 
 /// Deletes a node, which is looked for by its prefix if its path is not known.
 async fn delete_own(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
-    let path = match &held.path {
-        Some(path) => path.clone(),
+    let path = match &held.node {
+        Some(node) => node.path.clone(),
         None => match requests::find_name(session, &held.dir, &held.prefix).await? {
             Some(name) => Arc::from(format!("{}/{name}", held.dir)),
             None => return Ok(false),
@@ -103,41 +102,6 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     if let Some(held) = store.holds.remove(owner) {
         held.session.vacate(&held.dir);
     }
-}
-
-/// Deletes our node, whether it waits or holds.
-pub(super) async fn leave_queue(store: &Store, request: &Request) -> Result<(), Error> {
-    let released = release(store, &Hold::new(request, 0)).await;
-    released.map(drop).map_err(not_left)
-}
-
-/// The same, again and again until there is an answer, or the caller gives up.
-pub(super) async fn leave_queue_with_retry(
-    store: &Store,
-    request: &Request,
-    retry_until: Time,
-) -> Result<(), Error> {
-    let mut retries = RetryBudget::until(retry_until);
-    loop {
-        let left = leave_queue(store, request).await;
-        if left.is_ok() || request.stop.is_raised() || retries.is_spent(&store.clock) {
-            return left;
-        }
-        retries.pause(&store.clock).await;
-    }
-}
-
-/// Deletes our node, and returns the error for the user.
-pub(super) async fn give_up(store: &Store, request: &Request, err: Error) -> Error {
-    if let Err(err) = leave_queue(store, request).await {
-        return err;
-    }
-    // Our own node is gone, so the outcome is known.
-    let kind = match err.kind() {
-        ErrorKind::Indeterminate => ErrorKind::Unreachable,
-        kind => kind,
-    };
-    Error::new(kind, "the queue could not be read").with_source(err)
 }
 
 /// Ends all sessions, and all nodes with them.

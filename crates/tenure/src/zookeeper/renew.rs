@@ -19,7 +19,6 @@ use super::release;
 use super::requests::{self, Node};
 use super::session::{Session, SessionListener};
 use super::store::{HeldEntry, Store};
-use super::wait::QueueEntry;
 
 /// Bytes of paths in one request; a server accepts 1 MiB (`jute.maxbuffer`).
 const MAX_BATCH_BYTES: usize = 256 * 1024;
@@ -34,17 +33,9 @@ type NumberedPath = (usize, Arc<str>);
 type Checked = (usize, Result<Lease, Renewal>);
 
 /// The grant of what a node holds.
-pub(super) fn granted(
-    store: &Arc<Store>,
-    request: &Request,
-    entry: &QueueEntry,
-    lease: Lease,
-) -> Answer {
+pub(super) fn granted(store: &Arc<Store>, request: &Request, node: &Node, lease: Lease) -> Answer {
     let ttl = Some(record_grant(store, request, lease));
-    let Node {
-        token, round_trip, ..
-    } = entry.node;
-    Answer::Granted(Grant::new(token, lease.sent, round_trip, ttl))
+    Answer::Granted(Grant::new(node.token, lease.sent, node.round_trip, ttl))
 }
 
 /// The node holds from now on: the end of its lease and of its session are noticed. Returns the length of the lease.
@@ -266,7 +257,7 @@ fn holds_of(store: &Store, session: &Arc<Session>) -> Vec<(OwnerId, Arc<str>)> {
     store.holds.select(|owner, held| {
         let is_ours = held.until.is_some() && Arc::ptr_eq(&held.session, session);
         is_ours.then_some(())?;
-        Some((owner, held.path.clone()?))
+        Some((owner, held.node.as_ref()?.path.clone()))
     })
 }
 

@@ -27,6 +27,7 @@ pub(super) struct Blocker {
 }
 
 /// The node of a contender, as the server has made it.
+#[derive(Clone)]
 pub(super) struct Node {
     /// Within its directory.
     pub(super) name: String,
@@ -45,6 +46,14 @@ impl Node {
             number,
             token: mode::token(stat, None),
             round_trip,
+        }
+    }
+
+    /// The same node, under another token.
+    pub(super) fn with_token(&self, token: u64) -> Self {
+        Self {
+            token,
+            ..self.clone()
         }
     }
 }

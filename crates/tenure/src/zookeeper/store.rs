@@ -16,7 +16,7 @@ use tenure_core::time::Time;
 use super::errors::ClientError;
 use super::guarantees::{Configuration, guarantees};
 use super::names;
-use super::requests;
+use super::requests::{self, Node};
 use super::session::{Session, Sessions};
 use super::settings::Settings;
 
@@ -42,9 +42,8 @@ pub(super) struct HeldEntry {
     pub(super) dir: Arc<str>,
     /// The beginning of the node's name, which no other node has.
     pub(super) prefix: Arc<str>,
-    /// The path of the node; `None`: the reply to its creation has not come.
-    pub(super) path: Option<Arc<str>>,
-    pub(super) number: i32,
+    /// `None`: the reply to the creation of the node has not come.
+    pub(super) node: Option<Node>,
     pub(super) mode: Mode,
     /// When the lease ends; `None`: the node holds nothing. The session lasts longer than a lease that is not renewed.
     pub(super) until: Option<Time>,
@@ -65,7 +64,7 @@ impl HeldEntry {
 
     /// Session and path of the node, once its path is known.
     pub(super) fn node(self) -> Option<(Arc<Session>, Arc<str>)> {
-        Some((self.session, self.path?))
+        Some((self.session, self.node?.path))
     }
 }
 

@@ -8,20 +8,18 @@ use std::sync::Arc;
 use zookeeper_client::Stat;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
+use tenure_core::queue::{self as engine, ModeChange, Others, Replaced, lost};
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
-use tenure_core::support::RetryBudget;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
 use super::mode::{self, HoldMode, HoldState, MZXID, NodeRecord, WrittenToken};
 use super::names::Dialect;
-use super::queue::Queue;
-use super::requests;
-use super::session::Session;
+use super::queue::{Ahead, Queue};
+use super::requests::{self, Node};
 use super::store::{HeldEntry, Store};
-use super::wait::{self, WakeUp};
+use super::wait::{Goal, Operation, QueueEntry};
 
 impl ChangeMode for Store {
     fn upgrade(
@@ -29,7 +27,7 @@ impl ChangeMode for Store {
         _: Hold,
         request: Arc<Request>,
     ) -> BoxFuture<Result<Answer, Error>> {
-        Box::pin(async move { upgrade(&self, &request).await })
+        Box::pin(async move { engine::upgrade(&Operation::new(&self, &request, 0)).await })
     }
 
     fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
@@ -37,246 +35,8 @@ impl ChangeMode for Store {
     }
 }
 
-/// How an attempt to upgrade ends.
-enum Upgraded {
-    /// Exclusive, with this token.
-    Granted(u64, Lease),
-    /// Other contenders hold, and the hold is upgradable again.
-    Busy,
-    /// The node is gone.
-    NoHold,
-    /// Another program has written the data of the node meanwhile.
-    Overwritten,
-}
-
-/// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
-pub(super) async fn upgrade(store: &Store, request: &Request) -> Result<Answer, Error> {
-    let Some(hold) = OwnNode::of(store, request.owner) else {
-        return Err(no_hold());
-    };
-    let (session, clock) = (hold.session.clone(), &store.clock);
-    let mut retries = RetryBudget::until(wait::retry_until(request, &session));
-    loop {
-        let err = match attempt(&hold, request, &mut retries).await {
-            Ok(Upgraded::Granted(token, lease)) => {
-                let ttl = lease.length().min(request.ttl);
-                store.holds.update(request.owner, |held| {
-                    held.until = held.until.max(Some(lease.sent.after(ttl)));
-                });
-                let round_trip = clock.now().since(lease.sent);
-                return Ok(Answer::Granted(Grant::new(
-                    token,
-                    lease.sent,
-                    round_trip,
-                    Some(ttl),
-                )));
-            }
-            Ok(Upgraded::Busy) => return Ok(Answer::Busy),
-            Ok(Upgraded::NoHold) => return Err(no_hold()),
-            Ok(Upgraded::Overwritten) => continue,
-            Err(err) if err.is_session_over() => return Err(no_hold()),
-            Err(err) => err,
-        };
-        if !err.is_ambiguous() {
-            return Err(take_back(store, request, session.explain(err)).await);
-        }
-        if !request.wait || request.stop.is_raised() || retries.is_spent(clock) {
-            return Err(session.explain(err));
-        }
-        let _ = request.unless_stopped(retries.pause(clock)).await;
-    }
-}
-
-/// Makes the hold upgradable again after `err`, and returns the error for the user.
-async fn take_back(store: &Store, request: &Request, err: Error) -> Error {
-    match downgrade(store, &Hold::new(request, 0), Mode::Upgradable).await {
-        Ok(true) => err,
-        Ok(false) => no_hold(),
-        Err(_) => Error::new(
-            ErrorKind::Indeterminate,
-            "the request to upgrade was refused, and may be announced still",
-        )
-        .with_source(err),
-    }
-}
-
-fn no_hold() -> Error {
-    let what = "the servers have no such hold; the lock was lost";
-    Error::new(ErrorKind::Lost, what)
-}
-
-/// The node of a hold of ours.
-struct OwnNode {
-    session: Arc<Session>,
-    dir: Arc<str>,
-    path: Arc<str>,
-}
-
-impl OwnNode {
-    /// `None`: there is no such hold.
-    fn of(store: &Store, owner: OwnerId) -> Option<Self> {
-        let held = store.holds.get(owner)?;
-        let dir = held.dir.clone();
-        let (session, path) = HeldEntry::node(held)?;
-        Some(Self { session, dir, path })
-    }
-
-    fn name(&self) -> &str {
-        &self.path[self.dir.len() + 1..]
-    }
-
-    /// What the node says, and the version of its data; `None`: the node is gone.
-    async fn read(&self, request: &Request) -> Result<Option<Written>, RequestError> {
-        let Some((stat, record)) = requests::read_record(&self.session, &self.path).await? else {
-            return Ok(None);
-        };
-        let token = mode::token(&stat, record.as_ref());
-        let ttl = self.session.timeout.min(request.ttl);
-        let record = record.unwrap_or_else(|| NodeRecord::new(&request.holder, ttl));
-        Ok(Some(Written {
-            record,
-            token,
-            stat,
-        }))
-    }
-}
-
-/// The data of a node.
-struct Written {
-    record: NodeRecord,
-    token: u64,
-    /// Of the node with these data.
-    stat: Stat,
-}
-
-impl Written {
-    /// Writes this mode, under the same token. `false`: another program has written the data meanwhile.
-    async fn set(
-        &mut self,
-        node: &OwnNode,
-        mode: HoldMode,
-        last: Option<u32>,
-    ) -> Result<bool, RequestError> {
-        self.record.hold = Some(HoldState {
-            mode: Some(mode),
-            last,
-            token: Some(WrittenToken::Number(self.token)),
-        });
-        let (session, path) = (&node.session, &node.path);
-        let version = self.stat.version;
-        let Some(stat) = requests::set_record(session, path, &self.record, version).await? else {
-            return Ok(false);
-        };
-        self.stat = stat;
-        Ok(true)
-    }
-}
-
-/// From what the node says by now to an exclusive hold, or back to an upgradable one if the request gives up. `retries`
-/// begins anew while the servers answer.
-async fn attempt(
-    node: &OwnNode,
-    request: &Request,
-    retries: &mut RetryBudget,
-) -> Result<Upgraded, RequestError> {
-    let Some(mut written) = node.read(request).await? else {
-        return Ok(Upgraded::NoHold);
-    };
-    if written.record.mode() == Some(HoldMode::Exclusive) {
-        // An earlier request was applied, and its reply lost.
-        let lease = requests::check_nodes(&node.session, &[&*node.path]).await?;
-        return Ok(Upgraded::Granted(written.token, lease));
-    }
-    if written.record.mode() != Some(HoldMode::Upgrading)
-        && !written.set(node, HoldMode::Upgrading, None).await?
-    {
-        return Ok(Upgraded::Overwritten);
-    }
-    loop {
-        let queue = Queue::read_all(&node.session, &node.dir, node.name()).await?;
-        let Some((queue, me)) = queue else {
-            return Ok(Upgraded::NoHold);
-        };
-        let is_said = queue.upgrading.is_some_and(|it| it.last_holder.is_some());
-        let last = match is_said {
-            true => queue.last_holder(me),
-            // Nothing was written after the announcement.
-            false => last_holder_before(&queue, me, node, written.stat.mzxid).await?,
-        };
-        if last == 0 {
-            return become_exclusive(node, written).await;
-        }
-        if !request.wait || request.stop.is_raised() {
-            return give_up(node, written).await;
-        }
-        let behind = queue.children[last].number;
-        let behind = behind.wrapping_sub(queue.children[me].number);
-        if !is_said
-            && !written
-                .set(node, HoldMode::Upgrading, Some(behind.unsigned_abs()))
-                .await?
-        {
-            return Ok(Upgraded::Overwritten);
-        }
-        let other = if last == me { me - 1 } else { last };
-        let others = [queue.blocker(&node.dir, other)];
-        let watchers = requests::watch_nodes(&node.session, &others).await?;
-        *retries = RetryBudget::until(wait::retry_until(request, &node.session));
-        if let Some(watchers) = watchers
-            && let WakeUp::Stopped = wait::next_wake_up(request, &node.session, watchers).await
-        {
-            return give_up(node, written).await;
-        }
-    }
-}
-
-/// The last contender that holds, among those with nodes from before the transaction `announced`: since then nothing
-/// behind the node is granted, whatever the modes are.
-async fn last_holder_before(
-    queue: &Queue,
-    me: usize,
-    node: &OwnNode,
-    announced: i64,
-) -> Result<usize, RequestError> {
-    let mut last = queue.last_holder(me);
-    while last > me {
-        let path = format!("{}/{}", node.dir, queue.children[last].name);
-        match requests::stat(&node.session, &path).await? {
-            Some(stat) if stat.czxid < announced => break,
-            _ => last -= 1,
-        }
-    }
-    Ok(last)
-}
-
-async fn become_exclusive(node: &OwnNode, mut written: Written) -> Result<Upgraded, RequestError> {
-    written.record.hold = Some(HoldState {
-        mode: Some(HoldMode::Exclusive),
-        last: None,
-        token: Some(MZXID),
-    });
-    let OwnNode { session, dir, path } = node;
-    let version = Some(written.stat.version);
-    let granted = requests::grant_token(session, dir, path, &written.record, version).await;
-    match granted {
-        Ok(Some((token, lease))) => Ok(Upgraded::Granted(token, lease)),
-        Ok(None) => Ok(Upgraded::Overwritten),
-        Err(err) if err.is(&ClientError::NoNode) => Ok(Upgraded::NoHold),
-        Err(err) => Err(err),
-    }
-}
-
-async fn give_up(node: &OwnNode, mut written: Written) -> Result<Upgraded, RequestError> {
-    match written.set(node, HoldMode::Upgradable, None).await {
-        Ok(true) => Ok(Upgraded::Busy),
-        Ok(false) => Ok(Upgraded::Overwritten),
-        Err(err) if err.is(&ClientError::NoNode) => Ok(Upgraded::NoHold),
-        Err(err) => Err(err),
-    }
-}
-
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
-pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Result<bool, Error> {
     if store.settings.dialect != Dialect::Curator {
         return Err(Error::new(
             ErrorKind::Unsupported,
@@ -285,31 +45,163 @@ pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<
     }
     // Other contenders may hold beside this one from now on.
     store.holds.update(hold.owner, |held| held.mode = mode);
-    let Some(node) = OwnNode::of(store, hold.owner) else {
-        return Ok(false);
-    };
-    match change(&node, hold, mode).await {
-        Err(err) if err.is(&ClientError::NoNode) || err.is_session_over() => Ok(false),
-        changed => changed.map_err(|err| node.session.explain(err)),
+    let request = Request::new(hold.name.clone(), hold.owner, hold.ttl);
+    engine::downgrade(&Operation::new(store, &request, hold.token), mode).await
+}
+
+/// The node of a hold of ours, with its data.
+pub(super) struct OwnNode {
+    held: HeldEntry,
+    node: Node,
+    record: NodeRecord,
+    token: u64,
+    /// Of the node with these data.
+    stat: Stat,
+}
+
+impl OwnNode {
+    /// The error of a request about the node, unless it says that the node is gone.
+    fn gone<T>(&self, err: RequestError) -> Result<Replaced<T>, Error> {
+        match err.is(&ClientError::NoNode) || err.is_session_over() {
+            true => Ok(Replaced::Gone),
+            false => Err(self.held.session.explain(err)),
+        }
     }
 }
 
-async fn change(node: &OwnNode, hold: &Hold, mode: Mode) -> Result<bool, RequestError> {
-    let request = Request::new(hold.name.clone(), hold.owner, hold.ttl);
-    let mode = match mode {
-        Mode::Upgradable => HoldMode::Upgradable,
-        _ => HoldMode::Shared,
-    };
-    loop {
-        let Some(mut written) = node.read(&request).await? else {
-            return Ok(false);
+impl ModeChange for Operation<'_> {
+    type Own = OwnNode;
+
+    async fn read_own(&self) -> Result<Option<OwnNode>, Error> {
+        let Some(held) = self.store.holds.get(self.request.owner) else {
+            return Ok(None);
         };
-        // The token stays that of the guard.
-        if hold.token != 0 {
-            written.token = hold.token;
-        }
-        if written.set(node, mode, None).await? {
-            return Ok(true);
+        let (session, Some(node)) = (&held.session, held.node.clone()) else {
+            return Ok(None);
+        };
+        let (stat, record) = match requests::read_record(session, &node.path).await {
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(None),
+            Err(err) if err.is_session_over() => return Ok(None),
+            Err(err) => return Err(session.explain(err)),
+        };
+        let token = match self.token {
+            0 => mode::token(&stat, record.as_ref()),
+            token => token,
+        };
+        let ttl = session.timeout.min(self.request.ttl);
+        let record = record.unwrap_or_else(|| NodeRecord::new(&self.request.holder, ttl));
+        Ok(Some(OwnNode {
+            held,
+            node,
+            record,
+            token,
+            stat,
+        }))
+    }
+
+    fn is_exclusive(&self, own: &OwnNode) -> bool {
+        own.record.mode() == Some(HoldMode::Exclusive)
+    }
+
+    async fn replace(
+        &self,
+        own: &mut OwnNode,
+        mode: engine::HoldMode,
+    ) -> Result<Replaced<()>, Error> {
+        let (mode, last) = match mode {
+            engine::HoldMode::Shared => (HoldMode::Shared, None),
+            engine::HoldMode::Upgradable => (HoldMode::Upgradable, None),
+            engine::HoldMode::Upgrading { last_holder } => (HoldMode::Upgrading, last_holder),
+        };
+        own.record.hold = Some(HoldState {
+            mode: Some(mode),
+            last: last.and_then(|last| u32::try_from(last).ok()),
+            token: Some(WrittenToken::Number(own.token)),
+        });
+        let (session, version) = (&own.held.session, own.stat.version);
+        match requests::set_record(session, &own.node.path, &own.record, version).await {
+            Ok(Some(stat)) => {
+                own.stat = stat;
+                Ok(Replaced::Done(()))
+            }
+            Ok(None) => Ok(Replaced::Refused),
+            Err(err) => own.gone(err),
         }
     }
+
+    async fn others(&self, own: &mut OwnNode) -> Result<Option<Others<QueueEntry, Ahead>>, Error> {
+        let HeldEntry { session, dir, .. } = &own.held;
+        let last = match last_holder(own).await {
+            Ok(Some(last)) => last,
+            Ok(None) => return Err(lost()),
+            Err(err) if err.is_session_over() => return Err(lost()),
+            Err(err) => return Err(session.explain(err)),
+        };
+        Ok(last.map(|last| Others {
+            last_holder: last,
+            entry: QueueEntry {
+                session: session.clone(),
+                dir: dir.clone(),
+                node: own.node.clone(),
+                lease: session.confirmed(),
+                goal: Goal::EndOfOthers { last },
+            },
+            position: None,
+        }))
+    }
+
+    async fn become_exclusive(&self, own: &mut OwnNode) -> Result<Replaced<Grant>, Error> {
+        if self.is_exclusive(own) {
+            let checked = requests::check_nodes(&own.held.session, &[&*own.node.path]).await;
+            return match checked {
+                Ok(lease) => Ok(Replaced::Done(self.granted(own.token, lease))),
+                Err(err) => own.gone(err),
+            };
+        }
+        own.record.hold = Some(HoldState {
+            mode: Some(HoldMode::Exclusive),
+            last: None,
+            token: Some(MZXID),
+        });
+        let HeldEntry { session, dir, .. } = &own.held;
+        let version = Some(own.stat.version);
+        let granted = requests::grant_token(session, dir, &own.node.path, &own.record, version);
+        match granted.await {
+            Ok(Some((token, lease))) => Ok(Replaced::Done(self.granted(token, lease))),
+            Ok(None) => Ok(Replaced::Refused),
+            Err(err) => own.gone(err),
+        }
+    }
+}
+
+impl Operation<'_> {
+    fn granted(&self, token: u64, lease: Lease) -> Grant {
+        let (store, request) = (self.store, self.request);
+        let ttl = lease.length().min(request.ttl);
+        store.holds.update(request.owner, |held| {
+            held.until = held.until.max(Some(lease.sent.after(ttl)));
+        });
+        let round_trip = store.clock.now().since(lease.sent);
+        Grant::new(token, lease.sent, round_trip, Some(ttl))
+    }
+}
+
+/// How many numbers behind our own the last contender has that holds, among those with nodes from before the announcement,
+/// which was the last write of our node: since then nothing behind the node is granted, whatever the modes are. `None`: our
+/// node is gone. `Some(None)`: no other contender holds.
+async fn last_holder(own: &OwnNode) -> Result<Option<Option<i64>>, RequestError> {
+    let HeldEntry { session, dir, .. } = &own.held;
+    let Some((queue, me)) = Queue::read_all(session, dir, &own.node.name).await? else {
+        return Ok(None);
+    };
+    let mut last = queue.last_holder(me);
+    while last > me {
+        let path = format!("{dir}/{}", queue.children[last].name);
+        match requests::stat(session, &path).await? {
+            Some(stat) if stat.czxid < own.stat.mzxid => break,
+            _ => last -= 1,
+        }
+    }
+    Ok(Some((last > 0).then(|| queue.numbers_behind(me, last))))
 }

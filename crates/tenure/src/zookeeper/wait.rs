@@ -1,29 +1,45 @@
-//! The waiter's side of the queue: whose turn it is, and a watch on the nodes in front of ours.
+//! Our side of the queue: what a node of ours waits for, and watches on the nodes in front of it.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
-use std::time::Duration;
 
 use zookeeper_client::{OneshotWatcher, WatchedEvent};
 
+use tenure_core::error::Error;
 use tenure_core::logic::pace;
+use tenure_core::queue::{Position, QueueRequest};
+use tenure_core::rt::Clock;
 use tenure_core::store::Request;
-use tenure_core::support::RetryBudget;
-use tenure_core::time::Time;
 
 use super::contact::Lease;
 use super::errors::{ClientError, RequestError};
-use super::queue::{Queue, QueuePosition};
+use super::queue::{Ahead, Queue};
 use super::requests::{self, Node};
 use super::session::Session;
+use super::store::Store;
 
-/// The longest time after which a waiter reads the queue without having been told to, in case a watch is lost.
-const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// One request of the driver, as the queue engine needs it.
+pub(super) struct Operation<'a> {
+    pub(super) store: &'a Arc<Store>,
+    pub(super) request: &'a Request,
+    /// The token that the hold keeps when its mode changes; 0: the one that its node has.
+    pub(super) token: u64,
+    /// A new session was opened because the first one had ended unnoticed.
+    pub(super) has_new_session: AtomicBool,
+}
 
-/// How long a waiter asks servers that do not answer again, if three ttl are less: an election takes some seconds, and
-/// whether a session expired meanwhile is known for certain only when the servers answer again.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+impl<'a> Operation<'a> {
+    pub(super) fn new(store: &'a Arc<Store>, request: &'a Request, token: u64) -> Self {
+        Self {
+            store,
+            request,
+            token,
+            has_new_session: AtomicBool::new(false),
+        }
+    }
+}
 
 /// A node of ours in the queue.
 pub(super) struct QueueEntry {
@@ -32,137 +48,87 @@ pub(super) struct QueueEntry {
     pub(super) node: Node,
     /// Of the request that made the node.
     pub(super) lease: Lease,
+    pub(super) goal: Goal,
 }
 
-/// How a wait ends.
-pub(super) enum WaitOutcome {
-    Granted {
-        lease: Lease,
-        /// No token that was granted before is greater.
-        last_token: u64,
-    },
-    /// The caller gave up.
-    Stopped,
-    /// Our node is gone.
-    NodeGone,
+/// What a node of ours waits for.
+#[derive(Clone, Copy)]
+pub(super) enum Goal {
+    /// Its turn.
+    Turn,
+    /// That there are no more nodes than permits.
+    Permit { permits: usize },
+    /// The end of all other holds whose nodes are at most so many numbers behind our own.
+    EndOfOthers { last: i64 },
 }
 
-/// What a waiter waits for.
-pub(super) enum WakeUp {
-    /// The caller gave up.
-    Stopped,
-    /// A node in front of ours may be gone.
-    QueueChanged,
-    /// Nothing was heard for a while.
-    SafetyPoll,
-}
+impl QueueRequest for Operation<'_> {
+    type Entry = QueueEntry;
+    type Ahead = Ahead;
 
-/// Waits until our node holds. `retry_until` is moved on while the servers answer.
-pub(super) async fn wait(
-    request: &Request,
-    entry: &QueueEntry,
-    mut position: QueuePosition,
-    retry_limit: &mut Time,
-) -> Result<WaitOutcome, RequestError> {
-    loop {
-        let ahead = match position {
-            QueuePosition::Held { last_token } => match confirm_turn(request, entry).await? {
-                Some(lease) => return Ok(WaitOutcome::Granted { lease, last_token }),
-                None => Vec::new(),
-            },
-            QueuePosition::Behind(ahead) => ahead,
-            QueuePosition::Gone => return Ok(WaitOutcome::NodeGone),
-        };
-        *retry_limit = retry_until(request, &entry.session);
-        let wake_up = match requests::watch_nodes(&entry.session, &ahead).await? {
-            Some(watchers) if !watchers.is_empty() => {
-                next_wake_up(request, &entry.session, watchers).await
+    const BEGINS_ANEW: bool = true;
+
+    fn context(&self) -> (&Request, &Clock) {
+        (self.request, &self.store.clock)
+    }
+
+    async fn read(
+        &self,
+        entry: &QueueEntry,
+        _: Option<Ahead>,
+        is_safety_poll: bool,
+    ) -> Result<Position<Ahead>, Error> {
+        let read = async {
+            if is_safety_poll {
+                confirm_session(entry).await?;
             }
-            _ => WakeUp::QueueChanged,
+            read_position(entry).await
         };
-        let confirms = match wake_up {
-            WakeUp::Stopped => return Ok(WaitOutcome::Stopped),
-            WakeUp::QueueChanged => false,
-            WakeUp::SafetyPoll => true,
-        };
-        position = read_queue_with_retry(request, entry, confirms, *retry_limit).await?;
-    }
-}
-
-/// Until when a waiter asks servers that do not answer again.
-pub(super) fn retry_until(request: &Request, session: &Session) -> Time {
-    let timeout = RETRY_TIMEOUT.max(request.ttl * 3);
-    session.clock().now().after(timeout)
-}
-
-/// The lease that comes with our turn; `None`: it is not our turn any more.
-pub(super) async fn confirm_turn(
-    request: &Request,
-    entry: &QueueEntry,
-) -> Result<Option<Lease>, RequestError> {
-    let (session, clock) = (&entry.session, entry.session.clock());
-    let lease = session.confirmed();
-    let is_long = remaining(request, entry, lease) >= request.min_lease;
-    if is_long && is_enough(request, entry, lease) {
-        return Ok(Some(lease));
-    }
-    loop {
-        // Once the request is stopped, any lease will do.
-        let settled = clock.sleep_until(session.settled_at());
-        let _ = request.unless_stopped(settled).await;
-        let lease = match requests::check_nodes(session, &[&*entry.node.path]).await {
-            Ok(lease) => lease,
-            Err(err) if err.is(&ClientError::NoNode) => return Ok(None),
-            Err(err) => return Err(err),
-        };
-        if lease.length() >= session.whole_lease() || request.stop.is_raised() {
-            return Ok(Some(lease));
+        match read.await {
+            Err(err) if err.is_session_over() => Ok(Position::Gone),
+            position => position.map_err(|err| entry.session.explain(err)),
         }
     }
-}
 
-/// How much of a lease is left for that request.
-fn remaining(request: &Request, entry: &QueueEntry, lease: Lease) -> Duration {
-    let age = entry.session.clock().now().since(lease.sent);
-    lease.length().min(request.ttl).saturating_sub(age)
-}
-
-/// Whether a lease is as long as it has to be, and at least half of the length of a whole lease is left of it.
-pub(super) fn is_enough(request: &Request, entry: &QueueEntry, lease: Lease) -> bool {
-    let whole = entry.session.whole_lease().min(request.ttl);
-    lease.length() >= request.min_lease && remaining(request, entry, lease) >= whole / 2
-}
-
-pub(super) async fn next_wake_up(
-    request: &Request,
-    session: &Arc<Session>,
-    watchers: Vec<OneshotWatcher>,
-) -> WakeUp {
-    let mut changes: Vec<_> = watchers.into_iter().map(changed).collect();
-    let changed = std::future::poll_fn(|cx| {
-        let mut changes = changes.iter_mut();
-        match changes.any(|change| change.as_mut().poll(cx).is_ready()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+    async fn watch(
+        &self,
+        entry: &QueueEntry,
+        ahead: &mut Ahead,
+    ) -> Result<Option<Position<Ahead>>, Error> {
+        let session = &entry.session;
+        let watchers = match ahead {
+            Ahead::Nodes(nodes) => {
+                let watchers = requests::watch_nodes(session, nodes).await;
+                watchers.map_err(|err| session.explain(err))?
+            }
+            Ahead::Directory(watcher) => watcher.take().map(|watcher| vec![watcher]),
+        };
+        let Some(watchers) = watchers else {
+            return Ok(None);
+        };
+        let mut changes: Vec<_> = watchers.into_iter().map(changed).collect();
+        std::future::poll_fn(|cx| {
+            let mut changes = changes.iter_mut();
+            match changes.any(|change| change.as_mut().poll(cx).is_ready()) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        if session.is_over() {
+            // The watches end with the session, whose end is reported to each waiter at another moment.
+            std::future::pending::<()>().await;
         }
-    });
-    let clock = session.clock();
-    let pause = (request.ttl.min(session.timeout) / 3).min(SAFETY_POLL_INTERVAL);
-    // Not all waiters at the same moment.
-    let pause = pause - pace::fraction(pause / 4, clock.random());
-    tokio::select! {
-        biased;
-        () = request.stop.raised() => WakeUp::Stopped,
-        () = changed => WakeUp::QueueChanged,
-        () = session.ended.raised() => {
-            // All waiters of this session make a new node. Each has some handles of the session.
-            let spread = pace::spread(Arc::strong_count(session));
-            let pause = pace::fraction(spread, clock.random());
-            let paused = clock.sleep_until(clock.now().after(pause));
-            let _ = request.unless_stopped(paused).await;
-            WakeUp::QueueChanged
-        }
-        () = clock.wait_until(clock.now().after(pause)) => WakeUp::SafetyPoll,
+        Ok(None)
+    }
+
+    async fn session_end(&self, entry: &QueueEntry) {
+        let (session, clock) = (&entry.session, &self.store.clock);
+        session.ended.raised().await;
+        // All waiters of this session make a new node. Each has some handles of the session.
+        let spread = pace::spread(Arc::strong_count(session));
+        let pause = pace::fraction(spread, clock.random());
+        clock.sleep_until(clock.now().after(pause)).await;
     }
 }
 
@@ -170,45 +136,84 @@ fn changed(watcher: OneshotWatcher) -> Pin<Box<dyn Future<Output = WatchedEvent>
     Box::pin(watcher.changed())
 }
 
-/// Our position in the queue.
-pub(super) async fn read_queue(entry: &QueueEntry) -> Result<QueuePosition, RequestError> {
-    let (session, dir) = (&entry.session, &*entry.dir);
-    Ok(match Queue::read(session, dir, &entry.node.name).await? {
-        Some((queue, me)) => queue.position(dir, me),
-        None => QueuePosition::Gone,
-    })
-}
-
-/// Reads the queue until there is an answer, or the caller gives up. `confirms`: first confirms that our node is still
-/// there, and the session with it.
-pub(super) async fn read_queue_with_retry(
-    request: &Request,
-    entry: &QueueEntry,
-    confirms: bool,
-    retry_until: Time,
-) -> Result<QueuePosition, RequestError> {
-    let (mut retries, clock) = (RetryBudget::until(retry_until), entry.session.clock());
-    loop {
-        let position = match confirms {
-            true => confirm_and_read_queue(entry).await,
-            false => read_queue(entry).await,
-        };
-        let err = match position {
-            Ok(position) => return Ok(position),
-            Err(err) => err,
-        };
-        if !err.is_ambiguous() || request.stop.is_raised() || retries.is_spent(clock) {
-            return Err(err);
-        }
-        // A stopped request reads the queue once more, at once.
-        let _ = request.unless_stopped(retries.pause(clock)).await;
+/// A write, to which a majority of the servers has to agree. Whether our node is gone, the list will say.
+async fn confirm_session(entry: &QueueEntry) -> Result<(), RequestError> {
+    match requests::check_nodes(&entry.session, &[&*entry.node.path]).await {
+        Err(err) if !err.is(&ClientError::NoNode) => Err(err),
+        _ => Ok(()),
     }
 }
 
-async fn confirm_and_read_queue(entry: &QueueEntry) -> Result<QueuePosition, RequestError> {
-    match requests::check_nodes(&entry.session, &[&*entry.node.path]).await {
-        Err(err) if !err.is(&ClientError::NoNode) => Err(err),
-        // The list will say whether our node is gone.
-        _ => read_queue(entry).await,
+async fn read_position(entry: &QueueEntry) -> Result<Position<Ahead>, RequestError> {
+    let (session, dir, name) = (&entry.session, &*entry.dir, &entry.node.name);
+    match entry.goal {
+        Goal::Turn => Ok(match Queue::read(session, dir, name).await? {
+            Some((queue, me)) => queue.position(dir, me),
+            None => Position::Gone,
+        }),
+        Goal::Permit { permits } => {
+            let Some((children, watcher)) = requests::watch_children(session, dir).await? else {
+                return Ok(Position::Gone);
+            };
+            if !children.contains(name) {
+                return Ok(Position::Gone);
+            }
+            Ok(match children.len() <= permits {
+                true => Position::Held { last_token: 0 },
+                false => Position::Behind(Ahead::Directory(Some(watcher))),
+            })
+        }
+        Goal::EndOfOthers { last } => {
+            let Some((queue, me)) = Queue::list(session, dir, name).await? else {
+                return Ok(Position::Gone);
+            };
+            Ok(match queue.last_other(me, last) {
+                Some(other) => Position::Behind(Ahead::Nodes(vec![queue.blocker(dir, other)])),
+                None => Position::Held { last_token: 0 },
+            })
+        }
+    }
+}
+
+impl Operation<'_> {
+    /// The lease that comes with our turn; `None`: our node is gone.
+    pub(super) async fn confirm_turn(&self, entry: &QueueEntry) -> Result<Option<Lease>, Error> {
+        let (session, request) = (&entry.session, self.request);
+        let lease = session.confirmed();
+        if self.is_enough(entry, lease) {
+            return Ok(Some(lease));
+        }
+        loop {
+            // Once the request is stopped, any lease will do.
+            let settled = self.store.clock.sleep_until(session.settled_at());
+            let _ = request.unless_stopped(settled).await;
+            let lease = match requests::check_nodes(session, &[&*entry.node.path]).await {
+                Ok(lease) => lease,
+                Err(err) if err.is(&ClientError::NoNode) => return Ok(None),
+                Err(err) => return Err(session.explain(err)),
+            };
+            if lease.length() >= session.whole_lease() || request.stop.is_raised() {
+                return Ok(Some(lease));
+            }
+        }
+    }
+
+    /// Whether the lease of our node has just begun, so that it cannot be made longer.
+    pub(super) fn is_new(&self, entry: &QueueEntry) -> bool {
+        let (request, session, lease) = (self.request, &entry.session, entry.lease);
+        let half = session.whole_lease().min(request.ttl) / 2;
+        // The node was made by the first of a few requests.
+        let is_new = self.store.clock.now().since(lease.sent) <= entry.node.round_trip * 4;
+        is_new && lease.length() >= request.min_lease.max(half)
+    }
+
+    /// Whether as much is left of a lease as has to be, and at least half of the length of a whole lease.
+    fn is_enough(&self, entry: &QueueEntry, lease: Lease) -> bool {
+        let (request, session) = (self.request, &entry.session);
+        let age = self.store.clock.now().since(lease.sent);
+        let left = lease.length().min(request.ttl).saturating_sub(age);
+        left >= request
+            .min_lease
+            .max(session.whole_lease().min(request.ttl) / 2)
     }
 }
