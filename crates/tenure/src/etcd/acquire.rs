@@ -1,26 +1,27 @@
 //! One acquisition, from the first request to the answer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::queue::{self, Acquisition, Created, Position, Replaced};
 use tenure_core::rt::wall_now;
 use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Grant, Request};
-use tenure_core::support::RetryBudget;
+use tenure_core::support::not_left;
 
 use super::errors::{Recovery, RequestError, unexpected_reply};
 use super::key_state::KeyState;
 use super::leases::{Lease, whole_seconds};
 use super::names::reservation_key;
-use super::queue::{EarlyToken, Goal, QueueEntry, QueuePosition, QueueSnapshot, SecondKey};
+use super::queue::{EarlyToken, Goal, QueueEntry, SecondKey};
 use super::record::KeyRecord;
 use super::release;
 use super::renew;
-use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL, Replaced};
+use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL};
 use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
 use super::subscribe::Subscription;
-use super::wait::{WaitOutcome, Waiter};
+use super::wait::{self, Ahead, OpenWatch, Operation, Queued};
 use super::wire;
 
 impl AcquireAll for Store {
@@ -32,112 +33,122 @@ impl AcquireAll for Store {
     }
 }
 
-/// How an attempt ended.
-enum Attempt {
-    Answered(Answer),
-    /// Our key is gone: its lease is over, or another program deleted the key.
-    EntryLost,
-    /// The key of a former acquisition is in the store, so the next attempt takes another key.
-    KeyInUse,
-    /// Our token has to be early and may be that of another hold, so the next attempt gets another one.
-    TokenTaken,
-}
-
-/// What the request for our key came to.
-enum Enqueued {
-    Queued(Queued),
-    Busy,
-    KeyInUse,
-}
-
-/// Our key is in the queue.
-struct Queued {
-    /// The create revision of our key.
-    created: i64,
-    snapshot: QueueSnapshot,
-    round_trip: Duration,
-}
-
 pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
-    let mut retries = RetryBudget::without_limit();
-    let mut is_token_early = false;
-    loop {
-        match attempt(store, request, is_token_early).await? {
-            Attempt::Answered(answer) => return Ok(answer),
-            outcome @ (Attempt::KeyInUse | Attempt::TokenTaken) => {
-                if request.stop.is_raised() {
-                    return Ok(Answer::Busy);
-                }
-                is_token_early |= matches!(outcome, Attempt::TokenTaken);
-                // The next attempt asks for another key or token, so the first one is made at once. When other keys of
-                // a foreign program are in the way, pauses keep this loop from sending one request after the other.
-                let next = retries.next_attempt(&store.context.clock);
-                if retries.failures() > 1 {
-                    let pause = store.context.clock.sleep_until(next);
-                    // A stopped request makes a last attempt.
-                    let _ = request.unless_stopped(pause).await;
-                }
+    queue::acquire(&Operation::new(store, request, 0)).await
+}
+
+impl Acquisition for Operation<'_> {
+    async fn create(&self) -> Result<Created<Queued, Ahead>, Error> {
+        let Self { store, request, .. } = self;
+        let (leases, wanted) = (store.leases.clone(), (*request).clone());
+        let lease = async move { leases.for_request(&wanted).await };
+        let Some(lease) = lease_unless_stopped(store, request, lease).await? else {
+            return Ok(Created::Busy);
+        };
+        let is_token_early = self.is_token_early.load(Ordering::Relaxed);
+        let entry = remember(store, request, &lease, is_token_early);
+        // A waiter subscribes before it enqueues, see `subscribe`.
+        let subscription = match request.wait {
+            true => store
+                .subscriptions
+                .subscribe(&entry.directory, entry.reports()),
+            false => None,
+        };
+        let err = match self.enqueue(lease.clone(), entry, subscription).await {
+            Ok(Created::Entry(queued, Some(position)))
+                if queued.early_token == EarlyToken::Taken && self.gets_token(&position) =>
+            {
+                // Our token has to be early and may be that of another hold, so the next key gets another one.
+                self.leave().await.map_err(not_left)?;
+                self.is_token_early.store(true, Ordering::Relaxed);
+                return Ok(Created::Again);
             }
-            Attempt::EntryLost => {
-                if request.stop.is_raised() || store.context.closing.is_raised() {
-                    return Ok(Answer::Busy);
-                }
-                tracing::warn!(name = %request.name, store = "etcd", "our key in the queue is gone: its lease ended, or the key was deleted; queueing again at the end");
-                let pause = retries.pause(&store.context.clock);
-                if request.unless_stopped(pause).await.is_none() {
-                    return Ok(Answer::Busy);
-                }
-            }
+            Ok(created) => return Ok(created),
+            Err(err) => err,
+        };
+        if err.recovery == Recovery::NewLease {
+            store.leases.end(&lease);
+            release::remove(store, request.owner);
+            return Ok(Created::Again);
         }
+        if store.holds.read(request.owner, |held| held.created) > Some(0) {
+            // The key was made, and then the queue could not be read.
+            self.leave().await.map_err(not_left)?;
+        } else if !err.is_ambiguous() {
+            release::remove(store, request.owner);
+        }
+        Err(err.error)
+    }
+
+    async fn grant(&self, queued: &Queued, _: u64) -> Result<Option<Answer>, Error> {
+        let grant = queued.grant(self.store, self.request).await?;
+        Ok(grant.map(Answer::Granted))
+    }
+
+    async fn leave(&self) -> Result<(), Error> {
+        release::leave_queue(self.store, self.request.owner).await
     }
 }
 
-/// `is_token_early`: see [`KeyRecord::is_token_early`].
-async fn attempt(
-    store: &Arc<Store>,
-    request: &Arc<Request>,
-    is_token_early: bool,
-) -> Result<Attempt, Error> {
-    let (leases, wanted) = (store.leases.clone(), request.clone());
-    let lease = async move { leases.for_request(&wanted).await };
-    let Some(lease) = lease_unless_stopped(store, request, lease).await? else {
-        return Ok(Attempt::Answered(Answer::Busy));
-    };
-    let entry = remember(store, request, &lease, is_token_early);
-    // A waiter subscribes before it enqueues, see `subscribe`.
-    let subscription = match request.wait {
-        true => store
-            .subscriptions
-            .subscribe(&entry.directory, entry.reports()),
-        false => None,
-    };
-    match enqueue(store, request, &entry).await {
-        Ok(Enqueued::Queued(queued)) => {
-            in_queue(store, request, &lease, &entry, queued, subscription).await
-        }
-        Ok(Enqueued::Busy) => {
-            release::remove(store, request.owner);
-            Ok(Attempt::Answered(Answer::Busy))
-        }
-        Ok(Enqueued::KeyInUse) => {
-            release::remove(store, request.owner);
-            store.keys.reserve(&entry.key, lease.end());
-            Ok(Attempt::KeyInUse)
-        }
-        Err(err) if err.recovery == Recovery::NewLease => {
-            store.leases.end(&lease);
-            release::remove(store, request.owner);
-            Ok(Attempt::EntryLost)
-        }
-        Err(err) => {
-            if store.holds.read(request.owner, |held| held.created) > Some(0) {
-                // The key was made, and then the queue could not be read.
-                return finish(store, request, Err(err.error)).await;
+impl Operation<'_> {
+    /// Makes our key.
+    async fn enqueue(
+        &self,
+        lease: Arc<Lease>,
+        entry: QueueEntry,
+        subscription: Option<Subscription>,
+    ) -> Result<Created<Queued, Ahead>, RequestError> {
+        let Self { store, request, .. } = self;
+        let reply = requests::acquire(&store.connections, &entry, request.wait).await?;
+        let created = match &reply.outcome {
+            AcquireOutcome::Created(snapshot) => snapshot.revision,
+            AcquireOutcome::CreatedBefore(created) => *created,
+            AcquireOutcome::Busy | AcquireOutcome::KeyInUse => 0,
+        };
+        // From now on the release deletes the key by its revision, whatever its value is.
+        store.holds.update(request.owner, |held| {
+            held.is_ambiguous |= reply.is_repeated;
+            held.created = created;
+        });
+        let snapshot = match reply.outcome {
+            AcquireOutcome::Created(snapshot) => snapshot,
+            AcquireOutcome::CreatedBefore(_) => {
+                let read = requests::read_queue(&store.connections, &entry, created, 0);
+                let mut snapshot = read.await?;
+                if snapshot.early_token == EarlyToken::Free {
+                    // Keys that were there when our key was made may be gone.
+                    snapshot.early_token = EarlyToken::Taken;
+                }
+                snapshot
             }
-            if !err.is_ambiguous() {
+            AcquireOutcome::Busy => {
                 release::remove(store, request.owner);
+                return Ok(Created::Busy);
             }
-            Err(err.error)
+            AcquireOutcome::KeyInUse => {
+                release::remove(store, request.owner);
+                store.keys.reserve(&entry.key, lease.end());
+                return Ok(Created::Again);
+            }
+        };
+        let queued = Queued {
+            entry,
+            lease,
+            created,
+            early_token: snapshot.early_token,
+            round_trip: reply.round_trip,
+        };
+        let watch = subscription.map(OpenWatch::Directory);
+        let position = wait::position(snapshot, watch);
+        Ok(Created::Entry(queued, Some(position)))
+    }
+
+    /// Whether a hold may come of a key in this position.
+    fn gets_token(&self, position: &Position<Ahead>) -> bool {
+        match position {
+            Position::Held { .. } => true,
+            Position::Behind(_) => self.request.wait,
+            Position::Gone => false,
         }
     }
 }
@@ -203,13 +214,16 @@ pub(super) async fn acquire_all(
         }
         AcquireAllOutcome::Incomplete => return Err(incomplete()),
     };
-    let held = entries.iter().zip(created).map(|(entry, created)| Granted {
-        entry,
-        lease: &lease,
-        created,
-        is_token_early: false,
-        round_trip: reply.round_trip,
-    });
+    let held = entries
+        .into_iter()
+        .zip(created)
+        .map(|(entry, created)| Queued {
+            entry,
+            lease: lease.clone(),
+            created,
+            early_token: EarlyToken::NotNeeded,
+            round_trip: reply.round_trip,
+        });
     grant_all(store, all, held.collect()).await
 }
 
@@ -217,11 +231,11 @@ pub(super) async fn acquire_all(
 async fn grant_all(
     store: &Arc<Store>,
     all: &[Arc<Request>],
-    held: Vec<Granted<'_>>,
+    held: Vec<Queued>,
 ) -> Result<AllAnswer, Error> {
     let mut grants = Vec::with_capacity(all.len());
-    for (request, granted) in all.iter().zip(held) {
-        match granted.grant(store, request).await {
+    for (request, queued) in all.iter().zip(held) {
+        match queued.grant(store, request).await {
             Ok(Some(grant)) => grants.push(grant),
             Ok(None) => return Err(incomplete()),
             Err(err) => return Err(incomplete().with_source(err)),
@@ -309,136 +323,12 @@ fn second_key(request: &Request, key: &[u8]) -> SecondKey {
     }
 }
 
-/// Makes our key.
-async fn enqueue(
-    store: &Store,
-    request: &Request,
-    entry: &QueueEntry,
-) -> Result<Enqueued, RequestError> {
-    let reply = requests::acquire(&store.connections, entry, request.wait).await?;
-    let created = match &reply.outcome {
-        AcquireOutcome::Created(snapshot) => snapshot.revision,
-        AcquireOutcome::CreatedBefore(created) => *created,
-        AcquireOutcome::Busy | AcquireOutcome::KeyInUse => 0,
-    };
-    // From now on the release deletes the key by its revision, whatever its value is.
-    store.holds.update(request.owner, |held| {
-        held.is_ambiguous |= reply.is_repeated;
-        held.created = created;
-    });
-    let snapshot = match reply.outcome {
-        AcquireOutcome::Created(snapshot) => snapshot,
-        AcquireOutcome::CreatedBefore(_) => {
-            let read = requests::read_queue(&store.connections, entry, created, 0);
-            let mut snapshot = read.await?;
-            if snapshot.early_token == EarlyToken::Free {
-                // Keys that were there when our key was made may be gone.
-                snapshot.early_token = EarlyToken::Taken;
-            }
-            snapshot
-        }
-        AcquireOutcome::Busy => return Ok(Enqueued::Busy),
-        AcquireOutcome::KeyInUse => return Ok(Enqueued::KeyInUse),
-    };
-    Ok(Enqueued::Queued(Queued {
-        created,
-        snapshot,
-        round_trip: reply.round_trip,
-    }))
-}
-
-/// Our key is in the queue. Waits until the key holds, if the request waits.
-async fn in_queue(
-    store: &Arc<Store>,
-    request: &Request,
-    lease: &Arc<Lease>,
-    entry: &QueueEntry,
-    queued: Queued,
-    subscription: Option<Subscription>,
-) -> Result<Attempt, Error> {
-    let created = queued.created;
-    let snapshot = queued.snapshot;
-    let is_taken = snapshot.early_token == EarlyToken::Taken;
-    let outcome = match snapshot.position {
-        QueuePosition::Gone => Ok(WaitOutcome::EntryLost),
-        QueuePosition::Behind(_) if !request.wait => Ok(WaitOutcome::Stopped),
-        _ if is_taken => {
-            let left = release::leave_queue(store, request.owner).await;
-            return left.map(|()| Attempt::TokenTaken);
-        }
-        QueuePosition::Held => Ok(WaitOutcome::Held),
-        QueuePosition::Behind(ahead) => {
-            request.report_taken();
-            let waiter = Waiter {
-                store,
-                request,
-                entry,
-                lease,
-                created,
-                ahead,
-                revision: snapshot.revision,
-                subscription,
-            };
-            waiter.wait().await
-        }
-    };
-    let granted = match outcome {
-        Ok(WaitOutcome::Held) => {
-            let granted = Granted {
-                entry,
-                lease,
-                created,
-                is_token_early: snapshot.early_token == EarlyToken::Free,
-                round_trip: queued.round_trip,
-            };
-            granted.grant(store, request).await
-        }
-        Ok(WaitOutcome::EntryLost) => Ok(None),
-        Ok(WaitOutcome::Stopped) => {
-            let left = release::leave_queue(store, request.owner).await;
-            return left.map(|()| Attempt::Answered(Answer::Busy));
-        }
-        Err(err) => Err(err),
-    };
-    finish(store, request, granted).await
-}
-
-/// Our key holds, is gone, or has to be deleted because of an error.
-async fn finish(
-    store: &Store,
-    request: &Request,
-    granted: Result<Option<Grant>, Error>,
-) -> Result<Attempt, Error> {
-    match granted {
-        Ok(Some(grant)) => Ok(Attempt::Answered(Answer::Granted(grant))),
-        // The key of the reservation may be there still.
-        Ok(None) if !request.min_hold.is_zero() => {
-            let left = release::leave_queue(store, request.owner).await;
-            left.map(|()| Attempt::EntryLost)
-        }
-        Ok(None) => {
-            release::remove(store, request.owner);
-            Ok(Attempt::EntryLost)
-        }
-        // The error says why the acquisition ended, unless something may be left in the store.
-        Err(err) => {
-            let left = release::leave_queue(store, request.owner).await;
-            left.and(Err(err))
-        }
+impl Queued {
+    fn is_token_early(&self) -> bool {
+        self.early_token == EarlyToken::Free
     }
-}
 
-/// Our key holds.
-struct Granted<'a> {
-    entry: &'a QueueEntry,
-    lease: &'a Arc<Lease>,
-    created: i64,
-    is_token_early: bool,
-    round_trip: Duration,
-}
-
-impl Granted<'_> {
-    /// Makes the lease as long as the request wants it; `None`: our key is gone.
+    /// Our key holds. Makes the lease as long as the request wants it; `None`: our key is gone.
     async fn grant(&self, store: &Arc<Store>, request: &Request) -> Result<Option<Grant>, Error> {
         let round_trip = self.round_trip;
         if !self.reserve(store, request).await? {
@@ -451,7 +341,7 @@ impl Granted<'_> {
         let Some(lease) = lease else {
             return Ok(None);
         };
-        let early = i64::from(self.is_token_early);
+        let early = i64::from(self.is_token_early());
         let token = u64::try_from(self.created - early).map_err(|_| unexpected_reply())?;
         let sent = lease.sent();
         renew::record_grant(store, request, self.created, sent);
@@ -481,14 +371,14 @@ impl Granted<'_> {
         store: &Store,
         request: &Request,
     ) -> Result<Option<Arc<Lease>>, Error> {
-        let (lease, now) = (self.lease, store.context.now());
+        let (lease, now) = (&self.lease, store.context.now());
         // A lease that began with this request cannot be made longer.
         let is_new = now.since(lease.sent()) <= self.round_trip * 2;
         let is_enough = lease.end().since(now) >= request.min_lease.max(lease.ttl / 3);
         if !is_new && !is_enough && !store.leases.refresh(lease).await? {
             return Ok(None);
         }
-        let is_there = !self.is_token_early || self.write(store, lease).await?;
+        let is_there = !self.is_token_early() || self.write(store, lease).await?;
         Ok(is_there.then(|| lease.clone()))
     }
 
@@ -506,15 +396,15 @@ impl Granted<'_> {
         let is_there = self.write(store, &delayed).await;
         let is_ambiguous = |entry: &HeldEntry| entry.is_ambiguous;
         if !self.lease.is_shared {
-            store.leases.revoke_in_background(self.lease);
+            store.leases.revoke_in_background(&self.lease);
         } else if store.holds.read(request.owner, is_ambiguous) == Some(true) {
             let QueueEntry {
                 key,
                 value,
                 second_key,
                 ..
-            } = self.entry;
-            release::add_late_puts(store, self.lease, (key, value), second_key.as_ref());
+            } = &self.entry;
+            release::add_late_puts(store, &self.lease, (key, value), second_key.as_ref());
         }
         Ok(is_there?.then_some(delayed))
     }
@@ -523,7 +413,7 @@ impl Granted<'_> {
     async fn write(&self, store: &Store, lease: &Lease) -> Result<bool, Error> {
         let (key, old) = (&self.entry.key, KeyRecord::read(&self.entry.value));
         let mut record = old.clone();
-        if self.is_token_early && !record.is_token_early() {
+        if self.is_token_early() && !record.is_token_early() {
             record = record.with_early_token();
         }
         record = record.with_lock_delay(lease.delay);
@@ -537,7 +427,7 @@ impl Granted<'_> {
         };
         let unchanged = vec![wire::Compare::modified(key, self.created)];
         match requests::replace(&store.connections, put, unchanged).await {
-            Ok(replaced) => Ok(matches!(replaced, Replaced::At(_))),
+            Ok(replaced) => Ok(matches!(replaced, Replaced::Done(_))),
             Err(err) if err.recovery == Recovery::NewLease => Ok(false),
             Err(err) => Err(err.error),
         }

@@ -88,19 +88,6 @@ pub(super) fn without_effect(err: Error) -> Error {
     }
 }
 
-/// The lease of a waiter ended while its requests failed.
-pub(super) fn silent_for_a_ttl(err: Error) -> Error {
-    let kind = match err.kind() {
-        ErrorKind::Indeterminate => ErrorKind::Unreachable,
-        kind => kind,
-    };
-    Error::new(
-        kind,
-        "no request of the waiter succeeded for a whole ttl; the place in the queue is given up",
-    )
-    .with_source(err)
-}
-
 pub(super) fn unexpected_reply() -> Error {
     Error::new(
         ErrorKind::Indeterminate,

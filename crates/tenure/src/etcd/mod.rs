@@ -6,9 +6,11 @@
 //! further request when its turn comes. The fencing token is the revision at which the key was created.
 //! The published format is in `docs/stores/etcd.md`.
 //!
+//! The order of the requests, and what becomes of one that fails, is the engine [`tenure_core::queue`]; here are the requests.
+//!
 //! # Reading order
 //! `names` (keys) · `record` (their values) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
-//! client) · `acquire`, `wait`, `upgrade`, `renew`, `release` (the operations) · `requests` (one function for each request), with
+//! client) · `wait` (a request of the engine: read and watch), `acquire`, `upgrade`, `renew`, `release` (the operations) · `requests` (one function for each request), with
 //! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) and `key_state` (what the store has of a hold) · `connection`
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 

@@ -7,6 +7,7 @@ use tenure_core::logic::queue::{
     Contender, Turn, Upgrading, count_holders, decide, decide_while_upgrading,
 };
 use tenure_core::options::Mode;
+use tenure_core::queue::Position;
 
 use super::names::{Directory, reserving_key};
 use super::record::KeyRecord;
@@ -108,16 +109,13 @@ pub(super) enum EarlyToken {
 }
 
 /// What the queue says about our key.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum QueuePosition {
-    Held,
-    /// Our key is not in the queue.
-    Gone,
-    Behind(Predecessors),
-}
+pub(super) type QueuePosition = Position<Predecessors>;
+
+/// Our key holds. Its create revision is greater than each token that was granted before.
+const HELD: QueuePosition = Position::Held { last_token: 0 };
 
 /// The keys that our key waits for.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Predecessors {
     /// Keys whose deletion may make it our turn.
     keys: BTreeSet<Vec<u8>>,
@@ -189,7 +187,7 @@ pub(super) fn remove_early_reservations(keys: &mut Vec<KeyValue>) {
 /// [`RANGE_LIMIT`] of them are enough.
 pub(super) fn position(goal: Goal, own: &[u8], keys: &[KeyValue]) -> QueuePosition {
     let Some(me) = keys.iter().position(|kv| kv.key == own) else {
-        return QueuePosition::Gone;
+        return Position::Gone;
     };
     match goal {
         Goal::Turn(Mode::Exclusive) => exclusive_position(&keys[..me]),
@@ -199,8 +197,8 @@ pub(super) fn position(goal: Goal, own: &[u8], keys: &[KeyValue]) -> QueuePositi
             let others = others.filter(|kv| kv.create_revision <= last_holder);
             let keys: BTreeSet<_> = others.map(|kv| kv.key.clone()).collect();
             match keys.is_empty() {
-                true => QueuePosition::Held,
-                false => QueuePosition::Behind(Predecessors {
+                true => HELD,
+                false => Position::Behind(Predecessors {
                     keys,
                     are_all: true,
                     only: None,
@@ -213,14 +211,14 @@ pub(super) fn position(goal: Goal, own: &[u8], keys: &[KeyValue]) -> QueuePositi
 /// The position of an exclusive key behind these keys.
 fn exclusive_position(ahead: &[KeyValue]) -> QueuePosition {
     let Some(last) = ahead.last() else {
-        return QueuePosition::Held;
+        return HELD;
     };
     let are_all = ahead.len() <= WATCH_FANOUT;
     let watched = match are_all {
         true => ahead,
         false => std::slice::from_ref(last),
     };
-    QueuePosition::Behind(Predecessors {
+    Position::Behind(Predecessors {
         keys: watched.iter().map(|kv| kv.key.clone()).collect(),
         are_all,
         only: (!are_all).then(|| last.key.clone()),
@@ -237,11 +235,11 @@ fn position_by_mode(keys: &[KeyValue]) -> QueuePosition {
         None => decide(&contenders, me),
     };
     let watched = match turn {
-        Turn::Held => return QueuePosition::Held,
+        Turn::Held => return HELD,
         Turn::WatchOne(at) => at..at + 1,
         Turn::WatchAll(range) => range,
     };
-    QueuePosition::Behind(Predecessors {
+    Position::Behind(Predecessors {
         keys: keys[watched].iter().map(|kv| kv.key.clone()).collect(),
         are_all: false,
         only: None,
@@ -378,7 +376,7 @@ mod tests {
 
     fn behind(mode: Mode, own: &str, keys: &[KeyValue]) -> Predecessors {
         match position(Goal::Turn(mode), own.as_bytes(), keys) {
-            QueuePosition::Behind(ahead) => ahead,
+            Position::Behind(ahead) => ahead,
             other => panic!("{other:?}"),
         }
     }
@@ -387,9 +385,9 @@ mod tests {
     fn the_oldest_key_holds_and_a_key_that_is_not_there_is_gone() {
         let keys = names(3);
         let mode = Goal::Turn(Mode::Exclusive);
-        assert_eq!(position(mode, b"000", &keys), QueuePosition::Held);
-        assert_eq!(position(mode, b"x", &keys), QueuePosition::Gone);
-        assert_eq!(position(mode, b"x", &[]), QueuePosition::Gone);
+        assert_eq!(position(mode, b"000", &keys), HELD);
+        assert_eq!(position(mode, b"x", &keys), Position::Gone);
+        assert_eq!(position(mode, b"x", &[]), Position::Gone);
     }
 
     #[test]
@@ -428,18 +426,12 @@ mod tests {
             key("c", Mode::Shared),
             key("d", Mode::Shared),
         ];
-        assert_eq!(
-            position(Goal::Turn(Mode::Shared), b"a", &keys),
-            QueuePosition::Held
-        );
+        assert_eq!(position(Goal::Turn(Mode::Shared), b"a", &keys), HELD);
         let mut ahead = behind(Mode::Shared, "d", &keys);
         assert_eq!(ahead.deleted(b"c", b"d"), EventEffect::None);
         assert_eq!(ahead.deleted(b"b", b"d"), EventEffect::ReadQueue);
         let without = [keys[0].clone(), keys[2].clone(), keys[3].clone()];
-        assert_eq!(
-            position(Goal::Turn(Mode::Shared), b"d", &without),
-            QueuePosition::Held
-        );
+        assert_eq!(position(Goal::Turn(Mode::Shared), b"d", &without), HELD);
     }
 
     /// A key that was created at `created`, and last changed at `modified`.
@@ -475,13 +467,13 @@ mod tests {
             let keys = keys(upgradable.clone().upgrading(last_holder));
             for (me, kv) in keys.iter().enumerate() {
                 match position(goal, &kv.key, &keys[..=me]) {
-                    QueuePosition::Held => assert!(me < held, "{me}"),
-                    QueuePosition::Behind(ahead) => {
+                    Position::Held { .. } => assert!(me < held, "{me}"),
+                    Position::Behind(ahead) => {
                         assert!(me >= held, "{me}");
                         assert_eq!(ahead.changed(b"20"), EventEffect::ReadQueue);
                         assert_eq!(ahead.changed(b"10"), EventEffect::None);
                     }
-                    QueuePosition::Gone => panic!("{me} is gone"),
+                    Position::Gone => panic!("{me} is gone"),
                 }
             }
             // To others it shows that keys older than the request hold, also before that is said.
@@ -491,7 +483,7 @@ mod tests {
         let keys = keys(upgradable);
         assert!(are_held(&keys).iter().all(|held| *held));
         let goal = Goal::EndOfOthers { last_holder: 30 };
-        let QueuePosition::Behind(mut ahead) = position(goal, b"20", &keys) else {
+        let Position::Behind(mut ahead) = position(goal, b"20", &keys) else {
             panic!("others hold");
         };
         assert_eq!(ahead.deleted(b"40", b"20"), EventEffect::None);

@@ -9,7 +9,6 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::store::{Hold, Release};
-use tenure_core::support::not_left;
 use tenure_core::time::Time;
 
 use super::context::Context;
@@ -139,13 +138,12 @@ pub(super) async fn leave_queue(store: &Store, owner: OwnerId) -> Result<(), Err
     let Some(entry) = store.holds.get(owner) else {
         return Ok(());
     };
-    match delete_keys(store, &entry).await {
-        Ok(_) => {
-            remove(store, owner);
-            Ok(())
-        }
-        Err(err) => Err(not_left(err)),
+    // A key is gone with its lease. That of a reservation may have another lease.
+    if entry.reservation.is_some() || !entry.lease.gone.is_raised() {
+        delete_keys(store, &entry).await?;
     }
+    remove(store, owner);
+    Ok(())
 }
 
 /// Ends the bookkeeping of an acquisition whose key is gone, or nearly so.

@@ -6,6 +6,7 @@ use futures_util::{future, stream};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::queue::Replaced;
 use tenure_core::time::Time;
 
 use super::connection::{Connections, Reply};
@@ -360,23 +361,13 @@ pub(super) async fn reserve_name(
     }
 }
 
-/// The reply to [`replace`].
-pub(super) enum Replaced {
-    /// The key has the new value, since this revision.
-    At(i64),
-    /// A condition does not hold.
-    Refused,
-    /// There is no such key.
-    Gone,
-}
-
 /// Gives a new value to a key, if all of `conditions` hold. The key keeps its position. A request may be sent again, if
-/// no other request puts the same value.
+/// no other request puts the same value. Returns the revision since which the key has the value.
 pub(super) async fn replace(
     connections: &Connections,
     put: wire::Put,
     conditions: Vec<wire::Compare>,
-) -> Result<Replaced, RequestError> {
+) -> Result<Replaced<i64>, RequestError> {
     let own = wire::Range {
         key: put.key.clone(),
         ..wire::Range::default()
@@ -394,12 +385,12 @@ pub(super) async fn replace(
         mut responses,
     } = reply.value;
     if succeeded {
-        return Ok(Replaced::At(header.map_or(0, |header| header.revision)));
+        return Ok(Replaced::Done(header.map_or(0, |header| header.revision)));
     }
     let range = responses.pop().and_then(|it| it.range);
     Ok(match range.unwrap_or_default().kvs.first() {
         // An earlier attempt of this request was applied.
-        Some(kv) if reply.is_repeated && kv.value == value => Replaced::At(kv.mod_revision),
+        Some(kv) if reply.is_repeated && kv.value == value => Replaced::Done(kv.mod_revision),
         // An earlier attempt may be applied later.
         Some(_) if reply.is_repeated => {
             return Err(RequestError::new(

@@ -4,21 +4,21 @@
 //! to hold. Each request names the revision of the value that it replaces, so a request that arrives late changes nothing.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
+use tenure_core::queue::{self as engine, HoldMode, ModeChange, Others, Replaced, lost};
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
 use tenure_core::support::RetryBudget;
-use tenure_core::time::Time;
 
-use super::errors::{self, Recovery, RequestError};
+use super::errors::{self, Recovery};
 use super::key_state::KeyState;
-use super::names::Directory;
-use super::queue::{self, EarlyToken, Goal, QueueEntry, QueuePosition, UpgradePlan};
+use super::queue::{self, EarlyToken, Goal, QueueEntry, QueueSnapshot, UpgradePlan};
 use super::record::KeyRecord;
-use super::requests::{self, DirectorySnapshot, Replaced};
+use super::requests::{self, DirectorySnapshot};
 use super::store::{HeldEntry, Store};
-use super::wait::{WaitOutcome, Waiter};
+use super::wait::{self, Ahead, Operation, Queued};
 use super::wire::{self, KeyValue};
 
 impl ChangeMode for Store {
@@ -37,19 +37,11 @@ impl ChangeMode for Store {
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
 pub(super) async fn upgrade(
-    store: &Store,
+    store: &Arc<Store>,
     hold: &Hold,
-    request: &Request,
+    request: &Arc<Request>,
 ) -> Result<Answer, Error> {
-    let entry = store.holds.get(hold.owner).ok_or_else(lost)?;
-    let upgrading = Upgrade {
-        directory: store.directory(&hold.name),
-        started: store.context.now(),
-        store,
-        request,
-        entry,
-    };
-    let answer = upgrading.until_answered(hold).await?;
+    let answer = engine::upgrade(&Operation::new(store, request, hold.token)).await?;
     if let Answer::Granted(_) = answer {
         let changed = change_reservation(store, hold, Mode::Exclusive).await;
         changed.map_err(upgrade_is_unknown)?;
@@ -58,31 +50,15 @@ pub(super) async fn upgrade(
 }
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
-pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
-    let Some(entry) = store.holds.get(hold.owner) else {
-        return Ok(false);
-    };
-    let (key, connections) = (&entry.key, &store.connections);
-    loop {
-        let Some(own) = requests::read_key(connections, key, entry.created).await? else {
-            return Ok(false);
-        };
-        let record = KeyRecord::read(&own.value);
-        if record.is_reserved() {
-            return Ok(false);
-        }
-        // The value is replaced even if it says this mode already: then a late request to upgrade is refused.
-        let value = record.with_mode(mode, hold.token);
-        match replace_own(store, &entry, &value, own.mod_revision, Vec::new()).await? {
-            Replaced::At(_) => {
-                change_reservation(store, hold, mode).await?;
-                return Ok(true);
-            }
-            Replaced::Gone => return Ok(false),
-            // A late request has changed the value since it was read.
-            Replaced::Refused => {}
-        }
+pub(super) async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Result<bool, Error> {
+    let mut request = Request::new(hold.name.clone(), hold.owner, hold.ttl);
+    request.mode = mode;
+    let request = Arc::new(request);
+    let changed = engine::downgrade(&Operation::new(store, &request, hold.token), mode).await?;
+    if changed {
+        change_reservation(store, hold, mode).await?;
     }
+    Ok(changed)
 }
 
 /// From now on the reservation of the hold conflicts with the same modes as the hold does.
@@ -101,40 +77,6 @@ async fn change_reservation(store: &Store, hold: &Hold, mode: Mode) -> Result<()
     Ok(())
 }
 
-/// Gives our key a new value, if the key has its value since `modified` and all of `conditions` hold.
-async fn replace_own(
-    store: &Store,
-    entry: &HeldEntry,
-    record: &KeyRecord,
-    modified: i64,
-    mut conditions: Vec<wire::Compare>,
-) -> Result<Replaced, Error> {
-    let put = wire::Put {
-        key: entry.key.clone(),
-        value: record.to_bytes(),
-        lease: entry.lease.id,
-    };
-    conditions.push(wire::Compare::modified(&entry.key, modified));
-    match requests::replace(&store.connections, put, conditions).await {
-        Ok(replaced) => Ok(replaced),
-        Err(RequestError {
-            recovery: Recovery::NewLease,
-            ..
-        }) => {
-            store.leases.end(&entry.lease);
-            Ok(Replaced::Gone)
-        }
-        Err(err) => Err(err.error),
-    }
-}
-
-fn lost() -> Error {
-    Error::new(
-        ErrorKind::Lost,
-        "the store has no key of this hold; the lock was lost",
-    )
-}
-
 /// An error after the request to upgrade was sent.
 fn upgrade_is_unknown(err: Error) -> Error {
     match err.kind() {
@@ -147,48 +89,170 @@ fn upgrade_is_unknown(err: Error) -> Error {
     }
 }
 
-/// One request to upgrade.
-struct Upgrade<'a> {
-    store: &'a Store,
-    request: &'a Request,
-    entry: HeldEntry,
-    directory: Directory,
-    started: Time,
+/// Our key, as it was read or written last.
+pub(super) struct OwnKey {
+    held: HeldEntry,
+    record: KeyRecord,
+    modified: i64,
+    /// What an upgrade has to wait for.
+    plan: Option<UpgradePlan>,
 }
 
-impl Upgrade<'_> {
-    /// Becomes exclusive, if need be after the other holders have left.
-    async fn until_answered(&self, hold: &Hold) -> Result<Answer, Error> {
+impl ModeChange for Operation<'_> {
+    type Own = OwnKey;
+
+    async fn read_own(&self) -> Result<Option<OwnKey>, Error> {
+        let Some(held) = self.store.holds.get(self.request.owner) else {
+            return Ok(None);
+        };
+        if self.request.mode == Mode::Exclusive {
+            return self.look(held).await.map_err(errors::without_effect);
+        }
+        let connections = &self.store.connections;
+        let kv = requests::read_key(connections, &held.key, held.created).await?;
+        let own = kv.map(|kv| OwnKey {
+            record: KeyRecord::read(&kv.value),
+            modified: kv.mod_revision,
+            plan: None,
+            held,
+        });
+        Ok(own.filter(|own| !own.record.is_reserved()))
+    }
+
+    fn is_exclusive(&self, own: &OwnKey) -> bool {
+        own.record.mode() == Mode::Exclusive
+    }
+
+    async fn replace(&self, own: &mut OwnKey, mode: HoldMode) -> Result<Replaced<()>, Error> {
+        let (record, token) = (own.record.clone(), self.token);
+        let record = match mode {
+            HoldMode::Shared => record.with_mode(Mode::Shared, token),
+            HoldMode::Upgradable => record.with_mode(Mode::Upgradable, token),
+            HoldMode::Upgrading { last_holder } => record.upgrading(last_holder),
+        };
+        self.replace_own(own, record, Vec::new()).await
+    }
+
+    async fn others(&self, own: &mut OwnKey) -> Result<Option<Others<Queued, Ahead>>, Error> {
+        let mut retries = RetryBudget::without_limit();
+        loop {
+            let mut queue = self.read_directory(&own.held).await?;
+            // Only what was there when the upgrade arrived counts.
+            queue.keys.retain(|kv| kv.create_revision < own.modified);
+            let planned = plan_upgrade(&own.held, &queue.keys, own.modified);
+            let (_, plan) = planned.ok_or_else(lost)?;
+            let is_stopped = self.request.stop.is_raised();
+            if is_stopped || self.is_token_free(&plan).await? {
+                // A request that is stopped does not become exclusive.
+                let has_others = plan.has_others || is_stopped;
+                let last = plan.last_holder;
+                own.plan = Some(plan);
+                return Ok(has_others.then(|| self.end_of_others(own, queue, last)));
+            }
+            retries.pause(&self.store.context.clock).await;
+        }
+    }
+
+    async fn become_exclusive(&self, own: &mut OwnKey) -> Result<Replaced<Grant>, Error> {
+        if self.is_exclusive(own) {
+            let token = own.record.token(own.held.created);
+            let token = token.ok_or_else(errors::unexpected_reply)?;
+            return Ok(Replaced::Done(self.granted(own, token)));
+        }
+        let token = own.plan.as_ref().ok_or_else(lost)?.token;
+        let record = own.record.clone().upgraded(token);
+        let replaced = self.replace_own(own, record, Vec::new()).await?;
+        Ok(replaced.map(|()| self.granted(own, token)))
+    }
+
+    /// Becomes exclusive by one request if no other key holds.
+    async fn upgrade_at_once(&self, own: &mut OwnKey) -> Result<Option<Answer>, Error> {
         let context = &self.store.context;
         let mut retries = RetryBudget::until(context.request_limit());
         loop {
-            let (own, plan) = self.look().await.map_err(errors::without_effect)?;
-            let record = KeyRecord::read(&own.value);
-            if record.mode() == Mode::Exclusive {
-                let token = record.token(own.create_revision);
-                return Ok(self.granted(token.ok_or_else(errors::unexpected_reply)?));
-            }
+            let plan = own.plan.clone().ok_or_else(lost)?;
             if self.request.stop.is_raised() || plan.has_others && !self.request.wait {
-                return Ok(Answer::Busy);
+                return Ok(Some(Answer::Busy));
             }
-            if !plan.has_others
-                && self
-                    .is_token_free(&plan)
-                    .await
-                    .map_err(errors::without_effect)?
-                && let Some(answer) = self.become_exclusive_alone(&own, &plan).await?
-            {
-                return Ok(answer);
+            if !plan.has_others {
+                let is_free = self.is_token_free(&plan).await;
+                if is_free.map_err(errors::without_effect)?
+                    && let Some(grant) = self.become_exclusive_alone(own, &plan).await?
+                {
+                    return Ok(Some(Answer::Granted(grant)));
+                }
             }
             if self.request.wait {
-                let waited = self.wait_for_others(hold, &own).await;
-                return waited.map_err(upgrade_is_unknown);
+                return Ok(None);
             }
             if retries.is_spent(&context.clock) {
-                return Ok(Answer::Busy);
+                return Ok(Some(Answer::Busy));
             }
             retries.pause(&context.clock).await;
+            *own = self.read_own().await?.ok_or_else(lost)?;
         }
+    }
+}
+
+impl Operation<'_> {
+    /// Our key, as one that waits for the end of all other keys that were created up to `last_holder`.
+    fn end_of_others(
+        &self,
+        own: &OwnKey,
+        queue: DirectorySnapshot,
+        last_holder: i64,
+    ) -> Others<Queued, Ahead> {
+        let HeldEntry {
+            key,
+            value,
+            lease,
+            created,
+            ..
+        } = &own.held;
+        let goal = Goal::EndOfOthers { last_holder };
+        let snapshot = QueueSnapshot {
+            position: queue::position(goal, key, &queue.keys),
+            revision: queue.revision,
+            early_token: EarlyToken::NotNeeded,
+        };
+        let entry = QueueEntry {
+            directory: self.directory.clone(),
+            key: key.clone(),
+            value: value.clone(),
+            second_key: None,
+            lease: lease.id,
+            goal,
+        };
+        Others {
+            last_holder,
+            entry: Queued {
+                entry,
+                lease: lease.clone(),
+                created: *created,
+                early_token: EarlyToken::NotNeeded,
+                round_trip: Duration::ZERO,
+            },
+            position: Some(wait::position(snapshot, None)),
+        }
+    }
+
+    /// Our key, and what the upgrade has to wait for; `None`: the key is gone.
+    async fn look(&self, held: HeldEntry) -> Result<Option<OwnKey>, Error> {
+        let queue = self.read_directory(&held).await?;
+        let planned = plan_upgrade(&held, &queue.keys, queue.revision);
+        Ok(planned.map(|(kv, plan)| OwnKey {
+            record: KeyRecord::read(&kv.value),
+            modified: kv.mod_revision,
+            plan: Some(plan),
+            held,
+        }))
+    }
+
+    async fn read_directory(&self, held: &HeldEntry) -> Result<DirectorySnapshot, Error> {
+        let read = requests::read_directory(&self.store.connections, &self.directory);
+        let mut snapshot = read.await?;
+        queue::remove_own_reservation(&mut snapshot.keys, &held.key);
+        Ok(snapshot)
     }
 
     /// Whether the token of the plan is that of no other hold. It may be that of a reader that has left, if the first waiter
@@ -206,51 +270,40 @@ impl Upgrade<'_> {
         }
     }
 
-    /// Our key, and what the upgrade has to wait for.
-    async fn look(&self) -> Result<(KeyValue, UpgradePlan), Error> {
-        let snapshot = self.read_directory().await?;
-        self.plan(&snapshot.keys, snapshot.revision)
-    }
-
-    async fn read_directory(&self) -> Result<DirectorySnapshot, Error> {
-        let read = requests::read_directory(&self.store.connections, &self.directory);
-        let mut snapshot = read.await?;
-        queue::remove_own_reservation(&mut snapshot.keys, &self.entry.key);
-        Ok(snapshot)
-    }
-
-    fn plan(&self, keys: &[KeyValue], revision: i64) -> Result<(KeyValue, UpgradePlan), Error> {
-        let HeldEntry { key, created, .. } = &self.entry;
-        let keys = &mut keys.to_vec();
-        queue::remove_early_reservations(keys);
-        let is_own = |kv: &&KeyValue| kv.key == *key && kv.create_revision == *created;
-        let own = keys.iter().find(is_own).ok_or_else(lost)?;
-        let plan = queue::plan_upgrade(key, keys, revision).ok_or_else(lost)?;
-        Ok((own.clone(), plan))
-    }
-
-    fn granted(&self, token: u64) -> Answer {
-        let lease = &self.entry.lease;
-        let round_trip = self.store.context.now().since(self.started);
-        Answer::Granted(Grant::new(token, lease.sent(), round_trip, Some(lease.ttl)))
-    }
-
+    /// Gives our key a new value, if the key has not changed and all of `conditions` hold.
     async fn replace_own(
         &self,
-        record: &KeyRecord,
-        modified: i64,
-        conditions: Vec<wire::Compare>,
-    ) -> Result<Replaced, Error> {
-        replace_own(self.store, &self.entry, record, modified, conditions).await
+        own: &mut OwnKey,
+        record: KeyRecord,
+        mut conditions: Vec<wire::Compare>,
+    ) -> Result<Replaced<()>, Error> {
+        let HeldEntry { key, lease, .. } = &own.held;
+        let put = wire::Put {
+            key: key.clone(),
+            value: record.to_bytes(),
+            lease: lease.id,
+        };
+        conditions.push(wire::Compare::modified(key, own.modified));
+        let replaced = requests::replace(&self.store.connections, put, conditions).await;
+        Ok(match replaced {
+            Err(err) if err.recovery == Recovery::NewLease => {
+                self.store.leases.end(lease);
+                Replaced::Gone
+            }
+            replaced => replaced?.map(|modified| {
+                own.modified = modified;
+                own.record = record;
+            }),
+        })
     }
 
     /// No other key holds. Makes our hold exclusive, unless another key has begun to hold since the queue was read; in
     /// that case `None`.
     async fn become_exclusive_alone(
         &self,
-        own: &KeyValue,
+        own: &mut OwnKey,
         plan: &UpgradePlan,
-    ) -> Result<Option<Answer>, Error> {
+    ) -> Result<Option<Grant>, Error> {
         // The first waiter is blocked by our key, and keeps out all that come later.
         let nothing_granted = match &plan.first_waiter {
             Some(waiter) => wire::Compare::created(&waiter.key, waiter.created),
@@ -260,124 +313,52 @@ impl Upgrade<'_> {
                 plan.read_at + 1,
             ),
         };
-        let record = KeyRecord::read(&own.value).upgraded(plan.token);
-        let conditions = vec![nothing_granted];
-        match self
-            .replace_own(&record, own.mod_revision, conditions)
-            .await?
-        {
-            Replaced::At(at) if plan.first_waiter.is_some() || at == plan.read_at + 1 => {
-                Ok(Some(self.granted(plan.token)))
-            }
-            Replaced::At(at) => {
-                let renumbered = self.renumber(&record, at).await;
-                renumbered.map(Some).map_err(upgrade_is_unknown)
-            }
-            Replaced::Refused => Ok(None),
+        let record = own.record.clone().upgraded(plan.token);
+        match self.replace_own(own, record, vec![nothing_granted]).await? {
+            Replaced::Done(()) => {}
+            Replaced::Refused => return Ok(None),
+            Replaced::Gone => return Err(lost()),
+        }
+        let at = own.modified;
+        if plan.first_waiter.is_some() || at == plan.read_at + 1 {
+            return Ok(Some(self.granted(own, plan.token)));
+        }
+        let renumbered = self.renumber(own).await;
+        renumbered.map(Some).map_err(upgrade_is_unknown)
+    }
+
+    /// Other holders may have come and gone between the look at the queue and our last change of the key. Their tokens are
+    /// smaller than the revision of that change, and those of all that come later are greater.
+    async fn renumber(&self, own: &mut OwnKey) -> Result<Grant, Error> {
+        let token = u64::try_from(own.modified).map_err(|_| errors::unexpected_reply())?;
+        let record = own.record.clone().upgraded(token);
+        match self.replace_own(own, record, Vec::new()).await? {
+            Replaced::Done(()) => Ok(self.granted(own, token)),
             Replaced::Gone => Err(lost()),
+            Replaced::Refused => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "another request has changed the key of this hold; whether the hold was upgraded cannot be told",
+            )),
         }
     }
 
-    /// Other holders may have come and gone between the look at the queue and our change at the revision `changed`. Their tokens
-    /// are smaller than `changed`, and those of all that come later are greater.
-    async fn renumber(&self, record: &KeyRecord, changed: i64) -> Result<Answer, Error> {
-        let token = u64::try_from(changed).map_err(|_| errors::unexpected_reply())?;
-        let record = record.clone().upgraded(token);
-        at(self.replace_own(&record, changed, Vec::new()).await?)?;
-        Ok(self.granted(token))
-    }
-
-    /// Keeps all others out, and makes our hold exclusive when all other holders have left.
-    async fn wait_for_others(&self, hold: &Hold, own: &KeyValue) -> Result<Answer, Error> {
-        let record = KeyRecord::read(&own.value);
-        let arriving = record.clone().upgrading(None);
-        let arrived = self.replace_own(&arriving, own.mod_revision, Vec::new());
-        let arrived = at(arrived.await?)?;
-        let Some((snapshot, plan)) = self.plan_since(arrived).await? else {
-            return self.give_up(hold).await;
-        };
-        let saying = record.clone().upgrading(Some(plan.last_holder));
-        let said = at(self.replace_own(&saying, arrived, Vec::new()).await?)?;
-        match self.wait(&snapshot, plan.last_holder).await? {
-            WaitOutcome::Held => {
-                let upgraded = record.upgraded(plan.token);
-                at(self.replace_own(&upgraded, said, Vec::new()).await?)?;
-                Ok(self.granted(plan.token))
-            }
-            WaitOutcome::EntryLost => Err(lost()),
-            WaitOutcome::Stopped => self.give_up(hold).await,
-        }
-    }
-
-    /// The keys that were there when the upgrade arrived, and the plan. `None`: the request was stopped.
-    async fn plan_since(
-        &self,
-        arrived: i64,
-    ) -> Result<Option<(DirectorySnapshot, UpgradePlan)>, Error> {
-        let mut retries = RetryBudget::without_limit();
-        loop {
-            let mut snapshot = self.read_directory().await?;
-            snapshot.keys.retain(|kv| kv.create_revision < arrived);
-            let (_, plan) = self.plan(&snapshot.keys, arrived)?;
-            if self.is_token_free(&plan).await? {
-                return Ok(Some((snapshot, plan)));
-            }
-            if self.request.stop.is_raised() {
-                return Ok(None);
-            }
-            retries.pause(&self.store.context.clock).await;
-        }
-    }
-
-    /// Lets the others in again.
-    async fn give_up(&self, hold: &Hold) -> Result<Answer, Error> {
-        match downgrade(self.store, hold, Mode::Upgradable).await? {
-            true => Ok(Answer::Busy),
-            false => Err(lost()),
-        }
-    }
-
-    /// Waits for the end of all other keys that were created up to `last_holder`.
-    async fn wait(
-        &self,
-        snapshot: &DirectorySnapshot,
-        last_holder: i64,
-    ) -> Result<WaitOutcome, Error> {
-        let entry = QueueEntry {
-            directory: self.directory.clone(),
-            key: self.entry.key.clone(),
-            value: self.entry.value.clone(),
-            second_key: None,
-            lease: self.entry.lease.id,
-            goal: Goal::EndOfOthers { last_holder },
-        };
-        let ahead = match queue::position(entry.goal, &entry.key, &snapshot.keys) {
-            QueuePosition::Held => return Ok(WaitOutcome::Held),
-            QueuePosition::Gone => return Ok(WaitOutcome::EntryLost),
-            QueuePosition::Behind(ahead) => ahead,
-        };
-        let waiter = Waiter {
-            store: self.store,
-            request: self.request,
-            entry: &entry,
-            lease: &self.entry.lease,
-            created: self.entry.created,
-            ahead,
-            revision: snapshot.revision,
-            subscription: None,
-        };
-        waiter.wait().await
+    fn granted(&self, own: &OwnKey, token: u64) -> Grant {
+        let lease = &own.held.lease;
+        let round_trip = self.store.context.now().since(self.started);
+        Grant::new(token, lease.sent(), round_trip, Some(lease.ttl))
     }
 }
 
-/// The revision of the new value.
-fn at(replaced: Replaced) -> Result<i64, Error> {
-    match replaced {
-        Replaced::At(revision) => Ok(revision),
-        Replaced::Gone => Err(lost()),
-        Replaced::Refused => Err(Error::new(
-            ErrorKind::Indeterminate,
-            "another request has changed the key of this hold; whether the hold was upgraded cannot be told",
-        )),
-    }
+/// Our key, and the plan of its upgrade. `keys`: the directory at `revision`, without keys that were created later. `None`:
+/// our key is not there, or does not hold.
+fn plan_upgrade(
+    HeldEntry { key, created, .. }: &HeldEntry,
+    keys: &[KeyValue],
+    revision: i64,
+) -> Option<(KeyValue, UpgradePlan)> {
+    let mut keys = keys.to_vec();
+    queue::remove_early_reservations(&mut keys);
+    let is_own = |kv: &&KeyValue| kv.key == *key && kv.create_revision == *created;
+    let own = keys.iter().find(is_own)?.clone();
+    Some((own, queue::plan_upgrade(key, &keys, revision)?))
 }
