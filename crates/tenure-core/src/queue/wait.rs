@@ -5,6 +5,8 @@ use std::time::Duration;
 use super::interface::{Position, QueueRequest, is_temporary, retry_limit};
 use crate::error::Error;
 use crate::logic::pace;
+use crate::rt::Clock;
+use crate::store::Request;
 use crate::support::RetryBudget;
 use crate::time::Time;
 
@@ -57,13 +59,11 @@ pub async fn wait<Q: QueueRequest>(
             };
             request.report_taken();
             *limit = retry_limit(request, clock);
-            let interval = (request.ttl / 3).min(SAFETY_POLL_INTERVAL);
-            // At least three quarters of the interval: many waiters must not read at once.
-            let interval = interval - pace::fraction(interval / 4, clock.random());
+            let poll_at = next_safety_poll(request, clock);
             let position = tokio::select! {
                 biased;
                 position = queue.watch(entry, &mut ahead) => position?,
-                () = clock.wait_until(clock.now().after(interval)) => {
+                () = clock.wait_until(poll_at) => {
                     is_safety_poll = true;
                     None
                 }
@@ -93,4 +93,11 @@ pub async fn wait<Q: QueueRequest>(
         let _ = request.unless_stopped(retries.pause(clock)).await;
         position = None;
     }
+}
+
+fn next_safety_poll(request: &Request, clock: &Clock) -> Time {
+    let interval = (request.ttl / 3).min(SAFETY_POLL_INTERVAL);
+    // At least three quarters of the interval: many waiters must not read at once.
+    let interval = interval - pace::fraction(interval / 4, clock.random());
+    clock.now().after(interval)
 }
