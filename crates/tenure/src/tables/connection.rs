@@ -39,9 +39,9 @@ impl Connection {
         let sql = statement.sql.clone();
         match statement.reply_kind {
             ReplyKind::Rows => self.database.rows(sql).await,
-            ReplyKind::ChangedCount => {
+            ReplyKind::ChangedRows => {
                 let count = self.database.changed_rows(sql).await?;
-                Ok(vec![vec![Some(count.to_string())]])
+                Ok((0..count).map(|_| Row::new()).collect())
             }
         }
     }

@@ -27,7 +27,7 @@ use super::pool::{Decide, Pool, StatementReply};
 use super::sql::Statement;
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
-use super::sql::{self, Dialect, ReplyKind, SEVERAL, shedlock};
+use super::sql::{self, Dialect, SEVERAL, shedlock};
 use super::step::{NameRows, StepSubject};
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
@@ -265,10 +265,7 @@ impl Requests {
         let grant = self.grant(request, reply, token);
         let entry = HeldEntry {
             name: request.name.clone(),
-            min_hold: match self.format {
-                Format::Tenure => micros_up(request.min_hold),
-                Format::ShedLock => whole_millis(request.min_hold),
-            },
+            min_hold: whole_millis(request.min_hold),
             is_shared_hold: request.mode != Mode::Exclusive,
             locked_by: match self.format {
                 Format::Tenure => String::new(),
@@ -426,9 +423,8 @@ impl Requests {
                     .release(&name, &locked_by(host, hold.owner), 0)
             }
         };
-        let reply_kind = statement.reply_kind;
         let reply = self.pool.ask(statement).await?;
-        released(has_changed(reply_kind, &reply)?, reply.is_repeated)
+        released(!reply.rows.is_empty(), reply.is_repeated)
     }
 
     async fn dequeue(&self, hold: &Hold) -> Result<Release, Error> {
@@ -457,10 +453,8 @@ impl Requests {
             Format::Tenure => self.own.break_lock(&name, token),
             Format::ShedLock => self.shedlock.break_lock(&name, token),
         };
-        let reply_kind = statement.reply_kind;
         let reply = self.pool.ask(statement).await?;
-        let (mut is_broken, mut is_repeated) =
-            (has_changed(reply_kind, &reply)?, reply.is_repeated);
+        let (mut is_broken, mut is_repeated) = (!reply.rows.is_empty(), reply.is_repeated);
         if !is_broken && self.format == Format::Tenure {
             // The hold may be one beside others.
             let subject = StepSubject::Name(lock_name, "break");
@@ -543,17 +537,6 @@ impl Requests {
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn read(&self, sql: String) -> Result<Vec<Row>, Error> {
         Ok(self.pool.ask(Statement::rows(sql)).await?.rows)
-    }
-}
-
-/// Whether a statement that changes one row has changed it.
-fn has_changed(reply_kind: ReplyKind, reply: &StatementReply) -> Result<bool, Error> {
-    match reply_kind {
-        ReplyKind::Rows => Ok(!reply.rows.is_empty()),
-        ReplyKind::ChangedCount => {
-            let row = reply.rows.first().ok_or_else(errors::unexpected_reply)?;
-            Ok(number(row, 0)? > 0)
-        }
     }
 }
 

@@ -45,8 +45,8 @@ pub(crate) enum Dialect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
     Rows,
-    /// How many rows were changed, as the one value of one row.
-    ChangedCount,
+    /// An empty row for each row that was changed.
+    ChangedRows,
 }
 
 /// One request: one statement, or several that travel together.
@@ -84,7 +84,15 @@ impl Statement {
 
     pub(crate) fn count(sql: String) -> Self {
         Self {
-            reply_kind: ReplyKind::ChangedCount,
+            reply_kind: ReplyKind::ChangedRows,
+            ..Self::rows(sql)
+        }
+    }
+
+    /// The text begins or ends a transaction.
+    pub(crate) fn in_transaction(sql: String) -> Self {
+        Self {
+            is_transaction: true,
             ..Self::rows(sql)
         }
     }
@@ -251,13 +259,8 @@ impl Statements {
 
     pub(crate) fn transaction(&self, what: &str, steps: &[String]) -> Statement {
         let begin = self.dialect.begin();
-        Statement {
-            is_transaction: true,
-            ..Statement::rows(format!(
-                "/*tenure:{what}*/ {begin};{};COMMIT",
-                steps.join(";")
-            ))
-        }
+        let steps = steps.join(";");
+        Statement::in_transaction(format!("/*tenure:{what}*/ {begin};{steps};COMMIT"))
     }
 
     /// Takes a name that is free and has no waiters. `[token]` if it was taken. Sent again with the same owner, the
@@ -266,12 +269,7 @@ impl Statements {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let name = self.dialect.name(&request.name);
         let holder = self.dialect.text(&request.holder);
-        let LockRequest {
-            owner,
-            min_hold,
-            delay,
-            ..
-        } = request;
+        let (owner, min_hold, delay) = (&request.owner, request.min_hold, request.delay);
         let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let alias = match self.dialect {
             Dialect::MySql { .. } => "",
@@ -309,12 +307,7 @@ impl Statements {
         let (locks, waiters) = (&self.locks, &self.waiters);
         let name = self.dialect.name(&request.name);
         let holder = self.dialect.text(&request.holder);
-        let LockRequest {
-            owner,
-            min_hold,
-            delay,
-            ..
-        } = request;
+        let (owner, min_hold, delay) = (&request.owner, request.min_hold, request.delay);
         let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let mut steps = self.enter_queue(request, &name, &holder);
         let first = format!(

@@ -111,10 +111,10 @@ impl Statements {
         let steps = steps.join(";");
         match access {
             Access::Look(purpose) => Statement::rows(format!("/*tenure:{purpose}*/ {steps}")),
-            Access::Lock | Access::Make => Statement {
-                is_transaction: true,
-                ..Statement::rows(format!("/*tenure:begin*/ {};{steps}", self.begin_limited()))
-            },
+            Access::Lock | Access::Make => {
+                let begin = self.begin_limited();
+                Statement::in_transaction(format!("/*tenure:begin*/ {begin};{steps}"))
+            }
         }
     }
 
@@ -132,10 +132,7 @@ impl Statements {
             steps.extend(self.tell_granted(&changes.granted));
         }
         steps.push(self.end_limited("COMMIT"));
-        Statement {
-            is_transaction: true,
-            ..Statement::rows(format!("/*tenure:{what}*/ {}", steps.join(";")))
-        }
+        Statement::in_transaction(format!("/*tenure:{what}*/ {}", steps.join(";")))
     }
 
     fn write_rows(&self, steps: &mut Vec<String>, name: &str, lock: &LockRow, changes: &Changes) {

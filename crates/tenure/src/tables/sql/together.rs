@@ -16,13 +16,8 @@ impl Statements {
             }
         });
         let each = each.collect::<Vec<_>>().join(";");
-        Statement {
-            is_transaction: true,
-            ..Statement::rows(format!(
-                "/*tenure:acquire*/ {};{each}",
-                self.begin_limited()
-            ))
-        }
+        let begin = self.begin_limited();
+        Statement::in_transaction(format!("/*tenure:acquire*/ {begin};{each}"))
     }
 
     /// Keeps what [`acquire_together`](Self::acquire_together) took, or gives back all of it.
@@ -31,9 +26,6 @@ impl Statements {
             true => ("commit", self.end_limited("COMMIT")),
             false => ("rollback", self.end_limited("ROLLBACK")),
         };
-        Statement {
-            is_transaction: true,
-            ..Statement::rows(format!("/*tenure:{what}*/ {end}"))
-        }
+        Statement::in_transaction(format!("/*tenure:{what}*/ {end}"))
     }
 }
