@@ -259,3 +259,73 @@ impl Operate for Store {
         self.send(|store| store.init())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tenure_core::Client;
+    use tenure_core::memory;
+    use tenure_core::rt::poll_now;
+    use tenure_core::store::Store as _;
+
+    use super::*;
+
+    /// A store that does not answer while it is closed, and counts how often it is abandoned.
+    #[derive(Clone)]
+    struct SilentAtClose {
+        store: Arc<memory::Store>,
+        abandoned: Arc<AtomicUsize>,
+    }
+
+    impl tenure_core::store::Store for SilentAtClose {
+        fn guarantees(&self) -> &Guarantees {
+            self.store.guarantees()
+        }
+
+        fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+            self.store.clone().acquire(request)
+        }
+
+        fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+            self.store.clone().renew(holds)
+        }
+
+        fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+            self.store.clone().release(hold)
+        }
+
+        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+            self.store.clone().inspect(name)
+        }
+
+        fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+            self.store.clone().list(prefix)
+        }
+
+        fn close(self: Arc<Self>) -> BoxFuture<()> {
+            Box::pin(pending())
+        }
+
+        fn abandon(&self) {
+            self.abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_store_behind_a_lazy_client_is_abandoned_with_it() {
+        let abandoned = Arc::<AtomicUsize>::default();
+        let silent = SilentAtClose {
+            store: Arc::new(memory::Store::new()),
+            abandoned: abandoned.clone(),
+        };
+        let connect: Connect = Box::new(move || Box::pin(ready(Ok(Arc::new(silent.clone()) as _))));
+        let client = Client::from_store(Store::new("memory", connect).unwrap()).unwrap();
+        client.ping().await.unwrap();
+        let closing = poll_now(Box::pin(client.close()));
+        assert_eq!(abandoned.load(Ordering::SeqCst), 0);
+        drop(closing);
+        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+    }
+}
