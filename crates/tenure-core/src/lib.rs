@@ -51,6 +51,7 @@ pub mod queue;
 mod driver;
 
 // What users touch.
+mod acquire;
 mod after;
 mod both;
 mod client;
