@@ -268,7 +268,6 @@ mod tests {
     use tenure_core::Client;
     use tenure_core::memory;
     use tenure_core::rt::poll_now;
-    use tenure_core::store::Store as _;
 
     use super::*;
 

@@ -78,20 +78,18 @@ pub async fn wait<Q: QueueRequest>(
             () = queue.session_end(entry) => return Ok(Waited::EntryLost),
             outcome = step => outcome,
         };
-        let err = match outcome {
-            Ok(next) => {
-                position = next;
-                continue;
+        match outcome {
+            Ok(next) => position = next,
+            Err(err) if !request.wait || !is_temporary(&err) || clock.now() >= *limit => {
+                return Err(err);
             }
-            Err(err) => err,
-        };
-        if !request.wait || !is_temporary(&err) || clock.now() >= *limit {
-            return Err(err);
+            Err(err) => {
+                tracing::debug!(name = %request.name, %err, "a request of a waiter failed");
+                // If the caller gives up meanwhile, the next round says so.
+                let _ = request.unless_stopped(retries.pause(clock)).await;
+                position = None;
+            }
         }
-        tracing::debug!(name = %request.name, %err, "a request of a waiter failed");
-        // If the caller gives up meanwhile, the next round says so.
-        let _ = request.unless_stopped(retries.pause(clock)).await;
-        position = None;
     }
 }
 
