@@ -7,7 +7,7 @@
 //! (`syncWatchersLoop`). An open watch is served at once. Therefore a waiter subscribes before it enqueues, if a
 //! watch is already open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -212,9 +212,9 @@ async fn forward_events(
     let context = &subscriptions.context;
     let mut check_at = context.now().after(IDLE_TIMEOUT);
     loop {
-        let events = tokio::select! {
+        let event = tokio::select! {
             biased;
-            events = source.next() => events,
+            event = source.next() => event,
             () = connection.left.raised() => break,
             () = context.closing.raised() => break,
             () = context.clock.sleep_until(check_at) => {
@@ -225,11 +225,9 @@ async fn forward_events(
                 continue;
             }
         };
-        let Ok(events) = events else { break };
-        for event in events {
-            // An error means that no waiter is subscribed.
-            let _ = watch.events.send(event);
-        }
+        let Ok(event) = event else { break };
+        // An error means that no waiter is subscribed.
+        let _ = watch.events.send(event);
     }
     let mut watches = lock(subscriptions.watches(reports));
     remove(&mut watches, &directory, &watch);
@@ -240,6 +238,8 @@ pub(super) struct Watch {
     connections: Arc<Connections>,
     pub(super) connection: Connection,
     responses: Streaming<WatchResponse>,
+    /// Received, and not passed on yet.
+    events: VecDeque<KeyEvent>,
     /// When this is dropped, our side of the stream ends, and then the server ends its side.
     _open: oneshot::Sender<()>,
     /// The watch reports what happens after this revision.
@@ -288,21 +288,14 @@ impl Watch {
             connections: connections.clone(),
             connection,
             responses,
+            events: VecDeque::new(),
             _open: open,
             after,
         })
     }
 
-    /// The next events, in their order. Cancel safe.
-    pub(super) async fn next(
-        &mut self,
-    ) -> Result<impl Iterator<Item = KeyEvent> + use<>, RequestError> {
-        let (connection, responses) = (&self.connection, &mut self.responses);
-        let response = self.connections.next(connection, responses, Time::MAX);
-        let response = response.await?;
-        if response.canceled {
-            return Err(canceled(&response));
-        }
+    /// The next event. Cancel safe.
+    pub(super) async fn next(&mut self) -> Result<KeyEvent, RequestError> {
         let event = |event: wire::Event| {
             let (kv, is_deleted) = (event.kv?, event.kind == 1);
             // A new key is behind ours.
@@ -313,7 +306,19 @@ impl Watch {
                 is_deleted,
             })
         };
-        Ok(response.events.into_iter().filter_map(event))
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            let (connection, responses) = (&self.connection, &mut self.responses);
+            let response = self.connections.next(connection, responses, Time::MAX);
+            let response: WatchResponse = response.await?;
+            if response.canceled {
+                return Err(canceled(&response));
+            }
+            let events = response.events.into_iter().filter_map(event);
+            self.events.extend(events);
+        }
     }
 }
 

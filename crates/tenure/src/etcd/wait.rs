@@ -1,6 +1,5 @@
 //! Our side of the queue: what a key of ours waits for, and the watch that reports it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -70,12 +69,7 @@ pub(super) enum OpenWatch {
     /// The shared watch on the directory.
     Directory(Subscription),
     /// A watch on the key just ahead.
-    Key {
-        key: Vec<u8>,
-        watch: Watch,
-        /// Not looked at yet.
-        events: VecDeque<KeyEvent>,
-    },
+    Key(Vec<u8>, Watch),
 }
 
 /// The position that a snapshot says. `watch`: opened before the queue was read.
@@ -174,7 +168,7 @@ impl Operation<'_> {
         let only = ahead.predecessors.only.clone();
         let is_open = match (&only, &ahead.watch) {
             (None, Some(OpenWatch::Directory(open))) => !open.is_closed(),
-            (Some(only), Some(OpenWatch::Key { key, .. })) => key == only,
+            (Some(only), Some(OpenWatch::Key(key, _))) => key == only,
             _ => false,
         };
         if is_open {
@@ -184,8 +178,8 @@ impl Operation<'_> {
         let (directory, reports) = (&queued.entry.directory, queued.entry.reports());
         let (watch, after) = if let Some(key) = only {
             let watch = subscriptions.watch_key(&key).await?;
-            let (after, events) = (Some(watch.after), VecDeque::new());
-            (OpenWatch::Key { key, watch, events }, after)
+            let after = Some(watch.after);
+            (OpenWatch::Key(key, watch), after)
         } else if let Some(open) = subscriptions.subscribe(directory, reports) {
             // The watch was open already, and reports what happens from now on.
             (OpenWatch::Directory(open), None)
@@ -216,20 +210,16 @@ impl Operation<'_> {
                     Err(left("the watch ended"))
                 }
             },
-            Some(OpenWatch::Key { watch, events, .. }) => {
+            Some(OpenWatch::Key(_, watch)) => {
                 let connection = watch.connection.clone();
-                while events.is_empty() {
-                    tokio::select! {
-                        biased;
-                        next = watch.next() => events.extend(next?),
-                        () = connection.left.raised() => {
-                            let host = &connection.host;
-                            let what = format!("{host} did not answer, so this client left it");
-                            return Err(left(what));
-                        }
+                tokio::select! {
+                    biased;
+                    event = watch.next() => Ok(Some(event?)),
+                    () = connection.left.raised() => {
+                        let host = &connection.host;
+                        Err(left(format!("{host} did not answer, so this client left it")))
                     }
                 }
-                Ok(events.pop_front())
             }
         }
     }
