@@ -226,8 +226,10 @@ async fn until_ok<T, F: Future<Output = Result<T, Error>>>(work: impl Fn() -> F)
 
 /// Tasks that run one at a time, the next one by chance.
 struct Tasks {
-    tasks: Vec<(Arc<Ready>, Option<Pin<Box<dyn Future<Output = ()>>>>)>,
+    tasks: Vec<(Arc<Ready>, Option<Task>)>,
 }
+
+type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Ready(AtomicBool);
 
