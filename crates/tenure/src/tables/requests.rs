@@ -24,7 +24,6 @@ use super::errors;
 use super::file_id::FileId;
 use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, StatementReply};
-use super::sql::Statement;
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
 use super::sql::{self, Dialect, SEVERAL, shedlock};
@@ -536,7 +535,7 @@ impl Requests {
     /// The rows of a statement that changes nothing.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn read(&self, sql: String) -> Result<Vec<Row>, Error> {
-        Ok(self.pool.ask(Statement::rows(sql)).await?.rows)
+        Ok(self.pool.ask(sql::Statement::rows(sql)).await?.rows)
     }
 }
 
