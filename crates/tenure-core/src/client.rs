@@ -4,7 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crate::driver::Driver;
 use crate::entry::LockKey;
-use crate::error::{Error, Step};
+use crate::error::Error;
 use crate::guarantees::Guarantees;
 use crate::holder::{Status, Waiting};
 use crate::lock::Lock;
@@ -152,9 +152,8 @@ impl Client {
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = LockName::new(name)?;
-        let driver = &self.driver;
-        let status = driver.ask(|store| store.inspect(name.clone())).await;
-        status.map_err(|err| driver.explain(err, &name, Step::Inspect))
+        let status = self.driver.ask(|store| store.inspect(name.clone())).await;
+        status.map_err(|err| err.with_name(&name))
     }
 
     /// All held names that start with `prefix`, sorted.
@@ -162,12 +161,9 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
-        let driver = &self.driver;
-        let list = driver.ask(|store| store.list_held(prefix.into())).await;
-        list.map_err(|err| {
-            err.with_scheme(self.driver.scheme())
-                .with_step(Step::Inspect)
-        })
+        self.driver
+            .ask(|store| store.list_held(prefix.into()))
+            .await
     }
 
     /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).
@@ -186,11 +182,10 @@ impl Client {
         token: impl Into<u64>,
     ) -> Result<bool, Error> {
         let name = LockName::new(name)?;
-        let driver = &self.driver;
-        let broken = driver
-            .ask(|store| store.break_lock(name.clone(), token.into()))
-            .await;
-        broken.map_err(|err| self.driver.explain(err, &name, Step::Inspect))
+        let broken = self
+            .driver
+            .ask(|store| store.break_lock(name.clone(), token.into()));
+        broken.await.map_err(|err| err.with_name(&name))
     }
 
     /// Whether the store answers this client: one request that reads, for a readiness probe. A client of
@@ -219,12 +214,7 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn check(&self) -> Result<Vec<Finding>, Error> {
-        let driver = &self.driver;
-        let findings = driver.ask(|store| store.check()).await;
-        findings.map_err(|err| {
-            err.with_scheme(self.driver.scheme())
-                .with_step(Step::Inspect)
-        })
+        self.driver.ask(|store| store.check()).await
     }
 
     /// Makes what locks need and the store lacks, for example the tables of a database. Returns one line for each
@@ -234,12 +224,7 @@ impl Client {
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn init(&self) -> Result<Vec<String>, Error> {
-        let driver = &self.driver;
-        let made = driver.ask(|store| store.init()).await;
-        made.map_err(|err| {
-            err.with_scheme(self.driver.scheme())
-                .with_step(Step::Inspect)
-        })
+        self.driver.ask(|store| store.init()).await
     }
 
     /// Ends all waits (with [`Closed`](crate::ErrorKind::Closed)) and the link to the store; each later request is refused with

@@ -155,16 +155,19 @@ impl Driver {
 
     /// Whether the store answers, by a request that only reads.
     pub(crate) async fn ping(&self) -> Result<(), Error> {
-        let explain = |err: Error| err.with_scheme(self.scheme()).with_step(Step::Inspect);
-        self.refuse_closed().map_err(explain)?;
-        let name = LockName::new(PING_NAME).map_err(explain)?;
-        match self.inspect_within(&name, PING_LIMIT).await {
-            Some(answer) => answer.map(drop).map_err(explain),
-            None => {
+        let answer = async {
+            self.refuse_closed()?;
+            let name = LockName::new(PING_NAME)?;
+            let answer = self.inspect_within(&name, PING_LIMIT).await;
+            answer.unwrap_or_else(|| {
                 let message = format!("the store did not answer within {PING_LIMIT:?}");
-                Err(explain(Error::new(ErrorKind::Unreachable, message)))
-            }
-        }
+                Err(Error::new(ErrorKind::Unreachable, message))
+            })
+        };
+        answer
+            .await
+            .map(drop)
+            .map_err(|err| self.explain_inspection(err))
     }
 
     /// What the store says about the name; `None`: nothing within `limit`.

@@ -147,8 +147,16 @@ impl Driver {
         &self,
         request: impl FnOnce(Arc<dyn Store>) -> BoxFuture<Result<T, Error>>,
     ) -> Result<T, Error> {
-        self.refuse_closed()?;
-        self.send(request).await
+        let answer = async {
+            self.refuse_closed()?;
+            self.send(request).await
+        };
+        answer.await.map_err(|err| self.explain_inspection(err))
+    }
+
+    /// Adds what every error of a request that is about no hold should name.
+    pub(super) fn explain_inspection(&self, err: Error) -> Error {
+        err.with_scheme(self.scheme()).with_step(Step::Inspect)
     }
 
     /// Refuses each request after [`Client::close`](crate::Client::close), whatever is left of its connection.
