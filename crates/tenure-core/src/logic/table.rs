@@ -78,7 +78,6 @@ impl Table {
             Verdict::Granted { token: hold.token }
         } else if let Some(place) = slot.place_of(request.owner) {
             if request.wait {
-                slot.waiters[place].waiter_ttl = request.waiter_ttl;
                 slot.waiters[place].touch(now);
                 Verdict::Queued
             } else {

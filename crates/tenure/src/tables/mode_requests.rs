@@ -154,10 +154,10 @@ impl Requests {
             StepSubject::Hold(it, purpose) => (&it.name, purpose, Some(it.owner), &never),
             StepSubject::Name(name, purpose) => (name, purpose, None, &never),
         };
-        let (access, holder) = match subject {
+        let (access, newcomer) = match subject {
             StepSubject::Acquire(it) => {
                 let holder = HolderRecord::from(&*it.holder).to_json();
-                (Access::Make, Some(holder))
+                (Access::Make, Some((holder, waiter_ttl(it.ttl))))
             }
             _ => (Access::Lock, None),
         };
@@ -165,7 +165,7 @@ impl Requests {
         // Depends on nothing but the rows.
         let take = |rows: &[Row]| {
             let rows = NameRows::read(name, rows, stamp)?;
-            let step = rows.map(|it| it.step(owner, holder.as_deref(), &operate));
+            let step = rows.map(|it| it.step(owner, newcomer.as_ref(), &operate));
             step.transpose()
         };
         let decide = |rows: &[Row]| {

@@ -229,15 +229,24 @@ impl<'a> NameRows<'a> {
         })
     }
 
-    /// Lets the lock table do something, for this owner if it is about one owner. `holder`: what others shall see of an owner
-    /// that is new.
+    /// Lets the lock table do something, for this owner if it is about one owner. `newcomer`: what others shall see of an owner
+    /// that is new, and how long its place in the queue is good for.
     pub(super) fn step<T>(
         &self,
         owner: Option<OwnerId>,
-        holder: Option<&str>,
+        newcomer: Option<&(String, Duration)>,
         operate: impl FnOnce(&mut Table, Time) -> T,
     ) -> Result<NameStep<T>, Error> {
-        let (now, before) = (time(self.now), self.state()?);
+        let (now, mut before) = (time(self.now), self.state()?);
+        let mut holders = self.holders();
+        if let (Some(owner), Some((holder, waiter_ttl))) = (owner, newcomer) {
+            let holder = || holder.clone();
+            holders.entry(owner.to_hex()).or_insert_with(holder);
+            let mut waiters = before.waiters.iter_mut();
+            if let Some(waiter) = waiters.find(|it| it.claim.owner == owner) {
+                waiter.waiter_ttl = Some(*waiter_ttl);
+            }
+        }
         let mut table = Table::of_name(self.name, before.clone());
         table.tick(now);
         let answer = operate(&mut table, now);
@@ -248,12 +257,6 @@ impl<'a> NameRows<'a> {
             Some(*it) != owner && after.holds.iter().any(|hold| hold.owner == *it)
         });
         let granted = granted.into_iter().map(|(owner, _)| owner.to_hex());
-        let mut holders = self.holders();
-        if let (Some(owner), Some(holder)) = (owner, holder) {
-            holders
-                .entry(owner.to_hex())
-                .or_insert_with(|| holder.to_owned());
-        }
         Ok(NameStep {
             answer,
             position: position(&after, owner, now),
