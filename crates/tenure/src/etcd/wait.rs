@@ -69,7 +69,7 @@ pub(super) enum OpenWatch {
     /// The shared watch on the directory.
     Directory(Subscription),
     /// A watch on the key just ahead.
-    Key(Vec<u8>, Watch),
+    Key(Vec<u8>, Box<Watch>),
 }
 
 /// The position that a snapshot says. `watch`: opened before the queue was read.
@@ -179,7 +179,7 @@ impl Operation<'_> {
         let (watch, after) = if let Some(key) = only {
             let watch = subscriptions.watch_key(&key).await?;
             let after = Some(watch.after);
-            (OpenWatch::Key(key, watch), after)
+            (OpenWatch::Key(key, Box::new(watch)), after)
         } else if let Some(open) = subscriptions.subscribe(directory, reports) {
             // The watch was open already, and reports what happens from now on.
             (OpenWatch::Directory(open), None)
