@@ -158,10 +158,8 @@ impl Client {
         let answer = self.until_stopped(&hold.request, acquire(&hold)).await;
         match answer {
             Ok(Answer::Granted(grant)) => {
-                let mut holds = lock(&self.holds);
-                holds.granted(owner, mode, grant.token);
-                holds.grants += 1;
-                drop(holds);
+                lock(&self.holds).granted(owner, mode, grant.token);
+                lock(&self.holds).grants += 1;
                 *lock(&self.owner) = Some(owner);
                 self.store.nap(1_000).await;
                 self.hold(hold, mode).await;
@@ -199,10 +197,8 @@ impl Client {
         let is_over = || hold.session.ended.is_raised();
         match upgraded {
             Ok(Answer::Granted(grant)) if !is_over() => {
-                let mut holds = lock(&self.holds);
-                holds.granted(owner, Mode::Exclusive, grant.token);
-                holds.upgrades += 1;
-                drop(holds);
+                lock(&self.holds).granted(owner, Mode::Exclusive, grant.token);
+                lock(&self.holds).upgrades += 1;
                 self.store.nap(1_000).await;
                 let mode = [Mode::Shared, Mode::Upgradable][self.store.random(2) as usize];
                 lock(&self.holds).set_mode(owner, mode);
