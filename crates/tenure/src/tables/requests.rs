@@ -372,7 +372,8 @@ impl Requests {
             if number(row, 2)? == 1 {
                 live.insert((name, owner));
                 // Among several holders a shared hold may have ended by itself.
-                if !owner.is_empty() && !(are_shared && owner == SEVERAL) {
+                let are_several = are_shared && owner == SEVERAL;
+                if !owner.is_empty() && !are_several {
                     taken.insert(name);
                 }
             }
