@@ -8,7 +8,7 @@ use crate::store::{BoxFuture, Store};
 use super::detach::DetachableRequest;
 use super::shared::Driver;
 
-/// What is done about a request when nobody can use its answer: the caller has left, or the outcome is unknown.
+/// What is done about a request when no caller can use its answer: the caller has left, or the outcome is unknown.
 pub(super) trait CleanUp<T>: Send + 'static {
     /// The caller has left.
     fn stop(&self);

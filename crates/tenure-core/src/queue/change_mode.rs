@@ -19,8 +19,12 @@ pub async fn upgrade<Q: ModeChange>(queue: &Q) -> Result<Answer, Error> {
     loop {
         let err = match attempt(queue, &mut is_announced, &mut limit).await {
             Ok(Some(answer)) => return Ok(answer),
-            // Another request has changed the entry: what the entry says by now is read.
-            Ok(None) => continue,
+            // Another request has changed the entry: what the entry says by now is read, after a pause, because another
+            // program may go on to change the entry.
+            Ok(None) => {
+                let _ = request.unless_stopped(retries.pause(clock)).await;
+                continue;
+            }
             Err(err) => err,
         };
         match err.kind() {
@@ -123,6 +127,8 @@ pub async fn downgrade<Q: ModeChange>(queue: &Q, mode: Mode) -> Result<bool, Err
         Mode::Upgradable => HoldMode::Upgradable,
         _ => HoldMode::Shared,
     };
+    let (_, clock) = queue.context();
+    let mut retries = RetryBudget::without_limit();
     loop {
         let Some(mut own) = queue.read_own().await? else {
             return Ok(false);
@@ -130,8 +136,8 @@ pub async fn downgrade<Q: ModeChange>(queue: &Q, mode: Mode) -> Result<bool, Err
         match queue.replace(&mut own, mode).await? {
             Replaced::Done(()) => return Ok(true),
             Replaced::Gone => return Ok(false),
-            // A late request has changed the entry since it was read.
-            Replaced::Refused => {}
+            // A late request, or another program, has changed the entry since it was read.
+            Replaced::Refused => retries.pause(clock).await,
         }
     }
 }

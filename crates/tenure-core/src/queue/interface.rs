@@ -74,7 +74,7 @@ pub trait ModeChange: QueueRequest {
     /// Writes another mode into the entry, under the same token, if the entry has not changed since it was read.
     fn replace(&self, own: &mut Self::Own, mode: HoldMode) -> impl Reply<Replaced<()>>;
 
-    /// Who else holds, among those that were there when the upgrade was announced; `None`: no other contender.
+    /// The other contenders that hold, among those that were there when the upgrade was announced; `None`: no other contender.
     fn others(&self, own: &mut Self::Own) -> impl Reply<Option<Others<Self::Entry, Self::Ahead>>>;
 
     /// Makes the entry exclusive under a new token, if the entry has not changed since it was read or written. No other
@@ -88,7 +88,7 @@ pub trait ModeChange: QueueRequest {
     }
 }
 
-/// Who holds beside a hold that is to become exclusive.
+/// The other holds that a hold which is to become exclusive waits for.
 #[derive(Debug)]
 pub struct Others<E, A> {
     /// The last contender that holds, as [`HoldMode::Upgrading`] has it.

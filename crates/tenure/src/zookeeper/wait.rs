@@ -56,7 +56,7 @@ pub(super) struct QueueEntry {
 pub(super) enum Goal {
     /// Its turn.
     Turn,
-    /// That there are no more nodes than permits.
+    /// As many nodes as permits, or fewer.
     Permit { permits: usize },
     /// The end of all other holds whose nodes are at most so many numbers behind our own.
     EndOfOthers { last: i64 },

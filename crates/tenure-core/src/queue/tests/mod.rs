@@ -116,8 +116,8 @@ impl Client {
 
     /// What `work` returns, which is stopped at a random moment.
     async fn until_stopped<T>(&self, request: &Request, work: impl Future<Output = T>) -> T {
-        let patience = Duration::from_millis(self.store.random(30_000).into());
-        let limit = self.store.clock.now().after(patience);
+        let longest_wait = Duration::from_millis(self.store.random(30_000).into());
+        let limit = self.store.clock.now().after(longest_wait);
         let mut work = std::pin::pin!(work);
         tokio::select! {
             biased;
