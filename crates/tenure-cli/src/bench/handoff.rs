@@ -34,7 +34,7 @@ pub(super) async fn handoff(
         (ours, Some(between_tasks_with_mutex(mutex, rounds).await?))
     } else {
         let between_processes =
-            |kind, url| between_processes(kind, url, name, rounds).map_err(measurement_error);
+            |kind, url| until_handed_over(kind, url, name, rounds).map_err(measurement_error);
         let ours = between_processes("lock", url)?;
         let theirs = match raw {
             Some(Raw::File(file)) => Some(between_processes("flock", file.path())?),
@@ -76,6 +76,23 @@ async fn between_tasks_with_mutex(mutex: &Mutex<()>, rounds: u32) -> Result<Vec<
         contend(rounds, acquire, yield_now, release)
     )?;
     Ok(handoffs(first, second))
+}
+
+/// So often two processes contend at most.
+const MAX_ATTEMPTS: u32 = 8;
+
+/// A busy machine may run one process after the other, so that the lock never passes between them. Then both contend again,
+/// twice as often.
+fn until_handed_over(kind: &str, url: &str, name: &str, rounds: u32) -> io::Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for attempt in 0..MAX_ATTEMPTS {
+        let rounds = rounds.saturating_mul(1 << attempt);
+        times = between_processes(kind, url, name, rounds)?;
+        if !times.is_empty() {
+            break;
+        }
+    }
+    Ok(times)
 }
 
 /// Starts this program twice, as [`contender`](super::contender::contender).
