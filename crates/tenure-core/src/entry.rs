@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::rt::lock;
+use crate::rt::sync::{Mutex, lock};
 
 /// The locks that one owner holds or acquires.
 #[derive(Debug, Default)]
@@ -414,5 +414,56 @@ mod tests {
             });
             assert!(lock(&owner.0.by_key).is_empty());
         }
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::rt::sync::{AtomicUsize, check, spawn};
+
+    fn key() -> LockKey {
+        let name = LockName::new("n").unwrap();
+        LockKey { client: 0, name }
+    }
+
+    #[test]
+    fn references_that_end_at_once_leave_nothing() {
+        check(|| {
+            let locks = Arc::<OwnedLocks>::default();
+            let first = OwnedLockRef::new(locks.clone(), key());
+            let second = spawn({
+                let locks = locks.clone();
+                async move { drop(OwnedLockRef::new(locks, key())) }
+            });
+            drop(first);
+            second.join().unwrap();
+            assert!(lock(&locks.by_key).is_empty());
+        });
+    }
+
+    #[test]
+    fn one_task_of_an_owner_acquires_at_a_time() {
+        check(|| {
+            let locks = Arc::<OwnedLocks>::default();
+            let acquiring = Arc::new(AtomicUsize::new(0));
+            let tasks = [(); 2].map(|()| {
+                let (locks, acquiring) = (locks.clone(), acquiring.clone());
+                spawn(async move {
+                    let entry = locks.enter(key(), Mode::Exclusive, true).await.unwrap();
+                    assert!(matches!(entry, EntryOutcome::First(_)));
+                    assert_eq!(acquiring.fetch_add(1, Ordering::SeqCst), 0);
+                    acquiring.fetch_sub(1, Ordering::SeqCst);
+                    // The store refused: the next task acquires.
+                    drop(entry);
+                })
+            });
+            for task in tasks {
+                task.join().unwrap();
+            }
+            assert!(lock(&locks.by_key).is_empty());
+        });
     }
 }

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll};
 
 use crate::error::{Error, ErrorKind};
@@ -12,6 +11,7 @@ use crate::logic::lease::{Lease, State, Terms};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
 use crate::rt::Flag;
+use crate::rt::sync::AtomicBool;
 use crate::store::{Answer, Grant, Hold, Request};
 use crate::time::Time;
 

@@ -7,13 +7,14 @@
 //! continues as a task. The caller finds the answer when it polls again.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::rt::{Clock, Spawner, lock, poll_now};
+use crate::rt::sync::{AtomicBool, AtomicU8, Mutex, lock};
+use crate::rt::{Clock, Spawner, poll_now};
 use crate::store::BoxFuture;
 
 use super::labels::LOG_TARGET;
@@ -486,5 +487,89 @@ mod tests {
         drop(runtime);
         let gone = poll_now(&mut request).ok().unwrap().unwrap_err();
         assert_eq!(gone.kind(), ErrorKind::Closed);
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::rt::sync::{block_on, check, oneshot, spawn};
+
+    /// The runtime of a model. The tasks that it is given run on threads of the model.
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.build().unwrap()
+    }
+
+    fn monitor(runtime: &tokio::runtime::Runtime) -> Arc<RequestMonitor> {
+        let _inside = runtime.enter();
+        let (clock, _) = Clock::virtual_clock();
+        Arc::new(RequestMonitor::new(Spawner::current().unwrap(), &clock))
+    }
+
+    fn request(
+        monitor: &Arc<RequestMonitor>,
+    ) -> (oneshot::Sender<Result<u32, Error>>, DetachableRequest<u32>) {
+        let (answer, answered) = oneshot::channel();
+        let future = Box::pin(async { answered.await.unwrap() });
+        (answer, DetachableRequest::new(monitor, future))
+    }
+
+    /// Checks the requests so often that one which nobody polls is detached.
+    async fn check_requests(monitor: Arc<RequestMonitor>) {
+        for _ in 0..2 {
+            for request in monitor.in_flight().iter().filter_map(Weak::upgrade) {
+                request.check();
+            }
+        }
+    }
+
+    #[test]
+    fn the_caller_gets_the_answer_once_whether_the_request_was_detached_or_not() {
+        check(|| {
+            let runtime = runtime();
+            let monitor = monitor(&runtime);
+            let (answer, request) = request(&monitor);
+            let answering = spawn(async move { drop(answer.send(Ok(7))) });
+            let checking = spawn(check_requests(monitor));
+            assert_eq!(block_on(request).unwrap(), 7);
+            answering.join().unwrap();
+            checking.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_request_that_its_caller_leaves_alone_does_not_keep_its_answer_from_it() {
+        check(|| {
+            let runtime = runtime();
+            let monitor = monitor(&runtime);
+            let (answer, mut request) = request(&monitor);
+            assert!(poll_now(&mut request).is_err());
+            let answering = spawn(async move { drop(answer.send(Ok(7))) });
+            // The caller does something else meanwhile.
+            let checking = spawn(check_requests(monitor));
+            checking.join().unwrap();
+            assert_eq!(block_on(request).unwrap(), 7);
+            answering.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_ends_or_continues_as_a_task() {
+        check(|| {
+            let runtime = runtime();
+            let monitor = monitor(&runtime);
+            let (answer, mut request) = request(&monitor);
+            assert!(poll_now(&mut request).is_err());
+            let in_flight = request.0.clone().unwrap();
+            let answering = spawn(async move { drop(answer.send(Ok(7))) });
+            let checking = spawn(check_requests(monitor));
+            drop(request);
+            answering.join().unwrap();
+            checking.join().unwrap();
+            // The task of a request that was detached ends too, because the answer has come.
+            let with_caller = matches!(*lock(&in_flight.state), RequestState::WithCaller(_));
+            assert!(!with_caller);
+        });
     }
 }

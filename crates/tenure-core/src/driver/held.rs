@@ -13,7 +13,7 @@ use crate::logic::lease::{Lease, State, Tick, margin};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::rt::lock;
+use crate::rt::sync::lock;
 use crate::store::{Grant, Hold, Renewal};
 use crate::time::Time;
 

@@ -3,17 +3,16 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Poll, ready};
 use std::time::Duration;
-
-use tokio::sync::Notify;
 
 use crate::logic::lease::{Lease, State};
 use crate::lost::LostReason;
 use crate::options::Mode;
-use crate::rt::{Clock, lock};
+use crate::rt::Clock;
+use crate::rt::sync::{AtomicBool, Mutex, Notify, lock};
 use crate::time::Time;
 
 use super::observe::HoldObservation;
@@ -209,5 +208,77 @@ impl EntryEnd {
     fn is_over(&self) -> bool {
         let is_over = self.0.as_ref();
         is_over.is_some_and(|is_over| is_over.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::logic::lease::Terms;
+    use crate::options::Renew;
+    use crate::rt::sync::{block_on, check, spawn};
+
+    fn held() -> Arc<HoldState> {
+        let (clock, _) = Clock::virtual_clock();
+        let terms = Terms {
+            ttl: Duration::from_secs(10),
+            drift: Duration::ZERO,
+            renew: Renew::Automatic,
+            max_hold: None,
+        };
+        let scheduled = ScheduledLease {
+            lease: Lease::granted(terms, clock.now(), Some(terms.ttl)),
+            mode: Mode::Exclusive,
+            is_unconfirmed: false,
+            due: None,
+            observation: None,
+        };
+        HoldState::new(clock, scheduled, true)
+    }
+
+    #[test]
+    fn a_loss_is_seen_by_what_waits_for_it() {
+        check(|| {
+            let hold = held();
+            let losing = spawn({
+                let hold = hold.clone();
+                async move {
+                    lock(&hold.lease).lease.refused(LostReason::Expired);
+                    assert!(hold.raise_lost());
+                    hold.notify_loss();
+                }
+            });
+            let waiting = spawn(hold.clone().at_risk(EntryEnd::default()));
+            let lost = block_on(hold.lost(EntryEnd::default()));
+            assert_eq!(lost, Some(LostReason::Expired));
+            assert_eq!(waiting.join().unwrap(), Some(Duration::ZERO));
+            losing.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_end_of_a_hold_and_of_an_entry_end_what_waits_for_a_loss() {
+        check(|| {
+            let hold = held();
+            let entry = EntryEnd::of_entry();
+            let entry_ends = spawn({
+                let (hold, entry) = (hold.clone(), entry.clone());
+                async move {
+                    entry.set_over();
+                    hold.notify();
+                }
+            });
+            let released = spawn({
+                let hold = hold.clone();
+                async move {
+                    hold.progress.is_ending.store(true, Ordering::SeqCst);
+                    hold.set_over();
+                }
+            });
+            assert_eq!(block_on(hold.clone().lost(entry)), None);
+            assert_eq!(block_on(hold.lost(EntryEnd::default())), None);
+            entry_ends.join().unwrap();
+            released.join().unwrap();
+        });
     }
 }

@@ -2,13 +2,11 @@
 //! sends a request to the store.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-
-use tokio::sync::oneshot;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::name::LockName;
-use crate::rt::lock;
+use crate::rt::sync::{AtomicBool, Mutex, lock, oneshot};
 
 /// The names that tasks of this client acquire at the moment, each with the tasks that come next.
 #[derive(Debug, Default)]
@@ -185,5 +183,75 @@ mod tests {
         drop(a);
         drop(poll_now(b).ok().unwrap());
         assert!(lock(&queue.contended).is_empty());
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::rt::poll_now;
+    use crate::rt::sync::{AtomicUsize, check, spawn};
+
+    struct Model {
+        queue: Arc<LocalQueue>,
+        name: LockName,
+        has_turn: AtomicUsize,
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                queue: Arc::default(),
+                name: LockName::new("n").unwrap(),
+                has_turn: AtomicUsize::new(0),
+            })
+        }
+
+        async fn take(self: Arc<Self>) {
+            let turn = self.queue.take(&self.name).await;
+            self.have(turn);
+        }
+
+        /// Keeps the turn for a moment in which no other task may have one.
+        fn have(&self, turn: Turn) {
+            assert_eq!(self.has_turn.fetch_add(1, Ordering::SeqCst), 0);
+            self.has_turn.fetch_sub(1, Ordering::SeqCst);
+            drop(turn);
+        }
+    }
+
+    #[test]
+    fn one_task_has_the_turn_and_each_gets_it() {
+        check(|| {
+            let model = Model::new();
+            let tasks = [(); 2].map(|()| spawn(model.clone().take()));
+            if let Some(turn) = model.queue.try_take(&model.name) {
+                model.have(turn);
+            }
+            for task in tasks {
+                task.join().unwrap();
+            }
+            assert!(lock(&model.queue.contended).is_empty());
+        });
+    }
+
+    #[test]
+    fn a_task_that_gives_up_does_not_keep_the_turn() {
+        check(|| {
+            let model = Model::new();
+            let turn = model.queue.try_take(&model.name).unwrap();
+            let patient = spawn(model.clone().take());
+            let hasty = loom::thread::spawn({
+                let model = model.clone();
+                move || match poll_now(Box::pin(model.queue.take(&model.name))) {
+                    Ok(turn) => model.have(turn),
+                    Err(waiting) => drop(waiting),
+                }
+            });
+            model.have(turn);
+            patient.join().unwrap();
+            hasty.join().unwrap();
+            assert!(lock(&model.queue.contended).is_empty());
+        });
     }
 }

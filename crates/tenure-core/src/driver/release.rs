@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::{State, margin};
 use crate::lost::LostReason;
-use crate::rt::lock;
+use crate::rt::sync::lock;
 use crate::store::Release;
 
 use super::held::Held;

@@ -3,11 +3,10 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tokio::sync::Notify;
+use std::sync::atomic::Ordering;
 
 use super::spawner::Spawner;
+use super::sync::{AtomicUsize, Notify};
 
 /// How many of these tasks run, and how many operations that a caller performs itself.
 #[derive(Default)]
@@ -91,5 +90,31 @@ mod tests {
         assert!(poll_now(done.as_mut()).is_err());
         drop(second);
         assert!(poll_now(done.as_mut()).is_ok());
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::rt::sync::{block_on, check, spawn};
+
+    #[test]
+    fn the_end_of_the_last_task_is_not_missed() {
+        check(|| {
+            let tasks = Arc::<BackgroundTasks>::default();
+            let ended = Arc::new(AtomicUsize::new(0));
+            let running = [(); 2].map(|()| {
+                let (counted, ended) = (tasks.enter(), ended.clone());
+                spawn(async move {
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    drop(counted);
+                })
+            });
+            block_on(tasks.all_done());
+            assert_eq!(ended.load(Ordering::SeqCst), running.len());
+            for task in running {
+                task.join().unwrap();
+            }
+        });
     }
 }

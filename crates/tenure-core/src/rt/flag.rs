@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+
+use super::sync::{AtomicBool, Notify};
 
 /// A flag that is raised once and can be awaited by any number of tasks.
 #[derive(Default)]
 pub struct Flag {
     raised: AtomicBool,
-    notify: tokio::sync::Notify,
+    notify: Notify,
 }
 
 impl Flag {
@@ -53,5 +55,27 @@ impl Flag {
 impl fmt::Debug for Flag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Flag").field(&self.is_raised()).finish()
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::rt::sync::{block_on, check, spawn};
+
+    #[test]
+    fn a_raise_is_seen_by_those_that_wait_and_was_first_once() {
+        check(|| {
+            let flag = Arc::new(Flag::new());
+            let raisers = [(); 2].map(|()| {
+                let flag = flag.clone();
+                spawn(async move { flag.raise_once() })
+            });
+            block_on(flag.raised());
+            let firsts = raisers.map(|raiser| raiser.join().unwrap());
+            assert_eq!(firsts.iter().filter(|is_first| **is_first).count(), 1);
+        });
     }
 }

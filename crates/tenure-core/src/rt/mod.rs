@@ -6,6 +6,7 @@ mod flag;
 mod machine;
 mod mutex;
 mod spawner;
+pub(crate) mod sync;
 mod virtual_clock;
 mod wakeup;
 

@@ -46,6 +46,8 @@ impl Spawner {
 
     /// Runs `future` in the background. A runtime that has shut down drops it.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> Task {
+        #[cfg(tenure_loom)]
+        let future = super::sync::on_a_thread(future);
         Task(self.0.spawn(future).abort_handle())
     }
 

@@ -1,11 +1,10 @@
 //! When a background task scans its work again: at the moment that the task has planned, or earlier if another task has
 //! added work that is due before.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use tokio::sync::Notify;
+use std::sync::atomic::Ordering;
 
 use super::clock::Clock;
+use super::sync::{AtomicBool, AtomicU64, Notify};
 use crate::time::Time;
 
 /// The next wake-up of one task.
@@ -137,5 +136,54 @@ mod tests {
         assert!(!is_woken(&wakeup, &clock, next));
         wakeup.due_at(at(1_000));
         assert!(is_woken(&wakeup, &clock, next));
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rt::sync::{block_on, check, spawn};
+
+    /// The task scans until it finds work, which is due before everything that is planned. The clock stands still, so the
+    /// task sleeps for ever if it misses the wake-up.
+    fn work_is_found(planned: Option<u64>) {
+        check(move || {
+            let (clock, _) = Clock::virtual_clock();
+            let at = |secs| clock.now().after(Duration::from_secs(secs));
+            let (due, planned) = (at(1), planned.map_or(Time::MAX, at));
+            let wakeup = Arc::new(NextWakeup::new());
+            let has_work = Arc::new(AtomicBool::new(false));
+            let adding = {
+                let (wakeup, has_work) = (wakeup.clone(), has_work.clone());
+                spawn(async move {
+                    has_work.store(true, Ordering::Relaxed);
+                    wakeup.due_at(due);
+                })
+            };
+            block_on(async {
+                loop {
+                    wakeup.begin();
+                    if has_work.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let next = wakeup.plan(planned);
+                    wakeup.sleep(&clock, next).await;
+                }
+            });
+            adding.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn work_that_is_added_is_found_where_nothing_was_planned() {
+        work_is_found(None);
+    }
+
+    #[test]
+    fn work_that_is_added_is_found_before_what_was_planned() {
+        work_is_found(Some(5));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -12,6 +12,7 @@ use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::Flag;
+use crate::rt::sync::AtomicBool;
 use crate::time::Time;
 
 /// A boxed future that owns what it needs.

@@ -143,3 +143,65 @@ mod tests {
         assert!(poll_now(idle.as_mut()).is_ok());
     }
 }
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::rt::poll_now;
+    use crate::rt::sync::{self, check, lock, spawn};
+    use std::pin::pin;
+    use std::sync::Arc;
+
+    #[derive(Default)]
+    struct Model {
+        flight: SingleFlight<&'static str>,
+        /// What the attempts have made.
+        made: sync::Mutex<Vec<u32>>,
+    }
+
+    impl Model {
+        /// Finds what was made, or makes it.
+        async fn run(&self, clock: &Clock) -> Result<u32, &'static str> {
+            let find = || lock(&self.made).first().copied();
+            let attempt = async {
+                lock(&self.made).push(1);
+                Ok(1)
+            };
+            self.flight.run(clock, find, attempt).await
+        }
+    }
+
+    #[test]
+    fn one_of_several_tasks_makes_the_attempt() {
+        check(|| {
+            let (clock, _) = Clock::virtual_clock();
+            let model = Arc::<Model>::default();
+            let tasks = [(); 2].map(|()| {
+                let (model, clock) = (model.clone(), clock.clone());
+                spawn(async move { model.run(&clock).await })
+            });
+            assert_eq!(tasks.map(|task| task.join().unwrap()), [Ok(1), Ok(1)]);
+            assert_eq!(lock(&model.made).len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_task_goes_on_where_another_one_gave_up() {
+        check(|| {
+            let (clock, _) = Clock::virtual_clock();
+            let model = Arc::<Model>::default();
+            let task = {
+                let (model, clock) = (model.clone(), clock.clone());
+                spawn(async move { model.run(&clock).await })
+            };
+            let never_found = || None::<u32>;
+            let never_made = std::future::pending();
+            drop(poll_now(pin!(model.flight.run(
+                &clock,
+                never_found,
+                never_made
+            ))));
+            assert_eq!(task.join().unwrap(), Ok(1));
+        });
+    }
+}

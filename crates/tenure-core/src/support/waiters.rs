@@ -1,12 +1,10 @@
 //! Which waiters of a client are told what a store pushes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
-
-use tokio::sync::Notify;
+use std::sync::Arc;
 
 use crate::fence::{OwnerId, RandomAlready};
-use crate::rt::lock;
+use crate::rt::sync::{Mutex, Notify, lock};
 
 /// Messages that are kept for owners that do not wait yet. As many acquisitions of one client may be on their way to
 /// a queue at a time; a waiter that misses its message asks the store again.
@@ -253,5 +251,66 @@ mod tests {
         drop(old);
         registry.notify(owner, 1);
         assert_eq!(received(&mut new), Some(1));
+    }
+}
+
+#[cfg(all(test, tenure_loom))]
+mod models {
+    use super::*;
+    use crate::rt::sync::{block_on, check, spawn};
+
+    /// The greatest number is the strongest.
+    #[derive(Debug, PartialEq)]
+    struct Message(u32);
+
+    impl Merge for Message {
+        fn merge(self, other: Self) -> Self {
+            Self(self.0.max(other.0))
+        }
+    }
+
+    fn owner() -> OwnerId {
+        OwnerId::from_hex("00000000000000000000000000000001").unwrap()
+    }
+
+    #[test]
+    fn a_message_arrives_whether_its_owner_waits_already_or_not() {
+        check(|| {
+            let registry = Arc::<WaiterRegistry<Message>>::default();
+            let notifying = {
+                let registry = registry.clone();
+                spawn(async move {
+                    registry.notify_even_later(owner(), Message(1));
+                    registry.notify_even_later(owner(), Message(2));
+                })
+            };
+            let mut subscription = registry.subscribe(owner(), "");
+            while block_on(subscription.next()) != Message(2) {}
+            notifying.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn messages_from_two_sides_are_all_read() {
+        check(|| {
+            let registry = Arc::<WaiterRegistry<Message>>::default();
+            let mut subscription = registry.subscribe(owner(), "topic");
+            let sides = [
+                spawn({
+                    let registry = registry.clone();
+                    async move { registry.notify(owner(), Message(2)) }
+                }),
+                spawn({
+                    let registry = registry.clone();
+                    async move { registry.notify_matching(|_, _| Some(Message(1))) }
+                }),
+            ];
+            while block_on(subscription.next()) != Message(2) {}
+            for side in sides {
+                side.join().unwrap();
+            }
+            drop(subscription);
+            assert!(registry.is_empty());
+        });
     }
 }

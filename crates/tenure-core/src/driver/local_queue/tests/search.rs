@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::driver::local_queue::{LocalQueue, Turn};
 use crate::name::LockName;
-use crate::rt::lock;
+use crate::rt::sync::lock;
 
 const TASKS: usize = 7;
 
