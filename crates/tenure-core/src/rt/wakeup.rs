@@ -163,6 +163,8 @@ mod models {
                     wakeup.due_at(due);
                 })
             };
+            // The task has slept until now: what it had planned is over.
+            wakeup.plan(clock.now());
             block_on(async {
                 loop {
                     wakeup.begin();
