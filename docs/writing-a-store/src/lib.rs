@@ -143,11 +143,7 @@ impl tenure_core::store::Store for Store {
                 .change(&hold.name, "owner", &hold.owner.to_hex(), Duration::ZERO)
                 .await?;
             self.holds.remove(hold.owner);
-            Ok(if released {
-                Release::Released
-            } else {
-                Release::NotHeld
-            })
+            Ok(Release::of(released))
         })
     }
 

@@ -26,14 +26,10 @@ fn release_in(state: &mut State, hold: &Hold, now: Time) -> Release {
         state.waiting.remove(&hold.owner);
     }
     let Hold { name, owner, .. } = hold;
-    let was_held = match hold.unused {
+    Release::of(match hold.unused {
         true => state.table.give_back(name, *owner, now),
         false => state.table.release(name, *owner, hold.unclean, now),
-    };
-    match was_held {
-        true => Release::Released,
-        false => Release::NotHeld,
-    }
+    })
 }
 
 /// Renews the holds with a request that was sent at `sent`.

@@ -244,6 +244,16 @@ pub enum Release {
     NotHeld,
 }
 
+impl Release {
+    /// The outcome of a release that found the hold in the store, or did not.
+    pub fn of(was_held: bool) -> Self {
+        match was_held {
+            true => Self::Released,
+            false => Self::NotHeld,
+        }
+    }
+}
+
 /// What a store finds that is held.
 #[derive(Debug)]
 pub enum Listed {

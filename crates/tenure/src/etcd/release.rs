@@ -43,10 +43,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         }
         Err(_) => {}
     }
-    Ok(match released? || entry.may_be_released {
-        true => Release::Released,
-        false => Release::NotHeld,
-    })
+    Ok(Release::of(released? || entry.may_be_released))
 }
 
 /// From now on the hold is about to be released. Returns its entry.

@@ -206,11 +206,8 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
                 .release(self.keys, owner, ReleaseKind::UNUSED)
                 .await;
         }
-        let mode = Mode::Upgradable;
-        Ok(match requests.downgrade(self.keys, owner, mode).await? {
-            true => Release::Released,
-            false => Release::NotHeld,
-        })
+        let downgraded = requests.downgrade(self.keys, owner, Mode::Upgradable);
+        downgraded.await.map(Release::of)
     }
 }
 

@@ -444,10 +444,7 @@ impl Requests {
         };
         let script = &self.scripts.release;
         let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
-        Ok(match reply.value {
-            0 => Release::NotHeld,
-            _ => Release::Released,
-        })
+        Ok(Release::of(reply.value != 0))
     }
 
     /// Releases a lock together with other requests. `false`: nothing was done.

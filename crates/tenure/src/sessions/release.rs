@@ -114,10 +114,8 @@ pub(super) async fn unlock(
     match batch::unlock(session, owner, acquisition).await {
         Ok(reply) => {
             store.remove_acquisition(owner);
-            Ok(match reply.result {
-                OperationResult::Unlocked(true) => Release::Released,
-                _ => Release::NotHeld,
-            })
+            let was_held = matches!(reply.result, OperationResult::Unlocked(true));
+            Ok(Release::of(was_held))
         }
         Err(error) => Err(errors::of_operation(error, &store.context.settings.server)),
     }

@@ -126,11 +126,7 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
         if !self.is_upgrade {
             return release(store, &hold).await;
         }
-        Ok(
-            match store.requests.downgrade(&hold, Mode::Upgradable).await? {
-                true => Release::Released,
-                false => Release::NotHeld,
-            },
-        )
+        let downgraded = store.requests.downgrade(&hold, Mode::Upgradable).await;
+        downgraded.map(Release::of)
     }
 }

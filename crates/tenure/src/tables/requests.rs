@@ -546,11 +546,10 @@ fn locked_by(host: &str, owner: OwnerId) -> String {
 
 pub(super) fn released(was_held: bool, is_repeated: bool) -> Result<Release, Error> {
     match (was_held, is_repeated) {
-        (true, _) => Ok(Release::Released),
-        (false, false) => Ok(Release::NotHeld),
         (false, true) => Err(Error::new(
             ErrorKind::Indeterminate,
             "the connection broke; it was released just then, or had ended before",
         )),
+        _ => Ok(Release::of(was_held)),
     }
 }

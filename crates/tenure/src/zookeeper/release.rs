@@ -41,10 +41,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
             Ok(false) => {
                 remove(store, hold.owner);
                 // A delete without a reply was ours.
-                return Ok(match is_ambiguous {
-                    true => Release::Released,
-                    false => Release::NotHeld,
-                });
+                return Ok(Release::of(is_ambiguous));
             }
             Err(err) => err,
         };

@@ -518,10 +518,7 @@ impl tenure_core::store::Store for Store {
         Box::pin(async move {
             let is_deleted = self.delete(&hold.name, &hold.owner.to_hex()).await?;
             self.holds.remove(hold.owner);
-            Ok(match is_deleted {
-                true => Release::Released,
-                false => Release::NotHeld,
-            })
+            Ok(Release::of(is_deleted))
         })
     }
 
