@@ -12,7 +12,7 @@ use tenure_core::store::{
     AcquireAll, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed, LossNotifier,
     Operate, RaiseToken, Release, Renewal, Request,
 };
-use tenure_core::support::{self, SingleFlight};
+use tenure_core::support::{self, SingleFlight, closed};
 
 /// Makes the store; called again after an attempt that failed.
 type Connect =
@@ -108,10 +108,6 @@ impl Shared {
         let connected = self.attempts.run(&Clock::system(), find, attempt).await;
         connected.map_err(|err| err.with_step(Step::Connect))
     }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
 }
 
 /// Refuses what the store cannot do. The driver does that with what it knew before the store was connected.

@@ -13,6 +13,7 @@ use crate::options::{Options, Renew};
 use crate::rt::Flag;
 use crate::rt::sync::AtomicBool;
 use crate::store::{Answer, Grant, Hold, Request};
+use crate::support::closed;
 use crate::time::Time;
 
 use super::diagnosis::{Asker, BusyName, LastStatus};
@@ -21,7 +22,7 @@ use super::labels::LOG_TARGET;
 use super::local_queue::Turn;
 use super::observe::HoldObservation;
 use super::running::{CleanUp, RunningRequest};
-use super::shared::{Driver, closed};
+use super::shared::Driver;
 use super::until::Until;
 use super::wait_report::WaitReports;
 

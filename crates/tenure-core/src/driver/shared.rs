@@ -13,6 +13,7 @@ use crate::name::LockName;
 use crate::options::Options;
 use crate::rt::{Clock, Flag, Spawner};
 use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
+use crate::support::closed;
 
 use super::callbacks::Callbacks;
 use super::detach::{DetachableRequest, runtime_is_gone};
@@ -305,10 +306,6 @@ async fn until_close_timeout(work: impl Future<Output = ()>) {
         () = work => {}
         () = clock.sleep_until(clock.now().after(CLOSE_TIMEOUT)) => {}
     }
-}
-
-pub(crate) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
 }
 
 /// What other clients see of this client.

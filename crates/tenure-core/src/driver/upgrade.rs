@@ -12,11 +12,12 @@ use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::store::{Answer, Hold, Request};
+use crate::support::closed;
 
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::running::{CleanUp, RunningRequest};
-use super::shared::{Driver, closed};
+use super::shared::Driver;
 
 impl Held {
     /// Makes an upgradable hold exclusive. `Ok(false)`: others hold, and `wait` is not set.

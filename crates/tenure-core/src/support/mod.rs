@@ -3,10 +3,10 @@
 //! A store has blocks as fields and decides for itself when it calls them.
 
 mod durations;
+mod errors;
 mod hold_registry;
 #[cfg(feature = "holder-record")]
 mod holder_record;
-mod leaving;
 mod maintenance;
 mod mode_text;
 mod retry;
@@ -16,10 +16,10 @@ mod single_flight;
 mod waiters;
 
 pub use self::durations::{micros_up, millis_down, millis_up};
+pub use self::errors::{closed, not_left};
 pub use self::hold_registry::HoldRegistry;
 #[cfg(feature = "holder-record")]
 pub use self::holder_record::HolderRecord;
-pub use self::leaving::not_left;
 pub use self::maintenance::Maintenance;
 pub use self::mode_text::{mode_text, parse_mode};
 pub use self::retry::RetryBudget;

@@ -7,12 +7,12 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, Grant, Request};
+use tenure_core::support::closed;
 use tenure_core::time::Time;
 
 use super::attempt::try_once;
 use super::blocking::blocking;
 use super::directory::LockPath;
-use super::errors::closed;
 use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::FileHold;
 use super::idle_files::IdleFile;

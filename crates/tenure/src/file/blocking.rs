@@ -2,8 +2,7 @@
 
 use tenure_core::error::Error;
 use tenure_core::rt::{self, Spawner};
-
-use super::errors::closed;
+use tenure_core::support::closed;
 
 /// Does `work`, which reads many files or waits for other processes, on a thread that may block. Outside of a runtime
 /// that is the thread of the caller.

@@ -7,10 +7,6 @@ use rustix::io::Errno;
 
 use tenure_core::error::{Error, ErrorKind};
 
-pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
-}
-
 /// The refusal to use the file or directory at `path`.
 pub(super) fn refused(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("{} {why}", path.display()))

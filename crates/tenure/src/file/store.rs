@@ -9,10 +9,9 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::lock;
 use tenure_core::store::Request;
-use tenure_core::support::HoldRegistry;
+use tenure_core::support::{HoldRegistry, closed};
 
 use super::directory::{Directory, LockPath};
-use super::errors::closed;
 use super::guarantees::guarantees;
 use super::hold::{End, FileHold};
 use super::idle_files::IdleFiles;

@@ -15,9 +15,9 @@ use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, lock};
 use tenure_core::store::Request;
+use tenure_core::support::closed;
 
 use super::directory::{FileId, LockPath};
-use super::errors::closed;
 use super::hold::{End, FileHold};
 
 /// How long a thread without work is kept: longer than the gap between two waits for a busy name, and so short that a

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tenure_core::error::Error;
 use tenure_core::rt::lock;
-use tenure_core::support::SingleFlight;
+use tenure_core::support::{SingleFlight, closed};
 
 use crate::database::Row;
 
@@ -65,7 +65,7 @@ impl ControlConnection {
         self.context.spawn(async move {
             let _ = sender.send(work.await);
         });
-        outcome.await.unwrap_or_else(|_| Err(errors::closed()))
+        outcome.await.unwrap_or_else(|_| Err(closed()))
     }
 
     async fn query_now(&self, sql: String) -> Result<Vec<Row>, Error> {
@@ -106,14 +106,14 @@ impl ControlConnection {
                 self.context.spawn(async move { old.close().await });
             }
             if self.is_closed.load(Ordering::SeqCst) {
-                return Err(errors::closed());
+                return Err(closed());
             }
             let new = self.connector.open().await?;
             *lock(&self.current) = Some(new.clone());
             // Read after the session can be found: so either `abandon` finds the session, or we find that it was called.
             if self.is_closed.load(Ordering::SeqCst) {
                 lock(&self.current).take();
-                return Err(errors::closed());
+                return Err(closed());
             }
             Ok(new)
         };

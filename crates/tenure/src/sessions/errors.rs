@@ -165,7 +165,3 @@ pub(super) fn lost(server: &Server) -> Error {
         format!("the session in {server} has ended, and the lock with it"),
     )
 }
-
-pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
-}

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::store::{Release, Request};
-use tenure_core::support::RetryBudget;
+use tenure_core::support::{RetryBudget, closed};
 
 use crate::database::RequestError;
 
@@ -69,7 +69,7 @@ async fn keep(session: &Arc<Session>, sql: String) -> Result<(), Error> {
         rows = connection.rows(sql) => rows,
         // The connection is closed, and the server goes on.
         () = session.end.ended.raised() => return Err(errors::lost(server)),
-        () = context.closing.raised() => return Err(errors::closed()),
+        () = context.closing.raised() => return Err(closed()),
     };
     match rows {
         Ok(_) => {
@@ -102,7 +102,7 @@ async fn confirm(
     loop {
         let state = tokio::select! {
             biased;
-            outcome = &mut *outcome => return outcome.unwrap_or_else(|_| Err(errors::closed())),
+            outcome = &mut *outcome => return outcome.unwrap_or_else(|_| Err(closed())),
             state = requests::session_state(&store.control, id) => state,
         };
         match state {

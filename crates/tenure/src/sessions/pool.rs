@@ -7,13 +7,12 @@ use std::time::Duration;
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
-use tenure_core::support::SingleFlight;
+use tenure_core::support::{SingleFlight, closed};
 use tenure_core::time::Time;
 
 use super::acquisitions::{Acquisition, AcquisitionState, KeyState};
 use super::connection::Connector;
 use super::context::Context;
-use super::errors;
 use super::key::Key;
 use super::mode::KeyMode;
 use super::operations::LockRequest;
@@ -268,7 +267,7 @@ impl Sessions {
         let find = || is_enough(&lock(&self.list)).then_some(());
         let open = async {
             if self.context.closing.is_raised() {
-                return Err(errors::closed());
+                return Err(closed());
             }
             let session = self.connector.open_for_locks(ttl).await?;
             self.add(&session)
@@ -285,7 +284,7 @@ impl Sessions {
             self.remove(session);
             let session = session.clone();
             self.context.spawn(async move { session.close().await });
-            return Err(errors::closed());
+            return Err(closed());
         }
         Ok(())
     }

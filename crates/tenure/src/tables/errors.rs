@@ -40,10 +40,6 @@ pub(super) fn is_locked_file(error: &RequestError) -> bool {
     error.code().as_deref() == Some("5")
 }
 
-pub(super) fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
-}
-
 /// Nothing was done in the file that is there now.
 #[cfg(feature = "sqlite")]
 pub(super) fn replaced() -> Error {

@@ -16,6 +16,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::logic::pace;
 use tenure_core::rt::{Clock, Flag, lock};
+use tenure_core::support::closed;
 use tenure_core::time::Time;
 
 use crate::database::{RequestError, Row, within};
@@ -303,7 +304,7 @@ impl Pool {
         };
         match permit {
             Ok(permit) if !self.is_closed.load(Ordering::SeqCst) => Ok(permit),
-            _ => Err(NoReply::NotSent(errors::closed())),
+            _ => Err(NoReply::NotSent(closed())),
         }
     }
 

@@ -3,11 +3,11 @@
 //! A contender first takes a mutex, the *gate*. Then it makes a node for its permit, waits until there are no more of these
 //! nodes than permits, and leaves the gate. So at most one contender waits among the permits, and all others at the gate.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::queue::{self, Acquisition as _, Waited};
 use tenure_core::store::Answer;
-use tenure_core::support::{RetryBudget, not_left};
+use tenure_core::support::{RetryBudget, closed, not_left};
 
 use super::enqueue::create_node;
 use super::names;
@@ -32,10 +32,7 @@ pub(super) async fn take_permit(
         held.node = None;
         held.clone()
     });
-    let Some(held) = held else {
-        let what = "the client was closed";
-        return Err(Error::new(ErrorKind::Closed, what));
-    };
+    let held = held.ok_or_else(closed)?;
     let mut entry = create_node(request, &held, &names::semaphore_lease(request.owner)).await?;
     let node = Some(entry.node.clone());
     store.holds.update(request.owner, |held| held.node = node);

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use zookeeper_client::{Client, Connector, SessionState, StateWatcher};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::Error;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
-use tenure_core::support::SingleFlight;
+use tenure_core::support::{SingleFlight, closed};
 use tenure_core::time::Time;
 
 use super::cache::DirectoryCache;
@@ -357,10 +357,6 @@ impl Sessions {
     pub(super) fn abandon(&self) {
         drop(std::mem::take(&mut *lock(&self.open)));
     }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "the client was closed")
 }
 
 /// Opens a session and authenticates.

@@ -1,6 +1,11 @@
-//! The error of a waiter that could not leave the queue.
+//! Errors that several stores have.
 
 use crate::error::{Error, ErrorKind};
+
+/// The error of a request that comes after [`Client::close`](crate::Client::close).
+pub fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the client was closed")
+}
 
 /// What became of the request to leave the queue that ended with `err`. What the waiter has there may be left over, so
 /// the outcome is unknown.
