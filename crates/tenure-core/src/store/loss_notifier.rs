@@ -1,7 +1,7 @@
 //! How a store tells the driver that a hold ended.
 
 use std::fmt;
-use std::sync::Weak;
+use std::sync::{OnceLock, Weak};
 
 use crate::fence::OwnerId;
 use crate::lost::LostReason;
@@ -52,5 +52,55 @@ impl fmt::Debug for LossNotifier {
         f.debug_struct("LossNotifier")
             .field("has_no_listener", &self.has_no_listener())
             .finish()
+    }
+}
+
+/// Where a store reports that a hold has ended.
+#[derive(Debug, Default)]
+pub struct Losses(OnceLock<LossNotifier>);
+
+impl Losses {
+    /// Reports go to this notifier from now on. Called once, as [`Store::attach`](super::Store::attach) is.
+    pub fn attach(&self, notifier: LossNotifier) {
+        let _ = self.0.set(notifier);
+    }
+
+    /// Tells the driver that the hold of `owner` is definitely over. A store without a driver has no holds.
+    pub fn report(&self, owner: OwnerId, reason: LostReason) {
+        if let Some(notifier) = self.0.get() {
+            notifier.lost(owner, reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::rt::lock;
+
+    #[derive(Default)]
+    struct Driver(Mutex<Vec<OwnerId>>);
+
+    impl LossListener for Driver {
+        fn lost(&self, owner: OwnerId, _: LostReason) {
+            lock(&self.0).push(owner);
+        }
+
+        fn all_lost(&self, _: LostReason) {}
+    }
+
+    #[test]
+    fn a_loss_is_reported_to_the_driver_once_there_is_one() {
+        let (losses, driver, owner) = (
+            Losses::default(),
+            Arc::<Driver>::default(),
+            OwnerId::random(),
+        );
+        losses.report(OwnerId::random(), LostReason::SessionGone);
+        losses.attach(LossNotifier::new(Arc::<Driver>::downgrade(&driver)));
+        losses.report(owner, LostReason::SessionGone);
+        assert_eq!(*lock(&driver.0), [owner]);
     }
 }

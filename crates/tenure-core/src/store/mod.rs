@@ -36,7 +36,7 @@ pub use self::capabilities::{
 };
 pub use self::finding::{Finding, Severity};
 pub use self::interface::Store;
-pub use self::loss_notifier::{LossListener, LossNotifier};
+pub use self::loss_notifier::{LossListener, LossNotifier, Losses};
 pub use self::messages::{
     AllAnswer, Answer, BoxFuture, Grant, Hold, Listed, Release, Renewal, Request,
 };

@@ -66,8 +66,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
-        // Called once.
-        let _ = self.loss_notifier.set(loss_notifier);
+        self.losses.attach(loss_notifier);
     }
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

@@ -121,15 +121,12 @@ impl LeaseListener for LossReporter {
         let Some(store) = self.0.upgrade() else {
             return;
         };
-        let Some(loss_notifier) = store.loss_notifier.get() else {
-            return;
-        };
         let lost = store.holds.select(|owner, entry| {
             let is_held = matches!(entry.state, AcquisitionState::Held { .. });
             (is_held && Arc::ptr_eq(&entry.lease, lease)).then_some(owner)
         });
         for owner in lost {
-            loss_notifier.lost(owner, LostReason::SessionGone);
+            store.losses.report(owner, LostReason::SessionGone);
         }
     }
 }

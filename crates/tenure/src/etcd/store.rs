@@ -1,13 +1,13 @@
 //! The parts of one client, and how a client connects.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::LockName;
 use tenure_core::rt::{Clock, Flag};
-use tenure_core::store::{Hold, LossNotifier};
+use tenure_core::store::{Hold, Losses};
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
@@ -35,7 +35,7 @@ pub struct Store {
     pub(super) holds: HoldRegistry<HeldEntry>,
     /// The task that keeps leases alive and deletes keys that are not renewed.
     pub(super) maintenance: Arc<Maintenance>,
-    pub(super) loss_notifier: OnceLock<LossNotifier>,
+    pub(super) losses: Losses,
 }
 
 /// What is remembered of an acquisition, to keep its lease alive and to delete its key.
@@ -131,7 +131,7 @@ impl Store {
             keys: KeysInUse::default(),
             holds: HoldRegistry::default(),
             maintenance: Arc::default(),
-            loss_notifier: OnceLock::new(),
+            losses: Losses::default(),
             connections,
             context,
         }))

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{PushInfo, Value};
@@ -11,7 +11,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
-use tenure_core::store::LossNotifier;
+use tenure_core::store::Losses;
 use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
@@ -29,7 +29,8 @@ pub(super) struct ServerEvents {
     /// all waiters.
     lock_channels: Mutex<HashMap<String, OwnerId>>,
     waiters: Arc<WaiterRegistry<WakeUp>>,
-    loss_notifier: OnceLock<LossNotifier>,
+    /// Of holds that ended without a release of this client.
+    pub(super) losses: Losses,
     /// A connection was lost, so holds have to be verified.
     has_lost_connection: AtomicBool,
     /// The task that verifies holds.
@@ -44,15 +45,10 @@ impl ServerEvents {
             client,
             lock_channels: Mutex::default(),
             waiters: Arc::default(),
-            loss_notifier: OnceLock::new(),
+            losses: Losses::default(),
             has_lost_connection: AtomicBool::new(false),
             maintenance,
         }
-    }
-
-    /// Called once, as the contract of [`Store::attach`](tenure_core::store::Store::attach) says.
-    pub(super) fn attach(&self, loss_notifier: LossNotifier) {
-        let _ = self.loss_notifier.set(loss_notifier);
     }
 
     /// Wake-ups for `owner` from now on.
@@ -88,13 +84,6 @@ impl ServerEvents {
     /// Whether a connection was lost since the last call.
     pub(super) fn take_connection_loss(&self) -> bool {
         self.has_lost_connection.swap(false, Ordering::SeqCst)
-    }
-
-    /// A hold ended without a release of this client.
-    pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
-        if let Some(loss_notifier) = self.loss_notifier.get() {
-            loss_notifier.lost(owner, reason);
-        }
     }
 }
 
@@ -136,7 +125,7 @@ impl PushListener for ServerEvents {
         match (word, words.next().map(str::parse)) {
             ("granted", Some(Ok(token))) => self.wake(owner, WakeUp::HandedOver { token }),
             ("look", None) => self.wake(owner, WakeUp::AskAgain),
-            ("lost", None) => self.report_loss(owner, LostReason::TakenOver),
+            ("lost", None) => self.losses.report(owner, LostReason::TakenOver),
             _ => {}
         }
     }

@@ -78,7 +78,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
-        self.context.events.attach(loss_notifier);
+        self.context.events.losses.attach(loss_notifier);
     }
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

@@ -120,7 +120,7 @@ async fn verify_once(store: &Store) -> bool {
                 match is_released {
                     // The driver stops to send a failed release when the lease has ended.
                     Some(true) => drop(store.holds.remove(hold.owner)),
-                    _ => store.context.events.report_loss(hold.owner, reason),
+                    _ => store.context.events.losses.report(hold.owner, reason),
                 }
             }
             Renewal::Unknown(_) => is_complete = false,

@@ -129,7 +129,7 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
     for (owner, acquisition) in acquisitions {
         store.holder_table.remove(owner);
         if let AcquisitionState::Held { .. } = acquisition.state {
-            store.report_loss(owner, LostReason::SessionGone);
+            store.losses.report(owner, LostReason::SessionGone);
         }
     }
     if session.is_left_to_server() {

@@ -224,7 +224,7 @@ async fn check(store: &Store, session: &Arc<Session>) {
     let tokens = requested_breaks(store, session).await;
     for (owner, acquisition) in begin_breaks(session, &tokens) {
         // The holder learns it before the lock is free: it must not believe to hold a lock that another holder has.
-        store.report_loss(owner, LostReason::TakenOver);
+        store.losses.report(owner, LostReason::TakenOver);
         // Without a reply the maintenance task sends it again.
         let _ = unlock(store, session, owner, acquisition).await;
     }
@@ -252,7 +252,7 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
         return;
     };
     for (owner, acquisition) in begin_breaks(session, &tokens) {
-        store.report_loss(owner, LostReason::TakenOver);
+        store.losses.report(owner, LostReason::TakenOver);
         // The session has no other hold, and cannot be asked to unlock now.
         match session.busy.is_keeping.load(Ordering::SeqCst) {
             true => drop(keep::leave(store, session, owner, &acquisition.key).await),

@@ -1,14 +1,13 @@
 //! The parts of one client, and how a client connects.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
-use tenure_core::lost::LostReason;
 use tenure_core::rt::{Clock, Flag, lock};
-use tenure_core::store::{LossNotifier, Request};
+use tenure_core::store::{Losses, Request};
 use tenure_core::support::{self, HoldRegistry};
 use tenure_core::url::Url;
 
@@ -42,7 +41,7 @@ pub struct Store {
     pub(super) contended: ContendedKeys,
     /// The session that carries each acquisition.
     pub(super) holds: HoldRegistry<Arc<Session>>,
-    pub(super) loss_notifier: OnceLock<LossNotifier>,
+    pub(super) losses: Losses,
 }
 
 impl fmt::Debug for Store {
@@ -91,7 +90,7 @@ impl Store {
                 keys: KeyCache::new(control.clone()),
                 contended: ContendedKeys::default(),
                 holds: HoldRegistry::default(),
-                loss_notifier: OnceLock::new(),
+                losses: Losses::default(),
                 context,
                 connector,
                 control,
@@ -131,13 +130,6 @@ impl Store {
         if let Some(session) = self.holds.remove(owner) {
             lock(&session.acquisitions).remove(&owner);
             session.changed.notify_waiters();
-        }
-    }
-
-    /// Tells the driver that a hold has ended.
-    pub(super) fn report_loss(&self, owner: OwnerId, reason: LostReason) {
-        if let Some(loss_notifier) = self.loss_notifier.get() {
-            loss_notifier.lost(owner, reason);
         }
     }
 }

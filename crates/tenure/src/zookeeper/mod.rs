@@ -47,7 +47,6 @@ use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;
-use tenure_core::rt::lock;
 use tenure_core::store::{
     Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate, Release,
     Renewal, Request,
@@ -71,7 +70,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
-        *lock(&self.loss_notifier) = Some(loss_notifier);
+        self.losses.attach(loss_notifier);
     }
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {

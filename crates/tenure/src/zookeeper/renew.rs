@@ -8,7 +8,6 @@ use futures_util::future::join_all;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
-use tenure_core::rt::lock;
 use tenure_core::store::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
@@ -246,7 +245,7 @@ impl SessionListener for LossReporter {
         };
         let ended = holds_of(&store, session);
         for (owner, _) in &ended {
-            report(&store, *owner, LostReason::SessionGone);
+            store.losses.report(*owner, LostReason::SessionGone);
         }
         ended.len()
     }
@@ -268,14 +267,7 @@ async fn verify(store: &Store, session: &Arc<Session>) {
     let checks = batches(&paths).map(|batch| check_batch(session, batch));
     for (at, checked) in join_all(checks).await.into_iter().flatten() {
         if let Err(Renewal::Lost(reason)) = checked {
-            report(store, owners[at], reason);
+            store.losses.report(owners[at], reason);
         }
-    }
-}
-
-fn report(store: &Store, owner: OwnerId, reason: LostReason) {
-    let loss_notifier = lock(&store.loss_notifier).clone();
-    if let Some(loss_notifier) = loss_notifier {
-        loss_notifier.lost(owner, reason);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::rt::{BackgroundTasks, Clock, Spawner};
-use tenure_core::store::LossNotifier;
+use tenure_core::store::Losses;
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
@@ -30,7 +30,7 @@ pub struct Store {
     pub(super) maintenance: Arc<Maintenance>,
     /// Requests that no caller waits for: `close` ends them.
     pub(super) background: Arc<BackgroundTasks>,
-    pub(super) loss_notifier: Mutex<Option<LossNotifier>>,
+    pub(super) losses: Losses,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
 }
@@ -116,7 +116,7 @@ impl Store {
             holds: HoldRegistry::default(),
             maintenance: Arc::default(),
             background: Arc::default(),
-            loss_notifier: Mutex::default(),
+            losses: Losses::default(),
             clock,
             spawner,
         }))
