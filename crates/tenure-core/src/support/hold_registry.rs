@@ -35,6 +35,23 @@ impl<T> HoldRegistry<T> {
         lock(&self.0).remove(&owner)
     }
 
+    /// Sends the release of what `owner` has. While `send` is under way nothing else finds the entry, so nothing else is asked
+    /// about the hold. After an error the entry is back: the driver sends the release again, and it has to be the same request.
+    pub async fn release<R, E>(
+        &self,
+        owner: OwnerId,
+        send: impl AsyncFnOnce(Option<&mut T>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut entry = self.remove(owner);
+        let outcome = send(entry.as_mut()).await;
+        if outcome.is_err()
+            && let Some(entry) = entry
+        {
+            self.insert(owner, entry);
+        }
+        outcome
+    }
+
     /// How many owners are remembered.
     pub fn len(&self) -> usize {
         lock(&self.0).len()
@@ -96,6 +113,7 @@ impl<T> HoldRegistry<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rt::poll_now;
 
     #[test]
     fn an_entry_is_found_under_its_owner_until_it_is_removed() {
@@ -118,5 +136,26 @@ mod tests {
         assert!(!registry.contains(one) && registry.contains(two));
         assert_eq!(registry.take_all(), [(two, 0)]);
         assert!(registry.is_empty() && registry.take_all().is_empty());
+    }
+
+    #[test]
+    fn an_entry_is_away_during_its_release_and_back_after_an_error() {
+        let (registry, owner) = (HoldRegistry::default(), OwnerId::random());
+        let release = |outcome: Result<(), ()>| {
+            let releasing = registry.release(owner, async |entry: Option<&mut i32>| {
+                assert!(registry.is_empty());
+                let known = entry.as_deref().copied();
+                entry.into_iter().for_each(|it| *it += 1);
+                outcome.map(|()| known).map_err(|()| known)
+            });
+            poll_now(Box::pin(releasing)).ok()
+        };
+        assert_eq!(release(Err(())), Some(Err(None)));
+        assert!(registry.is_empty());
+        registry.insert(owner, 1);
+        assert_eq!(release(Err(())), Some(Err(Some(1))));
+        assert_eq!(registry.get(owner), Some(2));
+        assert_eq!(release(Ok(())), Some(Ok(Some(2))));
+        assert!(registry.is_empty());
     }
 }

@@ -10,7 +10,15 @@ use super::store::{HeldEntry, Store};
 
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    let entry = store.holds.remove(hold.owner);
+    let send = async |entry: Option<&mut HeldEntry>| send_release(store, hold, entry).await;
+    store.holds.release(hold.owner, send).await
+}
+
+async fn send_release(
+    store: &Store,
+    hold: &Hold,
+    entry: Option<&mut HeldEntry>,
+) -> Result<Release, Error> {
     let is_proposed = entry.as_ref().is_none_or(|entry| entry.is_proposed);
     let kind = ReleaseKind {
         is_unclean: hold.unclean,
@@ -23,19 +31,11 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     let keys = store.requests.keys(&hold.name);
     let sent = store.context.now();
     let outcome = store.requests.release(&keys, hold.owner, kind).await;
-    match (&outcome, entry) {
-        (Ok(_), Some(_)) | (Err(_), None) => {}
+    match entry {
+        Some(entry) => entry.is_released = true,
         // The owner may be waiting.
-        (Ok(_), None) => store.context.events.released(hold.owner, sent),
-        // The driver sends the release again, which then has to be the same request.
-        (Err(_), Some(entry)) => {
-            let is_released = true;
-            let entry = HeldEntry {
-                is_released,
-                ..entry
-            };
-            store.holds.insert(hold.owner, entry);
-        }
+        None if outcome.is_ok() => store.context.events.released(hold.owner, sent),
+        None => {}
     }
     outcome
 }

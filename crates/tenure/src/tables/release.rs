@@ -5,6 +5,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
+use super::requests::HeldEntry;
 use super::store::Store;
 
 /// How many releases wait for a connection at once when the client is closed: more than there are connections, so that none
@@ -13,13 +14,9 @@ const RELEASES_AT_ONCE: usize = 64;
 
 /// Releases what the owner has: the lock, or a place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    let entry = store.requests.holds.remove(hold.owner);
-    let outcome = store.requests.release(hold, entry.as_ref()).await;
-    if let (Err(_), Some(entry)) = (&outcome, entry) {
-        // The driver sends the release again.
-        store.requests.holds.insert(hold.owner, entry);
-    }
-    outcome
+    let requests = &store.requests;
+    let send = async |entry: Option<&mut HeldEntry>| requests.release(hold, entry.as_deref()).await;
+    requests.holds.release(hold.owner, send).await
 }
 
 /// Releases what is held, lets waiters leave, and ends the connections.
