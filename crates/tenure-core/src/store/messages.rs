@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
@@ -234,6 +234,24 @@ pub enum Renewal {
     Unknown(Error),
 }
 
+impl Renewal {
+    /// One renewal for each of `count` holds, from answers that have the number of their hold. A hold without an answer
+    /// stays unknown.
+    pub fn in_order(count: usize, answers: impl IntoIterator<Item = (usize, Self)>) -> Vec<Self> {
+        let unknown = || {
+            let message = "the renewal has no answer for this hold";
+            Self::Unknown(Error::new(ErrorKind::Indeterminate, message))
+        };
+        let mut renewals: Vec<_> = std::iter::repeat_with(unknown).take(count).collect();
+        for (at, answer) in answers {
+            if let Some(renewal) = renewals.get_mut(at) {
+                *renewal = answer;
+            }
+        }
+        renewals
+    }
+}
+
 /// The definite outcome of a release. An outcome that is unknown is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -261,4 +279,27 @@ pub enum Listed {
     Names(Vec<LockName>),
     /// The holds were read together.
     Statuses(Vec<Status>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_hold_has_its_own_renewal() {
+        let lost = |at, reason| (at, Renewal::Lost(reason));
+        let answers = [
+            lost(2, LostReason::TakenOver),
+            lost(0, LostReason::SessionGone),
+            lost(3, LostReason::Expired),
+        ];
+        assert!(matches!(
+            &Renewal::in_order(3, answers)[..],
+            [
+                Renewal::Lost(LostReason::SessionGone),
+                Renewal::Unknown(_),
+                Renewal::Lost(LostReason::TakenOver),
+            ]
+        ));
+    }
 }

@@ -11,7 +11,6 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
-use super::connection::unexpected_reply;
 use super::requests::{Purpose, RenewItem};
 use super::store::{HeldEntry, Store};
 
@@ -36,14 +35,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
         renew_in_time(store, items, purpose)
     };
     let answers = join_all(batches.iter().map(renew_batch)).await;
-    let mut renewals: Vec<_> = holds.iter().map(|_| None).collect();
-    for (at, renewal) in batches.iter().flatten().zip(answers.into_iter().flatten()) {
-        renewals[*at] = Some(renewal);
-    }
-    let renewals = renewals.into_iter();
-    renewals
-        .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(unexpected_reply())))
-        .collect()
+    let numbers = batches.into_iter().flatten();
+    Renewal::in_order(holds.len(), numbers.zip(answers.into_iter().flatten()))
 }
 
 fn renew_item(store: &Store, hold: &Hold) -> RenewItem {

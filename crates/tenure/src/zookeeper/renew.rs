@@ -60,16 +60,16 @@ fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration
 
 /// Asks the servers, and a majority of them, whether these nodes are there; many in one request.
 pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
-    let mut renewals: Vec<_> = (0..holds.len()).map(|_| None).collect();
+    let mut answers = Vec::new();
     let mut groups: Vec<(Arc<Session>, Vec<NumberedPath>)> = Vec::new();
     for (at, hold) in holds.iter().enumerate() {
         let node = store.holds.get(hold.owner).and_then(HeldEntry::node);
         let Some((session, path)) = node else {
-            renewals[at] = Some(Renewal::Lost(LostReason::StoreSaysNo));
+            answers.push((at, Renewal::Lost(LostReason::StoreSaysNo)));
             continue;
         };
         if session.ended.is_raised() {
-            renewals[at] = Some(Renewal::Lost(LostReason::SessionGone));
+            answers.push((at, Renewal::Lost(LostReason::SessionGone)));
             continue;
         }
         let group = groups
@@ -85,22 +85,10 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
         .iter()
         .flat_map(|(session, paths)| batches(paths).map(move |batch| check_batch(session, batch)));
     for (at, checked) in join_all(batches).await.into_iter().flatten() {
-        renewals[at] = Some(match checked {
-            Ok(lease) => record_renewal(store, &holds[at], lease),
-            Err(renewal) => renewal,
-        });
+        let record = |lease| record_renewal(store, &holds[at], lease);
+        answers.push((at, checked.map_or_else(|renewal| renewal, record)));
     }
-    let renewals = renewals.into_iter();
-    renewals
-        .map(|renewal| renewal.unwrap_or_else(|| Renewal::Unknown(no_answer())))
-        .collect()
-}
-
-fn no_answer() -> Error {
-    Error::new(
-        ErrorKind::Indeterminate,
-        "the renewal has no answer for this hold",
-    )
+    Renewal::in_order(holds.len(), answers)
 }
 
 /// These paths in the order of the list, as many at a time as fit into one request.
