@@ -179,30 +179,17 @@ async fn maintain(store: Arc<Store>) -> Time {
 fn find_work(store: &Store, now: Time) -> Work {
     let mut work = Work::default();
     store.holds.for_each(|owner, entry| {
+        let is_due = entry.deadline() <= now;
         let needs_lease = match entry.state {
             AcquisitionState::Waiting => true,
-            // The driver renews the hold, or lets its lease expire.
-            AcquisitionState::Held { .. } if !entry.lease.is_shared => false,
-            AcquisitionState::Held { renewed } => {
-                let is_expired = renewed.after(entry.lease.ttl) <= now;
-                if is_expired {
-                    work.expired.push(owner);
-                }
-                !is_expired
-            }
-            AcquisitionState::Expired { retry_at } => {
-                if retry_at <= now {
-                    work.expired.push(owner);
-                }
-                false
-            }
-            AcquisitionState::Releasing { until } => {
-                if until <= now {
-                    work.abandoned.push(owner);
-                }
-                false
-            }
+            AcquisitionState::Held { .. } => entry.lease.is_shared && !is_due,
+            AcquisitionState::Expired { .. } | AcquisitionState::Releasing { .. } => false,
         };
+        match entry.state {
+            AcquisitionState::Releasing { .. } if is_due => work.abandoned.push(owner),
+            _ if is_due => work.expired.push(owner),
+            _ => {}
+        }
         let is_known = |known: &Arc<Lease>| Arc::ptr_eq(known, &entry.lease);
         if needs_lease && !entry.lease.gone.is_raised() && !work.leases.iter().any(is_known) {
             work.leases.push(entry.lease.clone());
@@ -223,18 +210,8 @@ fn next_work(store: &Store, leases: &[Arc<Lease>], is_confirmed: bool) -> Time {
         };
         next = next.min(due.max(now.after(pause.min(Duration::from_millis(10)))));
     }
-    store.holds.for_each(|_, entry| {
-        let at = match entry.state {
-            AcquisitionState::Held { renewed } if entry.lease.is_shared => {
-                renewed.after(entry.lease.ttl)
-            }
-            AcquisitionState::Releasing { until: at }
-            | AcquisitionState::Expired { retry_at: at } => at,
-            _ => Time::MAX,
-        };
-        next = next.min(at);
-    });
-    next
+    let deadlines = store.holds.select(|_, entry| Some(entry.deadline()));
+    deadlines.into_iter().fold(next, Time::min)
 }
 
 /// Deletes the keys of holds that the driver does not renew any more, in the background.

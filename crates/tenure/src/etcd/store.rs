@@ -149,6 +149,19 @@ impl Store {
 }
 
 impl HeldEntry {
+    /// When the maintenance task has to end the acquisition, or to end it once more.
+    pub(super) fn deadline(&self) -> Time {
+        match self.state {
+            AcquisitionState::Held { renewed } if self.lease.is_shared => {
+                renewed.after(self.lease.ttl)
+            }
+            AcquisitionState::Releasing { until: at }
+            | AcquisitionState::Expired { retry_at: at } => at,
+            // The driver renews the hold, or lets its lease expire.
+            AcquisitionState::Waiting | AcquisitionState::Held { .. } => Time::MAX,
+        }
+    }
+
     /// Until when the name stays taken, whatever becomes of the hold.
     pub(super) fn reserved_until(&self) -> Time {
         let reservation = self.reservation.as_ref();
