@@ -49,7 +49,7 @@ pub(super) async fn enqueue(
         node: None,
         mode: request.mode,
         until: None,
-        is_ambiguous: false,
+        may_be_released: false,
         gate: None,
     };
     store.holds.insert(request.owner, held.clone());

@@ -27,33 +27,29 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         false => held.session.clone(),
     };
     let mut retries = RetryBudget::until(store.clock.now().after(store.settings.timeout));
-    let mut is_ambiguous = held.is_ambiguous;
-    loop {
+    let mut may_be_released = held.may_be_released;
+    let is_deleted = loop {
         let err = match delete(&session, &held).await {
-            Ok(true) => {
-                let is_front = held.until.is_some() && held.mode == Mode::Exclusive;
-                let node = held.node.as_ref().filter(|_| is_front);
-                let last_holder = node.map(|node| node.number);
-                held.session.cache.node_deleted(&held.dir, last_holder);
-                remove(store, hold.owner);
-                return Ok(Release::Released);
-            }
-            Ok(false) => {
-                remove(store, hold.owner);
-                // A delete without a reply was ours.
-                return Ok(Release::of(is_ambiguous));
-            }
+            Ok(is_deleted) => break is_deleted,
             Err(err) => err,
         };
-        is_ambiguous |= err.is_ambiguous();
+        may_be_released |= err.is_ambiguous();
         if !err.is_ambiguous() || retries.is_spent(&store.clock) {
-            store
-                .holds
-                .update(hold.owner, |held| held.is_ambiguous |= is_ambiguous);
+            let note = |held: &mut HeldEntry| held.may_be_released |= may_be_released;
+            store.holds.update(hold.owner, note);
             return Err(session.explain(err));
         }
         retries.pause(&store.clock).await;
+    };
+    if is_deleted {
+        let is_front = held.until.is_some() && held.mode == Mode::Exclusive;
+        let node = held.node.as_ref().filter(|_| is_front);
+        let last_holder = node.map(|node| node.number);
+        held.session.cache.node_deleted(&held.dir, last_holder);
     }
+    remove(store, hold.owner);
+    // What is not there was deleted by a release without a reply, if there was one.
+    Ok(Release::of(is_deleted || may_be_released))
 }
 
 /// The entry of an acquisition that came to nothing, as far as we know.
@@ -68,7 +64,7 @@ async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
         node: None,
         mode: hold.mode,
         until: None,
-        is_ambiguous: false,
+        may_be_released: false,
         gate: None,
     })
 }

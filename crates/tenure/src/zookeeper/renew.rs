@@ -212,7 +212,9 @@ async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
         }
         retries.pause(&store.clock).await;
     }
-    store.holds.update(owner, |held| held.is_ambiguous = false);
+    store
+        .holds
+        .update(owner, |held| held.may_be_released = false);
 }
 
 /// Reports the holds that end with a session, or while it had no connection.

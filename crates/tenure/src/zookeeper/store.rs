@@ -47,8 +47,8 @@ pub(super) struct HeldEntry {
     pub(super) mode: Mode,
     /// When the lease ends; `None`: the node holds nothing. The session lasts longer than a lease that is not renewed.
     pub(super) until: Option<Time>,
-    /// The node may be deleted already: a delete of it got no reply.
-    pub(super) is_ambiguous: bool,
+    /// A release got no reply, so the node may be deleted already.
+    pub(super) may_be_released: bool,
     /// The path of the node in the mutex of a semaphore, while that node may be there.
     pub(super) gate: Option<Arc<str>>,
 }
