@@ -1,6 +1,6 @@
-//! Durations as whole numbers, in the units of servers.
+//! Durations and times as whole numbers, in the units of servers.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// In µs, rounded up: nothing ends before it was asked to.
 pub fn micros_up(duration: Duration) -> u64 {
@@ -17,6 +17,11 @@ pub fn millis_down(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// The time that is so many µs after the beginning of 1970; `None`: later than a clock can show.
+pub fn wall_time(micros: u64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+}
+
 fn up(duration: Duration, unit_nanos: u128) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(unit_nanos)).unwrap_or(u64::MAX)
 }
@@ -24,6 +29,13 @@ fn up(duration: Duration, unit_nanos: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_counted_from_1970() {
+        let since_1970 = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
+        let time = wall_time(1_500_000).and_then(since_1970);
+        assert_eq!(time, Some(Duration::from_millis(1_500)));
+    }
 
     #[test]
     fn a_part_of_a_unit_counts_as_a_whole_one_or_not_at_all() {

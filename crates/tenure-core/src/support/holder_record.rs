@@ -28,6 +28,13 @@ impl HolderRecord {
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers can be written")
     }
+
+    /// The holder in a record, as far as the text is one.
+    pub fn read(json: &str) -> Holder {
+        serde_json::from_str::<Self>(json)
+            .unwrap_or_default()
+            .into()
+    }
 }
 
 impl From<&Holder> for HolderRecord {
@@ -70,9 +77,10 @@ mod tests {
         assert_eq!(record.to_json(), text);
         record.label.clear();
         assert_eq!(record.to_json(), r#"{"host":"h","pid":7,"client":"c"}"#);
-        let read = |text: &str| serde_json::from_str::<HolderRecord>(text).ok();
         let text = record.to_json();
-        assert_eq!(read(&text), Some(record));
-        assert_eq!(read(r#"{"new":1}"#), Some(HolderRecord::default()));
+        assert_eq!(HolderRecord::read(&text), Holder::from(record));
+        for text in [r#"{"new":1}"#, "nonsense", ""] {
+            assert_eq!(HolderRecord::read(text), Holder::default());
+        }
     }
 }

@@ -15,7 +15,7 @@ mod server_start;
 mod single_flight;
 mod waiters;
 
-pub use self::durations::{micros_up, millis_down, millis_up};
+pub use self::durations::{micros_up, millis_down, millis_up, wall_time};
 pub use self::errors::{closed, not_left};
 pub use self::hold_registry::HoldRegistry;
 #[cfg(feature = "holder-record")]

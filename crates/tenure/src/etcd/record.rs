@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::Holder;
 use tenure_core::options::Mode;
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, wall_time};
 
 /// The value of a key: what the store shows about a holder or a waiter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -186,12 +186,11 @@ impl KeyRecord {
     }
 
     pub(super) fn holder(self) -> Holder {
-        let since = UNIX_EPOCH.checked_add(Duration::from_micros(self.since));
         let mut holder = Holder::from(self.holder);
         if holder.client.is_empty() {
             holder.label = "another program".to_owned();
         }
-        holder.since = since.filter(|_| self.since > 0);
+        holder.since = wall_time(self.since).filter(|_| self.since > 0);
         holder
     }
 }

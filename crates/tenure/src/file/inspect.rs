@@ -6,7 +6,7 @@
 
 use std::fs::{File, TryLockError};
 use std::num::NonZeroU32;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 use tenure_core::store::Listed;
 
 use rustix::fs::RenameFlags;
@@ -16,6 +16,7 @@ use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt;
+use tenure_core::support::wall_time;
 
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
@@ -209,9 +210,7 @@ fn holder(json: Option<HolderJson<'static>>) -> Holder {
     let mut holder = Holder::new(json.host, json.pid);
     holder.label = json.label.into_owned();
     holder.client = json.client.into_owned();
-    holder.since = (json.since > 0)
-        .then(|| UNIX_EPOCH.checked_add(Duration::from_micros(json.since)))
-        .flatten();
+    holder.since = wall_time(json.since).filter(|_| json.since > 0);
     holder
 }
 

@@ -1,13 +1,13 @@
 //! Who holds and who waits, for operators. Nothing here decides about a lock.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tenure_core::error::Error;
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::Listed;
-use tenure_core::support::{HolderRecord, parse_mode};
+use tenure_core::support::{HolderRecord, parse_mode, wall_time};
 
 use super::names::{HOLD_KEYS, lock_of_hold_key, name_of};
 use super::redisson::RedissonLock;
@@ -90,8 +90,7 @@ fn read_holder(status: &mut Status, redisson: Option<RedissonLock>, entry: &str)
         status.reserved = status.reserved.max(Some(left));
         return Some(());
     }
-    let since = Duration::from_micros(since.parse().ok()?);
-    holder.since = SystemTime::checked_add(&UNIX_EPOCH, since);
+    holder.since = wall_time(since.parse().ok()?);
     let token = Some(token.parse().ok()?);
     status
         .holds
@@ -130,9 +129,9 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
 fn parse_hold(text: &str) -> Option<(u64, &str, Holder, Duration)> {
     let mut words = text.strip_prefix('+').unwrap_or(text).splitn(4, ' ');
     let (token, owner) = (words.next()?.parse().ok()?, words.next()?);
-    let since = Duration::from_micros(words.next()?.parse().ok()?);
+    let since = wall_time(words.next()?.parse().ok()?);
     let (mut holder, delay) = parse_waiter(words.next()?);
-    holder.since = SystemTime::checked_add(&UNIX_EPOCH, since);
+    holder.since = since;
     Some((token, owner, holder, delay))
 }
 
@@ -145,15 +144,14 @@ fn parse_waiter(text: &str) -> (Holder, Duration) {
     };
     let mut words = text.splitn(4, ' ');
     let delay = words.nth(1).and_then(|delay| delay.parse().ok());
-    let record: Option<HolderRecord> = words
-        .nth(1)
-        .and_then(|json| serde_json::from_str(json).ok());
-    let holder = record.unwrap_or_default().into();
+    let holder = HolderRecord::read(words.nth(1).unwrap_or_default());
     (holder, Duration::from_millis(delay.unwrap_or(0)))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::UNIX_EPOCH;
+
     use super::*;
 
     #[test]

@@ -2,14 +2,14 @@
 //! about locks.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
-use tenure_core::support::{HolderRecord, RetryBudget};
+use tenure_core::support::{HolderRecord, RetryBudget, wall_time};
 
 use crate::database::{Kind, Row, process_of, unhex};
 
@@ -84,7 +84,7 @@ impl KeyHolder {
                 holder
             }
         };
-        holder.since = integer(5).map(|since| UNIX_EPOCH + Duration::from_micros(since));
+        holder.since = integer(5).and_then(wall_time);
         let mode = match cell(4) {
             Some("shared") => Mode::Shared,
             Some("upgradable") => Mode::Upgradable,

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, wall_time};
 
 use crate::database::Row;
 
@@ -52,20 +52,10 @@ fn add_row(status: &mut Status, mode: Mode, row: &LockRow, now: u64) {
         status.reserved = status.reserved.max(reserved);
         return;
     }
-    let mut holder = holder_of(&row.holder);
-    holder.since = server_time(row.since);
+    let mut holder = HolderRecord::read(&row.holder);
+    holder.since = wall_time(row.since);
     let info = HoldInfo::new(holder, mode, Some(row.token), Some(lease));
     status.holds.push(info);
-}
-
-fn holder_of(record: &str) -> Holder {
-    let record: HolderRecord = serde_json::from_str(record).unwrap_or_default();
-    record.into()
-}
-
-/// A time of the server, in µs since 1970.
-fn server_time(micros: u64) -> Option<SystemTime> {
-    UNIX_EPOCH.checked_add(Duration::from_micros(micros))
 }
 
 /// Adds a row of ShedLock's table. `locked_by` is the host of a Java program, or `host:owner` of a hold of ours.
@@ -81,7 +71,7 @@ fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
         _ => locked_by,
     };
     let mut holder = Holder::new(host, 0);
-    holder.since = server_time(at);
+    holder.since = wall_time(at);
     let info = HoldInfo::new(holder, Mode::Exclusive, Some(at), Some(left));
     status.holds.push(info);
     Ok(())
@@ -102,7 +92,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
             add_row(&mut status, mode_of(mode)?.0, row, rows.now);
         }
         let waiting = rows.waiters.iter().filter(|it| it.until > rows.now);
-        queue.extend(waiting.map(|it| holder_of(&it.holder)));
+        queue.extend(waiting.map(|it| HolderRecord::read(&it.holder)));
     }
     status.queue = Some(queue);
     Ok(status)
@@ -121,7 +111,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
         match format {
             Format::Tenure if row.len() == 2 => {
                 let queue = status.queue.get_or_insert_default();
-                queue.push(holder_of(text(row, 1)?));
+                queue.push(HolderRecord::read(text(row, 1)?));
             }
             Format::Tenure => {
                 // The row of a shared holder has its mode before the others.

@@ -13,7 +13,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt::{Clock, wall_micros};
 use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
-use tenure_core::support::{HoldRegistry, HolderRecord, micros_up};
+use tenure_core::support::{HoldRegistry, HolderRecord, micros_up, millis_down};
 use tenure_core::time::Time;
 
 use crate::database::Row;
@@ -123,9 +123,7 @@ impl Requests {
             Format::Tenure => {
                 Duration::from_micros(u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX))
             }
-            Format::ShedLock => {
-                Duration::from_millis(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX))
-            }
+            Format::ShedLock => Duration::from_millis(millis_down(ttl)),
         }
     }
 

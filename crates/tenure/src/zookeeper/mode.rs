@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tenure_core::holder::Holder;
 use tenure_core::options::Mode;
-use tenure_core::support::HolderRecord;
+use tenure_core::support::{HolderRecord, millis_down};
 use zookeeper_client::Stat;
 
 /// What a node says about its owner.
@@ -72,7 +72,7 @@ impl NodeRecord {
     pub(super) fn new(holder: &Holder, ttl: Duration) -> Self {
         Self {
             holder: holder.into(),
-            ttl: u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX),
+            ttl: millis_down(ttl),
             limit: None,
             hold: None,
         }
