@@ -1,7 +1,7 @@
 //! Locks on one Redis server: a hash for each name, with a time to live.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{AsyncCommands as _, RedisError, Script};
@@ -11,8 +11,8 @@ use tenure_core::rt::Clock;
 use tenure_core::store::{
     Answer, BoxFuture, Finding, Grant, Hold, Listed, Operate, Release, Renewal, Request,
 };
-use tenure_core::support::{HoldRegistry, HolderRecord};
-use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};
+use tenure_core::support::{HoldRegistry, HolderRecord, millis_down, wall_time};
+use tenure_core::{Error, ErrorKind, HoldInfo, LockName, LostReason, Mode, Status};
 
 /// The longest time that a request to the server may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -52,17 +52,11 @@ impl Store {
         })
     }
 
-    /// Changes the lock of `name` if `field` has this value. A ttl of zero deletes the lock.
-    async fn change(
-        &self,
-        name: &LockName,
-        field: &str,
-        value: &str,
-        ttl: Duration,
-    ) -> Result<bool, Error> {
+    /// Changes the lock of `name` if it has this field with this value. A ttl of zero deletes the lock.
+    async fn change(&self, name: &LockName, has: [&str; 2], ttl: Duration) -> Result<bool, Error> {
         let mut change = self.change.key(key(name));
-        change.arg(field).arg(value).arg(ttl.as_millis() as u64);
-        let changed: Result<bool, _> = change.invoke_async(&mut self.connection.clone()).await;
+        change.arg(&has).arg(millis_down(ttl));
+        let changed = change.invoke_async(&mut self.connection.clone()).await;
         changed.map_err(unanswered)
     }
 }
@@ -74,29 +68,22 @@ impl tenure_core::store::Store for Store {
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         Box::pin(async move {
+            let (name, ttl) = (&request.name, millis_down(request.ttl));
+            let lease = Some(Duration::from_millis(ttl));
             let holder = HolderRecord::from(&*request.holder).to_json();
-            let ttl = Duration::from_millis(request.ttl.as_millis() as u64);
+            let mut acquire = self.acquire.key(key(name));
+            acquire.key(token_key(name)).arg(request.owner.to_hex());
+            acquire.arg(ttl).arg(holder);
             for attempt in 0.. {
-                let mut acquire = self.acquire.key(key(&request.name));
-                acquire.key(token_key(&request.name));
-                acquire
-                    .arg(request.owner.to_hex())
-                    .arg(ttl.as_millis() as u64)
-                    .arg(&holder);
                 // The lease counts from before the request: the reply may have been on its way for long.
                 let sent = self.clock.now();
-                let answer: Result<(u64, i64), _> =
-                    acquire.invoke_async(&mut self.connection.clone()).await;
-                let (token, left) = answer.map_err(unanswered)?;
+                let answer = acquire.invoke_async(&mut self.connection.clone()).await;
+                let (token, left): (u64, i64) = answer.map_err(unanswered)?;
                 if token > 0 {
-                    self.holds.insert(request.owner, request.name.clone());
+                    self.holds.insert(request.owner, name.clone());
                     let round_trip = self.clock.now().since(sent);
-                    return Ok(Answer::Granted(Grant::new(
-                        token,
-                        sent,
-                        round_trip,
-                        Some(ttl),
-                    )));
+                    let grant = Grant::new(token, sent, round_trip, lease);
+                    return Ok(Answer::Granted(grant));
                 }
                 if !request.wait {
                     break;
@@ -105,9 +92,9 @@ impl tenure_core::store::Store for Store {
                 request.report_taken();
                 // The server sends no message about a release, so waiters ask again: at the end of the lease, and before.
                 let left = u64::try_from(left).ok().map(Duration::from_millis);
-                let pause =
-                    pace::next(attempt, self.clock.random(), left, None).unwrap_or(pace::CAP);
-                let pause = self.clock.sleep_until(self.clock.now().after(pause));
+                let pause = pace::next(attempt, self.clock.random(), left, None);
+                let next = self.clock.now().after(pause.unwrap_or(pace::CAP));
+                let pause = self.clock.sleep_until(next);
                 if request.unless_stopped(pause).await.is_none() {
                     break;
                 }
@@ -120,15 +107,11 @@ impl tenure_core::store::Store for Store {
         Box::pin(async move {
             let mut renewals = Vec::new();
             for hold in holds {
+                let (owner, ttl) = (hold.owner.to_hex(), Some(hold.ttl));
                 let sent = self.clock.now();
-                let renewed = self
-                    .change(&hold.name, "owner", &hold.owner.to_hex(), hold.ttl)
-                    .await;
-                renewals.push(match renewed {
-                    Ok(true) => Renewal::Renewed {
-                        sent,
-                        ttl: Some(hold.ttl),
-                    },
+                let renewed = self.change(&hold.name, ["owner", &owner], hold.ttl);
+                renewals.push(match renewed.await {
+                    Ok(true) => Renewal::Renewed { sent, ttl },
                     Ok(false) => Renewal::Lost(LostReason::StoreSaysNo),
                     Err(err) => Renewal::Unknown(err),
                 });
@@ -139,11 +122,11 @@ impl tenure_core::store::Store for Store {
 
     fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
         Box::pin(async move {
-            let released = self
-                .change(&hold.name, "owner", &hold.owner.to_hex(), Duration::ZERO)
-                .await?;
+            let owner = hold.owner.to_hex();
+            let released = self.change(&hold.name, ["owner", &owner], Duration::ZERO);
+            let was_held = released.await?;
             self.holds.remove(hold.owner);
-            Ok(Release::of(released))
+            Ok(Release::of(was_held))
         })
     }
 
@@ -152,14 +135,12 @@ impl tenure_core::store::Store for Store {
             let mut read = redis::pipe();
             let fields = ["token", "holder", "since"];
             read.atomic().hmget(key(&name), &fields).pttl(key(&name));
-            let read: Result<(Fields, i64), _> =
-                read.query_async(&mut self.connection.clone()).await;
-            let ((token, holder, since), left) = read.map_err(unanswered)?;
+            let read = read.query_async(&mut self.connection.clone()).await;
+            let ((token, holder, since), left): (Fields, i64) = read.map_err(unanswered)?;
             let mut status = Status::free(name);
             if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {
-                let record: HolderRecord = serde_json::from_str(&holder).unwrap_or_default();
-                let mut holder = Holder::from(record);
-                holder.since = since.map(|micros| UNIX_EPOCH + Duration::from_micros(micros));
+                let mut holder = HolderRecord::read(&holder);
+                holder.since = since.and_then(wall_time);
                 let left = Some(Duration::from_millis(left));
                 let info = HoldInfo::new(holder, Mode::Exclusive, token, left);
                 status.holds.push(info);
@@ -175,9 +156,8 @@ impl tenure_core::store::Store for Store {
             let mut keys = connection.scan_match("lock:*").await.map_err(unanswered)?;
             while let Some(key) = keys.next_item().await {
                 let key: String = key.map_err(unanswered)?;
-                let name = key
-                    .strip_prefix("lock:")
-                    .filter(|name| name.starts_with(&prefix));
+                let name = key.strip_prefix("lock:");
+                let name = name.filter(|name| name.starts_with(&prefix));
                 names.extend(name.and_then(|name| LockName::new(name).ok()));
             }
             Ok(Listed::Names(names))
@@ -201,8 +181,8 @@ impl tenure_core::store::Store for Store {
 impl Operate for Store {
     fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>> {
         Box::pin(async move {
-            self.change(&name, "token", &token.to_string(), Duration::ZERO)
-                .await
+            let token = token.to_string();
+            self.change(&name, ["token", &token], Duration::ZERO).await
         })
     }
 
@@ -223,11 +203,8 @@ fn token_key(name: &LockName) -> String {
 }
 
 fn not_sent(err: RedisError) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the server is not there; does it run?",
-    )
-    .with_source(err)
+    let message = "the server is not there; does it run?";
+    Error::new(ErrorKind::Unreachable, message).with_source(err)
 }
 
 /// A request without an answer may have been applied. The driver releases what it may have acquired.

@@ -4,7 +4,7 @@
 //! An entry is a hash with a time to live, so it ends with its client; a sorted set has the entries of a name in order.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{AsyncCommands as _, FromRedisValue, RedisError, Script};
@@ -19,7 +19,7 @@ use tenure_core::rt::{Clock, wall_micros};
 use tenure_core::store::{
     Answer, BoxFuture, ChangeMode, Finding, Grant, Hold, Listed, Operate, Release, Renewal, Request,
 };
-use tenure_core::support::{HoldRegistry, HolderRecord, mode_text, parse_mode};
+use tenure_core::support::{HoldRegistry, HolderRecord, mode_text, parse_mode, wall_time};
 use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};
 
 /// The longest time that a request to the server may take.
@@ -148,9 +148,8 @@ impl Stored {
             return None;
         };
         let (mode, is_upgrading) = parse_mode(mode).unwrap_or((Mode::Exclusive, false));
-        let record: HolderRecord = serde_json::from_str(holder).unwrap_or_default();
-        let mut holder = Holder::from(record);
-        holder.since = Some(UNIX_EPOCH + Duration::from_micros(since.parse().ok()?));
+        let mut holder = HolderRecord::read(holder);
+        holder.since = wall_time(since.parse().ok()?);
         Some(Self {
             id: id.parse().ok()?,
             owner: owner.clone(),
