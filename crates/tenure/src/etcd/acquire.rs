@@ -19,7 +19,7 @@ use super::record::KeyRecord;
 use super::release;
 use super::renew;
 use super::requests::{self, AcquireAllOutcome, AcquireOutcome, MAX_ALL};
-use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
+use super::store::{AcquisitionState, ContenderKey, Reservation, Store};
 use super::subscribe::Subscription;
 use super::wait::{self, Ahead, OpenWatch, Operation, Queued};
 use super::wire;
@@ -202,7 +202,7 @@ pub(super) async fn acquire_all(
     };
     if reply.is_repeated {
         for request in all {
-            let mark = |held: &mut HeldEntry| held.is_ambiguous = true;
+            let mark = |held: &mut ContenderKey| held.is_ambiguous = true;
             store.holds.update(request.owner, mark);
         }
     }
@@ -292,7 +292,7 @@ fn remember(
     let value: Arc<[u8]> = record.to_bytes().into();
     let key = store.keys.claim(&directory, lease.id, store.context.now());
     let second_key = (!request.min_hold.is_zero()).then(|| second_key(request, &key));
-    let held = HeldEntry {
+    let held = ContenderKey {
         lease: lease.clone(),
         key: key.clone(),
         value: value.clone(),
@@ -391,10 +391,10 @@ impl Queued {
     ) -> Result<Option<Arc<Lease>>, Error> {
         let (seconds, delay) = (whole_seconds(request.ttl), request.lock_delay);
         let delayed = store.leases.grant_with_delay(seconds, delay, false).await?;
-        let set_lease = |entry: &mut HeldEntry| entry.lease = delayed.clone();
+        let set_lease = |entry: &mut ContenderKey| entry.lease = delayed.clone();
         store.holds.update(request.owner, set_lease);
         let is_there = self.write(store, &delayed).await;
-        let is_ambiguous = |entry: &HeldEntry| entry.is_ambiguous;
+        let is_ambiguous = |entry: &ContenderKey| entry.is_ambiguous;
         if !self.lease.is_shared {
             store.leases.revoke_in_background(&self.lease);
         } else if store.holds.read(request.owner, is_ambiguous) == Some(true) {

@@ -16,7 +16,7 @@ use super::key_state::KeyState;
 use super::leases::{LatePut, Lease, whole_seconds};
 use super::queue::SecondKey;
 use super::requests::{self, KeySelector};
-use super::store::{AcquisitionState, HeldEntry, Reservation, Store};
+use super::store::{AcquisitionState, ContenderKey, Reservation, Store};
 
 /// How many keys the background deletes at the same time.
 pub(super) const PARALLEL_DELETIONS: usize = 16;
@@ -47,7 +47,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 }
 
 /// From now on the hold is about to be released. Returns its entry.
-fn begin_release(store: &Store, hold: &Hold) -> Option<HeldEntry> {
+fn begin_release(store: &Store, hold: &Hold) -> Option<ContenderKey> {
     let now = store.context.now();
     store.holds.update(hold.owner, |entry| {
         let until = now.after(entry.lease.ttl.max(hold.ttl) * 2);
@@ -64,7 +64,7 @@ fn begin_release(store: &Store, hold: &Hold) -> Option<HeldEntry> {
 }
 
 /// `false`: the key is not in the store.
-async fn send_release(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<bool, Error> {
+async fn send_release(store: &Store, hold: &Hold, entry: &ContenderKey) -> Result<bool, Error> {
     let lease = &entry.lease;
     if hold.token == 0 && !lease.is_shared && entry.created == 0 {
         // Without its lease even a late request for the key is refused.
@@ -76,7 +76,7 @@ async fn send_release(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<b
 
 /// Deletes the key of an acquisition, and the second key if the name does not stay taken. `false`: the key is not in the
 /// store.
-async fn delete_keys(store: &Store, entry: &HeldEntry) -> Result<bool, Error> {
+async fn delete_keys(store: &Store, entry: &ContenderKey) -> Result<bool, Error> {
     fn selector(created: i64, value: &[u8]) -> KeySelector<'_> {
         match created {
             0 => KeySelector::WithValue(value),
@@ -114,7 +114,7 @@ pub(super) async fn reserve_name(
 }
 
 /// The hold has ended without a release: its key reserves the name for the `lock_delay`.
-async fn reserve_after_end(store: &Store, hold: &Hold, entry: &HeldEntry) -> Result<(), Error> {
+async fn reserve_after_end(store: &Store, hold: &Hold, entry: &ContenderKey) -> Result<(), Error> {
     let (lease, now) = (&entry.lease, store.context.now());
     // The lease goes on for the `lock_delay` after its own end. The hold ended earlier if its renewals stopped
     // (`max_hold`) or the store said so.
@@ -162,7 +162,7 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     if !entry.lease.is_shared {
         store.leases.revoke_in_background(&entry.lease);
     } else if entry.is_ambiguous && !entry.lease.gone.is_raised() {
-        let HeldEntry { key, value, .. } = &entry;
+        let ContenderKey { key, value, .. } = &entry;
         let second_key = entry.reservation.as_ref().map(|it| &it.second_key);
         add_late_puts(store, &entry.lease, (key, value), second_key);
     }

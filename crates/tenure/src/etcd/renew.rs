@@ -16,7 +16,7 @@ use super::key_state::KeyState;
 use super::leases::{Lease, LeaseListener};
 use super::release::{self, PARALLEL_DELETIONS};
 use super::requests::{self, KeySelector};
-use super::store::{AcquisitionState, HeldEntry, Store};
+use super::store::{AcquisitionState, ContenderKey, Store};
 
 /// What has to be known of a hold to renew it.
 struct HeldKey {
@@ -93,7 +93,7 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
 }
 
 fn held_key(store: &Store, hold: &Hold) -> Option<HeldKey> {
-    let key = |entry: &HeldEntry| {
+    let key = |entry: &ContenderKey| {
         let is_held = matches!(entry.state, AcquisitionState::Held { .. });
         is_held.then(|| HeldKey {
             lease: entry.lease.clone(),
@@ -238,7 +238,7 @@ fn delete_all_expired(store: &Arc<Store>, expired: Vec<OwnerId>) {
 /// Deletes the key of a hold that the driver does not renew any more. The driver counts the hold as lost, but the lease
 /// is shared and goes on, so the store would keep the key. A reservation has a key and a lease of its own.
 async fn delete_expired(store: &Store, owner: OwnerId) {
-    let key = |entry: &HeldEntry| (entry.key.clone(), entry.created, entry.lease.ttl);
+    let key = |entry: &ContenderKey| (entry.key.clone(), entry.created, entry.lease.ttl);
     let Some((key, created, ttl)) = store.holds.read(owner, key) else {
         return;
     };

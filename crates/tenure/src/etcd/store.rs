@@ -32,7 +32,7 @@ pub struct Store {
     pub(super) leases: Arc<Leases>,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(super) keys: KeysInUse,
-    pub(super) holds: HoldRegistry<HeldEntry>,
+    pub(super) holds: HoldRegistry<ContenderKey>,
     /// The task that keeps leases alive and deletes keys that are not renewed.
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) losses: Losses,
@@ -40,7 +40,7 @@ pub struct Store {
 
 /// What is remembered of an acquisition, to keep its lease alive and to delete its key.
 #[derive(Clone)]
-pub(super) struct HeldEntry {
+pub(super) struct ContenderKey {
     pub(super) lease: Arc<Lease>,
     pub(super) key: Vec<u8>,
     /// The value with which the key is made; no other acquisition has the same. Later the key may get another value.
@@ -144,11 +144,11 @@ impl Store {
 
     /// The key of a hold.
     pub(super) fn key_of(&self, hold: &Hold) -> Option<KeyState> {
-        self.holds.read(hold.owner, HeldEntry::key_state)
+        self.holds.read(hold.owner, ContenderKey::key_state)
     }
 }
 
-impl HeldEntry {
+impl ContenderKey {
     /// When the maintenance task has to end the acquisition, or to end it once more.
     pub(super) fn deadline(&self) -> Time {
         match self.state {

@@ -17,7 +17,7 @@ use super::key_state::KeyState;
 use super::queue::{self, EarlyToken, Goal, QueueEntry, QueueSnapshot, UpgradePlan};
 use super::record::KeyRecord;
 use super::requests::{self, DirectorySnapshot};
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderKey, Store};
 use super::wait::{self, Ahead, Operation, Queued};
 use super::wire::{self, KeyValue};
 
@@ -91,7 +91,7 @@ fn upgrade_is_unknown(err: Error) -> Error {
 
 /// Our key, as it was read or written last.
 pub(super) struct OwnKey {
-    held: HeldEntry,
+    held: ContenderKey,
     record: KeyRecord,
     modified: i64,
     /// What an upgrade has to wait for.
@@ -202,7 +202,7 @@ impl Operation<'_> {
         queue: DirectorySnapshot,
         last_holder: i64,
     ) -> Others<Queued, Ahead> {
-        let HeldEntry {
+        let ContenderKey {
             key,
             value,
             lease,
@@ -237,7 +237,7 @@ impl Operation<'_> {
     }
 
     /// Our key, and what the upgrade has to wait for; `None`: the key is gone.
-    async fn look(&self, held: HeldEntry) -> Result<Option<OwnKey>, Error> {
+    async fn look(&self, held: ContenderKey) -> Result<Option<OwnKey>, Error> {
         let queue = self.read_directory(&held).await?;
         let planned = plan_upgrade(&held, &queue.keys, queue.revision);
         Ok(planned.map(|(kv, plan)| OwnKey {
@@ -248,7 +248,7 @@ impl Operation<'_> {
         }))
     }
 
-    async fn read_directory(&self, held: &HeldEntry) -> Result<DirectorySnapshot, Error> {
+    async fn read_directory(&self, held: &ContenderKey) -> Result<DirectorySnapshot, Error> {
         let read = requests::read_directory(&self.store.connections, &self.directory);
         let mut snapshot = read.await?;
         queue::remove_own_reservation(&mut snapshot.keys, &held.key);
@@ -277,7 +277,7 @@ impl Operation<'_> {
         record: KeyRecord,
         mut conditions: Vec<wire::Compare>,
     ) -> Result<Replaced<()>, Error> {
-        let HeldEntry { key, lease, .. } = &own.held;
+        let ContenderKey { key, lease, .. } = &own.held;
         let put = wire::Put {
             key: key.clone(),
             value: record.to_bytes(),
@@ -352,7 +352,7 @@ impl Operation<'_> {
 /// Our key, and the plan of its upgrade. `keys`: the directory at `revision`, without keys that were created later. `None`:
 /// our key is not there, or does not hold.
 fn plan_upgrade(
-    HeldEntry { key, created, .. }: &HeldEntry,
+    ContenderKey { key, created, .. }: &ContenderKey,
     keys: &[KeyValue],
     revision: i64,
 ) -> Option<(KeyValue, UpgradePlan)> {

@@ -6,18 +6,18 @@ use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
 use super::requests::{MAX_PARALLEL, ReleaseKind};
-use super::store::{HeldEntry, Store};
+use super::store::{HeldKey, Store};
 
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
-    let send = async |entry: Option<&mut HeldEntry>| send_release(store, hold, entry).await;
+    let send = async |entry: Option<&mut HeldKey>| send_release(store, hold, entry).await;
     store.holds.release(hold.owner, send).await
 }
 
 async fn send_release(
     store: &Store,
     hold: &Hold,
-    entry: Option<&mut HeldEntry>,
+    entry: Option<&mut HeldKey>,
 ) -> Result<Release, Error> {
     let is_proposed = entry.as_ref().is_none_or(|entry| entry.is_proposed);
     let kind = ReleaseKind {
@@ -43,7 +43,7 @@ async fn send_release(
 /// Releases what is held, and lets waiters leave.
 pub(super) async fn close(store: &Store) {
     store.maintenance.stop();
-    let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
+    let hold = |owner, entry: &HeldKey| Some(Hold::of(entry.name.clone(), owner));
     let holds = store.holds.select(hold);
     for some in holds.chunks(MAX_PARALLEL) {
         join_all(some.iter().map(|hold| release(store, hold))).await;

@@ -12,7 +12,7 @@ use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
 use super::requests::{Purpose, RenewItem};
-use super::store::{HeldEntry, Store};
+use super::store::{HeldKey, Store};
 
 /// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
 const MAX_RENEWALS: usize = 100;
@@ -48,7 +48,7 @@ fn renew_item(store: &Store, hold: &Hold) -> RenewItem {
         };
         store.requests.lease(mode, hold.ttl)
     };
-    let known = |entry: &HeldEntry| {
+    let known = |entry: &HeldKey| {
         let ttl = lease(entry.is_shared_hold);
         let live = entry.live(ttl, store.context.now());
         (ttl, live, entry.is_shared_hold)
@@ -100,7 +100,7 @@ pub(super) async fn verify_holds(store: Arc<Store>) -> Time {
 
 /// Reports lost holds. Returns whether each hold had an answer.
 async fn verify_once(store: &Store) -> bool {
-    let hold = |owner, entry: &HeldEntry| Some(Hold::of(entry.name.clone(), owner));
+    let hold = |owner, entry: &HeldKey| Some(Hold::of(entry.name.clone(), owner));
     let holds = store.holds.select(hold);
     let mut is_complete = true;
     for (hold, answer) in holds

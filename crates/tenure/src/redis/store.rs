@@ -29,14 +29,14 @@ pub struct Store {
     pub(super) context: Arc<Context>,
     pub(super) connections: Arc<Connections>,
     pub(super) requests: Requests,
-    pub(super) holds: HoldRegistry<HeldEntry>,
+    pub(super) holds: HoldRegistry<HeldKey>,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
 }
 
 /// What has to be remembered of a hold to renew and to release it.
 #[derive(Clone, Debug)]
-pub(super) struct HeldEntry {
+pub(super) struct HeldKey {
     pub(super) name: LockName,
     /// By how much the key outlives the lease, in ms.
     pub(super) lock_delay: u64,
@@ -52,7 +52,7 @@ pub(super) struct HeldEntry {
     pub(super) is_released: bool,
 }
 
-impl HeldEntry {
+impl HeldKey {
     /// How long the key is to live from `now` on, in ms, if the hold has this lease: until the lease and `lock_delay` are
     /// over, and not less than the rest of `min_hold`.
     pub(super) fn live(&self, lease: Duration, now: Time) -> u64 {
@@ -160,7 +160,7 @@ impl Store {
 
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn remember(&self, request: &Request) {
-        let entry = HeldEntry {
+        let entry = HeldKey {
             name: request.name.clone(),
             lock_delay: millis_up(request.lock_delay),
             // The server granted earlier, so `min_hold` is over there by then.

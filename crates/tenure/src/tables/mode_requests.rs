@@ -15,7 +15,7 @@ use crate::database::Row;
 use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
 
 use super::pool::StatementReply;
-use super::requests::{HeldEntry, Requests, released};
+use super::requests::{HeldRow, Requests, released};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
 use super::step::{NameRows, StepSubject, micros_at};
@@ -79,7 +79,7 @@ impl Requests {
             Some(Verdict::Granted { token }) => {
                 let grant = self.grant(request, &stepped.reply, token);
                 let extend =
-                    |entry: &mut HeldEntry| entry.extend(grant.sent, grant.ttl, self.clock.now());
+                    |entry: &mut HeldRow| entry.extend(grant.sent, grant.ttl, self.clock.now());
                 self.holds.update(owner, extend);
                 Ok(AcquireReply::Granted(grant))
             }

@@ -5,7 +5,7 @@ use futures_util::stream::{self, StreamExt as _};
 use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
-use super::requests::HeldEntry;
+use super::requests::HeldRow;
 use super::store::Store;
 
 /// How many releases wait for a connection at once when the client is closed: more than there are connections, so that none
@@ -15,7 +15,7 @@ const RELEASES_AT_ONCE: usize = 64;
 /// Releases what the owner has: the lock, or a place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
     let requests = &store.requests;
-    let send = async |entry: Option<&mut HeldEntry>| requests.release(hold, entry.as_deref()).await;
+    let send = async |entry: Option<&mut HeldRow>| requests.release(hold, entry.as_deref()).await;
     requests.holds.release(hold.owner, send).await
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Requests {
     shedlock: shedlock::Statements,
     pub(super) pool: Arc<Pool>,
     /// What was granted to this client.
-    pub(super) holds: HoldRegistry<HeldEntry>,
+    pub(super) holds: HoldRegistry<HeldRow>,
     pub(super) clock: Clock,
     /// The name of this host, as the driver has it: known with the first request.
     host: OnceLock<String>,
@@ -49,7 +49,7 @@ pub(super) struct Requests {
 
 /// What has to be remembered of a hold to renew and to release it.
 #[derive(Clone, Debug)]
-pub(super) struct HeldEntry {
+pub(super) struct HeldRow {
     pub(super) name: LockName,
     /// In µs; ShedLock's table has no column for it.
     min_hold: u64,
@@ -63,7 +63,7 @@ pub(super) struct HeldEntry {
     pub(super) ends: Time,
 }
 
-impl HeldEntry {
+impl HeldRow {
     /// The lease counts from `sent` on. A lease that was over before the reply came stays over.
     pub(super) fn extend(&mut self, sent: Time, ttl: Option<Duration>, now: Time) {
         if self.ends > now {
@@ -260,7 +260,7 @@ impl Requests {
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn granted(&self, request: &Request, reply: &StatementReply, token: u64) -> Grant {
         let grant = self.grant(request, reply, token);
-        let entry = HeldEntry {
+        let entry = HeldRow {
             name: request.name.clone(),
             min_hold: whole_millis(request.min_hold),
             is_shared_hold: request.mode != Mode::Exclusive,
@@ -396,7 +396,7 @@ impl Requests {
     pub(super) async fn release(
         &self,
         hold: &Hold,
-        entry: Option<&HeldEntry>,
+        entry: Option<&HeldRow>,
     ) -> Result<Release, Error> {
         if self.pool.is_file_gone(entry.map(|entry| entry.file))? {
             return Ok(Release::NotHeld);

@@ -12,7 +12,7 @@ use super::names::{self, Dialect};
 use super::release;
 use super::requests::{self, MAX_ATTEMPTS, Node};
 use super::session::Session;
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderNode, Store};
 use super::wait::{Goal, QueueEntry};
 
 /// Makes a node for the request, and remembers it before it is made, so that whatever comes of the request can be
@@ -42,7 +42,7 @@ pub(super) async fn enqueue(
             (prefix.clone(), prefix)
         }
     };
-    let held = HeldEntry {
+    let held = ContenderNode {
         session: session.clone(),
         dir: dir.clone(),
         prefix: prefix.into(),
@@ -68,7 +68,7 @@ pub(super) async fn enqueue(
 /// Makes the node, and the directory for it. After a request of unknown outcome the node is looked for by its prefix.
 pub(super) async fn create_node(
     request: &Request,
-    held: &HeldEntry,
+    held: &ContenderNode,
     stem: &str,
 ) -> Result<QueueEntry, Error> {
     let (session, dir) = (&held.session, &held.dir);

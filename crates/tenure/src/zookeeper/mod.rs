@@ -57,7 +57,7 @@ use crate::capabilities::stores_with;
 pub use self::guarantees::{Configuration, Dialect, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
-use self::store::HeldEntry;
+use self::store::ContenderNode;
 pub use self::store::Store;
 
 impl tenure_core::store::Store for Store {
@@ -86,7 +86,7 @@ impl tenure_core::store::Store for Store {
     }
 
     fn ends_by_itself(&self, hold: &Hold) -> bool {
-        let has_ended = |held: &HeldEntry| held.session.ended.is_raised();
+        let has_ended = |held: &ContenderNode| held.session.ended.is_raised();
         self.holds.read(hold.owner, has_ended).unwrap_or(true)
     }
 

@@ -12,7 +12,7 @@ use super::errors::RequestError;
 use super::names::{self, Dialect};
 use super::requests;
 use super::session::Session;
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderNode, Store};
 
 /// Deletes the node of that owner, whether it holds or waits.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
@@ -35,7 +35,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
         };
         may_be_released |= err.is_ambiguous();
         if !err.is_ambiguous() || retries.is_spent(&store.clock) {
-            let note = |held: &mut HeldEntry| held.may_be_released |= may_be_released;
+            let note = |held: &mut ContenderNode| held.may_be_released |= may_be_released;
             store.holds.update(hold.owner, note);
             return Err(session.explain(err));
         }
@@ -53,8 +53,8 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 }
 
 /// The entry of an acquisition that came to nothing, as far as we know.
-async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
-    Ok(HeldEntry {
+async fn unknown(store: &Store, hold: &Hold) -> Result<ContenderNode, Error> {
+    Ok(ContenderNode {
         session: store.sessions.any().await?,
         dir: match store.settings.dialect {
             Dialect::Semaphore => names::semaphore_leases(&store.directory(&hold.name)?),
@@ -70,7 +70,7 @@ async fn unknown(store: &Store, hold: &Hold) -> Result<HeldEntry, Error> {
 }
 
 /// Deletes the nodes of an acquisition. `false`: the node that holds, or waits, is not there.
-pub(super) async fn delete(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
+pub(super) async fn delete(session: &Session, held: &ContenderNode) -> Result<bool, RequestError> {
     let is_deleted = delete_own(session, held).await?;
     if let Some(gate) = &held.gate {
         requests::delete_node(session, gate).await?;
@@ -79,7 +79,7 @@ pub(super) async fn delete(session: &Session, held: &HeldEntry) -> Result<bool, 
 }
 
 /// Deletes a node, which is looked for by its prefix if its path is not known.
-async fn delete_own(session: &Session, held: &HeldEntry) -> Result<bool, RequestError> {
+async fn delete_own(session: &Session, held: &ContenderNode) -> Result<bool, RequestError> {
     let path = match &held.node {
         Some(node) => node.path.clone(),
         None => match requests::find_name(session, &held.dir, &held.prefix).await? {

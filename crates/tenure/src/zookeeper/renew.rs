@@ -17,7 +17,7 @@ use super::errors::{ClientError, RequestError};
 use super::release;
 use super::requests::{self, Node};
 use super::session::{Session, SessionListener};
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderNode, Store};
 
 /// Bytes of paths in one request; a server accepts 1 MiB (`jute.maxbuffer`).
 const MAX_BATCH_BYTES: usize = 256 * 1024;
@@ -63,7 +63,7 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     let mut answers = Vec::new();
     let mut groups: Vec<(Arc<Session>, Vec<NumberedPath>)> = Vec::new();
     for (at, hold) in holds.iter().enumerate() {
-        let node = store.holds.get(hold.owner).and_then(HeldEntry::node);
+        let node = store.holds.get(hold.owner).and_then(ContenderNode::node);
         let Some((session, path)) = node else {
             answers.push((at, Renewal::Lost(LostReason::StoreSaysNo)));
             continue;
@@ -189,7 +189,7 @@ fn spawn_until_closed(store: &Arc<Store>, work: impl Future<Output = ()> + Send 
 }
 
 /// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
-fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
+fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, ContenderNode)>, Time) {
     let (mut expired, mut next) = (Vec::new(), Time::MAX);
     store.holds.for_each(|owner, held| match held.until {
         Some(until) if until <= now => {
@@ -203,7 +203,7 @@ fn take_expired(store: &Store, now: Time) -> (Vec<(OwnerId, HeldEntry)>, Time) {
 }
 
 /// Deletes a node until it is gone, or its session is.
-async fn delete_expired(store: &Store, owner: OwnerId, held: HeldEntry) {
+async fn delete_expired(store: &Store, owner: OwnerId, held: ContenderNode) {
     let mut retries = RetryBudget::without_limit();
     while !held.session.ended.is_raised() && release::delete(&held.session, &held).await.is_err() {
         // The owner has released the hold meanwhile.

@@ -25,7 +25,7 @@ pub struct Store {
     pub(super) settings: Arc<Settings>,
     pub(super) guarantees: Guarantees,
     pub(super) sessions: Arc<Sessions>,
-    pub(super) holds: HoldRegistry<HeldEntry>,
+    pub(super) holds: HoldRegistry<ContenderNode>,
     /// Ends leases that are not renewed.
     pub(super) maintenance: Arc<Maintenance>,
     /// Requests that no caller waits for: `close` ends them.
@@ -37,7 +37,7 @@ pub struct Store {
 
 /// What is remembered of an acquisition, to renew its node and to delete it.
 #[derive(Clone)]
-pub(super) struct HeldEntry {
+pub(super) struct ContenderNode {
     pub(super) session: Arc<Session>,
     pub(super) dir: Arc<str>,
     /// The beginning of the node's name, which no other node has.
@@ -53,7 +53,7 @@ pub(super) struct HeldEntry {
     pub(super) gate: Option<Arc<str>>,
 }
 
-impl HeldEntry {
+impl ContenderNode {
     /// How many permits there are, for a node among the permits of a semaphore.
     pub(super) fn limit(&self) -> Option<NonZeroU32> {
         match (&self.gate, self.mode) {

@@ -18,7 +18,7 @@ use super::mode::{self, HoldMode, HoldState, MZXID, NodeRecord, WrittenToken};
 use super::names::Dialect;
 use super::queue::{Ahead, Queue};
 use super::requests::{self, Node};
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderNode, Store};
 use super::wait::{Goal, Operation, QueueEntry};
 
 impl ChangeMode for Store {
@@ -51,7 +51,7 @@ async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Result<bool, 
 
 /// The node of a hold of ours, with its data.
 pub(super) struct OwnNode {
-    held: HeldEntry,
+    held: ContenderNode,
     node: Node,
     record: NodeRecord,
     token: u64,
@@ -131,7 +131,7 @@ impl ModeChange for Operation<'_> {
     }
 
     async fn others(&self, own: &mut OwnNode) -> Result<Option<Others<QueueEntry, Ahead>>, Error> {
-        let HeldEntry { session, dir, .. } = &own.held;
+        let ContenderNode { session, dir, .. } = &own.held;
         let last = match last_holder(own).await {
             Ok(Some(last)) => last,
             Ok(None) => return Err(lost()),
@@ -164,7 +164,7 @@ impl ModeChange for Operation<'_> {
             last: None,
             token: Some(MZXID),
         });
-        let HeldEntry { session, dir, .. } = &own.held;
+        let ContenderNode { session, dir, .. } = &own.held;
         let version = Some(own.stat.version);
         let granted = requests::grant_token(session, dir, &own.node.path, &own.record, version);
         match granted.await {
@@ -191,7 +191,7 @@ impl Operation<'_> {
 /// which was the last write of our node: since then nothing behind the node is granted, whatever the modes are. `None`: our
 /// node is gone. `Some(None)`: no other contender holds.
 async fn last_holder(own: &OwnNode) -> Result<Option<Option<i64>>, RequestError> {
-    let HeldEntry { session, dir, .. } = &own.held;
+    let ContenderNode { session, dir, .. } = &own.held;
     let Some((queue, me)) = Queue::read_all(session, dir, &own.node.name).await? else {
         return Ok(None);
     };

@@ -13,7 +13,7 @@ use tenure_core::store::{BoxFuture, GuardedWrite, Hold};
 use super::errors::{ClientError, RequestError};
 use super::requests;
 use super::session::Session;
-use super::store::{HeldEntry, Store};
+use super::store::{ContenderNode, Store};
 
 impl GuardedWrite for Store {
     fn write(
@@ -61,7 +61,7 @@ pub(super) async fn write(
 ) -> Result<bool, Error> {
     let nodes: Option<Vec<_>> = holds
         .iter()
-        .map(|hold| store.holds.get(hold.owner).and_then(HeldEntry::node))
+        .map(|hold| store.holds.get(hold.owner).and_then(ContenderNode::node))
         .collect();
     let nodes = nodes.unwrap_or_default();
     let Some((session, _)) = nodes.first() else {
