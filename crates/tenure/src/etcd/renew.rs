@@ -18,12 +18,6 @@ use super::release::{self, PARALLEL_DELETIONS};
 use super::requests::{self, KeySelector};
 use super::store::{AcquisitionState, ContenderKey, Store};
 
-/// What has to be known of a hold to renew it.
-struct HeldKey {
-    lease: Arc<Lease>,
-    state: KeyState,
-}
-
 /// The maintenance task has work by `at`.
 pub(super) fn schedule(store: &Arc<Store>, at: Time) {
     let context = &store.context;
@@ -56,7 +50,7 @@ pub(super) fn record_grant(store: &Arc<Store>, request: &Request, created: i64, 
 /// Asks whether the keys of all these holds exist, and keeps their leases alive.
 pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     let held: Vec<_> = holds.iter().map(|hold| held_key(store, hold)).collect();
-    let leases = held.iter().flatten().map(|held| held.lease.clone());
+    let leases = held.iter().flatten().map(|(lease, _)| lease.clone());
     let mut leases: Vec<_> = leases.collect();
     leases.sort_by_key(|lease| lease.id);
     leases.dedup_by_key(|lease| lease.id);
@@ -64,8 +58,7 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     // A lease that was confirmed so recently is not kept alive again. The time is short because the next renewal comes a
     // third of the ttl after this one, however old the confirmation is.
     let age = shortest.unwrap_or_default() / 32;
-    let held_keys = held.iter().flatten();
-    let keys: Vec<_> = held_keys.map(|held| &held.state).collect();
+    let keys: Vec<_> = held.iter().flatten().map(|(_, key)| key).collect();
     let asked = store.context.now();
     let (refreshed, exist) = future::join(
         store.leases.refresh_all(&leases, age),
@@ -73,8 +66,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     )
     .await;
     let mut exist = exist.into_iter();
-    let renewal = |(hold, held): (&Hold, Option<HeldKey>)| {
-        let Some(HeldKey { lease, .. }) = held else {
+    let renewal = |(hold, held): (&Hold, Option<(Arc<Lease>, KeyState)>)| {
+        let Some((lease, _)) = held else {
             return Renewal::Lost(LostReason::StoreSaysNo);
         };
         let exists = exist.next().unwrap_or_else(|| Err(unexpected_reply()));
@@ -92,13 +85,11 @@ pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     holds.iter().zip(held).map(renewal).collect()
 }
 
-fn held_key(store: &Store, hold: &Hold) -> Option<HeldKey> {
+/// The lease and the key of a hold.
+fn held_key(store: &Store, hold: &Hold) -> Option<(Arc<Lease>, KeyState)> {
     let key = |entry: &ContenderKey| {
         let is_held = matches!(entry.state, AcquisitionState::Held { .. });
-        is_held.then(|| HeldKey {
-            lease: entry.lease.clone(),
-            state: entry.key_state(),
-        })
+        is_held.then(|| (entry.lease.clone(), entry.key_state()))
     };
     store.holds.read(hold.owner, key).flatten()
 }

@@ -111,12 +111,17 @@ fn batch_length(paths: &[NumberedPath]) -> usize {
 }
 
 fn record_renewal(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
-    let (sent, ttl) = (lease.sent, lease.length().min(hold.ttl));
-    store.holds.update(hold.owner, |held| {
-        held.until = held.until.max(Some(sent.after(ttl)));
-    });
-    let ttl = Some(ttl);
+    let (sent, ttl) = (lease.sent, Some(extend(store, hold.owner, hold.ttl, lease)));
     Renewal::Renewed { sent, ttl }
+}
+
+/// The hold goes on with this lease, unless it has a later one. Returns the length of the lease.
+pub(super) fn extend(store: &Store, owner: OwnerId, ttl: Duration, lease: Lease) -> Duration {
+    let ttl = lease.length().min(ttl);
+    store.holds.update(owner, |held| {
+        held.until = held.until.max(Some(lease.sent.after(ttl)));
+    });
+    ttl
 }
 
 async fn check_batch(session: &Session, batch: &[NumberedPath]) -> Vec<Checked> {

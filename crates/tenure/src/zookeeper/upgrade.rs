@@ -17,6 +17,7 @@ use super::errors::{ClientError, RequestError};
 use super::mode::{self, HoldMode, HoldState, MZXID, NodeRecord, WrittenToken};
 use super::names::Dialect;
 use super::queue::{Ahead, Queue};
+use super::renew;
 use super::requests::{self, Node};
 use super::store::{ContenderNode, Store};
 use super::wait::{Goal, Operation, QueueEntry};
@@ -178,10 +179,7 @@ impl ModeChange for Operation<'_> {
 impl Operation<'_> {
     fn granted(&self, token: u64, lease: Lease) -> Grant {
         let (store, request) = (self.store, self.request);
-        let ttl = lease.length().min(request.ttl);
-        store.holds.update(request.owner, |held| {
-            held.until = held.until.max(Some(lease.sent.after(ttl)));
-        });
+        let ttl = renew::extend(store, request.owner, request.ttl, lease);
         let round_trip = store.clock.now().since(lease.sent);
         Grant::new(token, lease.sent, round_trip, Some(ttl))
     }
