@@ -11,9 +11,9 @@ use crate::holder::{Holder, Waiting};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
-use crate::rt::{Clock, Flag, Spawner};
+use crate::rt::{Clock, Flag};
 use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
-use crate::support::closed;
+use crate::support::{self, closed};
 
 use super::callbacks::Callbacks;
 use super::detach::{DetachableRequest, runtime_is_gone};
@@ -70,14 +70,8 @@ impl Driver {
     /// A driver for `store`, whose background work runs in the current runtime.
     pub(crate) fn new(store: Arc<dyn Store>) -> Result<Arc<Self>, Error> {
         let scheme = store.guarantees().scheme;
-        let spawner = Spawner::current().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Closed,
-                "connect was called outside a tokio runtime; use `tenure::blocking` there",
-            )
-            .with_scheme(scheme)
-            .with_step(Step::Connect)
-        })?;
+        let explain = |err: Error| err.with_scheme(scheme).with_step(Step::Connect);
+        let spawner = support::spawner().map_err(explain)?;
         let clock = store.clock();
         let renewals = Arc::new(Renewals::new(store.clone(), clock.clone(), spawner.clone()));
         store.attach(LossNotifier::new(Arc::<Renewals>::downgrade(&renewals)));
