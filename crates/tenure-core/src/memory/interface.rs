@@ -17,7 +17,7 @@ use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
 use crate::store::{
     self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Finding, Grant, Hold,
-    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Severity,
+    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
 };
 use crate::time::Time;
 
@@ -165,8 +165,7 @@ impl Operate for Store {
     }
 
     fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>> {
-        Box::pin(ready(Ok(vec![Finding::new(
-            Severity::Good,
+        Box::pin(ready(Ok(vec![Finding::good(
             "the store is this process: it excludes clients of this store only, and ends with the process",
         )])))
     }

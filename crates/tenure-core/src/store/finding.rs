@@ -11,6 +11,21 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// What is as it should be.
+    pub fn good(text: impl Into<String>) -> Self {
+        Self::new(Severity::Good, text)
+    }
+
+    /// What makes a promise weaker than it could be.
+    pub fn warning(text: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, text)
+    }
+
+    /// What makes a promise void.
+    pub fn bad(text: impl Into<String>) -> Self {
+        Self::new(Severity::Bad, text)
+    }
+
     /// A finding.
     pub fn new(severity: Severity, text: impl Into<String>) -> Self {
         Self {

@@ -8,7 +8,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::{HoldInfo, Status};
 use tenure_core::name::{Escaped, LockName};
-use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
 use tenure_core::url::Host;
 
 use crate::tls;
@@ -153,20 +153,18 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     for (host, status) in store.connections.status().await {
         match status {
             Ok(status) => findings.extend(member_findings(&host, &status)),
-            Err(err) => findings.push(Finding::new(Severity::Warning, err.to_string())),
+            Err(err) => findings.push(Finding::warning(err.to_string())),
         }
     }
     let voters = requests::count_voters(&store.connections).await?;
     findings.push(match voters {
-        1 => Finding::new(
-            Severity::Warning,
+        1 => Finding::warning(
             "there is one member: while it is away nothing is granted and nothing renewed",
         ),
-        voters if voters % 2 == 0 => Finding::new(
-            Severity::Warning,
-            format!("there are {voters} members: they survive no more failures than one less"),
-        ),
-        voters => Finding::new(Severity::Good, format!("there are {voters} members")),
+        voters if voters % 2 == 0 => Finding::warning(format!(
+            "there are {voters} members: they survive no more failures than one less"
+        )),
+        voters => Finding::good(format!("there are {voters} members")),
     });
     for alarm in requests::alarms(&store.connections).await? {
         let member = alarm.member;
@@ -176,7 +174,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
             ),
             _ => format!("member {member:x} has the alarm CORRUPT"),
         };
-        findings.push(Finding::new(Severity::Bad, text));
+        findings.push(Finding::bad(text));
     }
     findings.extend(check_rights(store).await);
     Ok(findings)
@@ -206,7 +204,7 @@ async fn check_rights(store: &Store) -> Vec<Finding> {
             ),
             _ => format!("no lock can be taken: {err}"),
         };
-        findings.push(Finding::new(Severity::Bad, text));
+        findings.push(Finding::bad(text));
     }
     findings
 }
@@ -215,28 +213,25 @@ async fn check_rights(store: &Store) -> Vec<Finding> {
 fn member_findings(host: &Host, status: &StatusResponse) -> Vec<Finding> {
     let version = Escaped(&status.version).to_string();
     let mut findings = vec![match is_fixed(&status.version) {
-        true => Finding::new(Severity::Good, format!("{host}: etcd {version}")),
-        false => Finding::new(
-            Severity::Warning,
-            format!(
-                "{host}: etcd {version} has known bugs in leases and revisions, fixed in 3.4.32 and 3.5.14; update it"
-            ),
-        ),
+        true => Finding::good(format!("{host}: etcd {version}")),
+        false => Finding::warning(format!(
+            "{host}: etcd {version} has known bugs in leases and revisions, fixed in 3.4.32 and 3.5.14; update it"
+        )),
     }];
     if status.is_learner {
         let text = format!("{host} is a learner and serves no locks; name voting members");
-        findings.push(Finding::new(Severity::Bad, text));
+        findings.push(Finding::bad(text));
     }
     if status.leader == 0 {
         let text = format!("{host} has no leader: half of the members or more are away");
-        findings.push(Finding::new(Severity::Bad, text));
+        findings.push(Finding::bad(text));
     }
     if status.db_size > NEARLY_FULL {
         let size = status.db_size >> 20;
         let text = format!(
             "{host}: the database has {size} MB, and 2 GB unless the quota was raised; when it is full nothing is granted"
         );
-        findings.push(Finding::new(Severity::Warning, text));
+        findings.push(Finding::warning(text));
     }
     findings
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tenure_core::error::Error;
 use tenure_core::rt::{self, Clock};
-use tenure_core::store::{Finding, Severity};
+use tenure_core::store::Finding;
 
 use super::directory::Directory;
 use super::file_system::{FileSystem, Trust};
@@ -34,7 +34,7 @@ pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
     let directory = shared.current_directory()?;
     let shown = directory.path().display();
     let mut findings = vec![
-        good(format!(
+        Finding::good(format!(
             "{shown} is ours alone, and locks in it exclude each other"
         )),
         check_file_system(directory.file_system()),
@@ -43,13 +43,12 @@ pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
     findings.extend(check_space(&directory));
     findings.extend(check_descriptors());
     if rt::wall_micros() < UNSET_CLOCK {
-        findings.push(bad(
-            "the wall clock is not set: a token could repeat when a lock file is lost; set it"
-                .into(),
+        findings.push(Finding::bad(
+            "the wall clock is not set: a token could repeat when a lock file is lost; set it",
         ));
     }
     if boot_id() == 0 {
-        findings.push(warning(format!(
+        findings.push(Finding::warning(format!(
             "the system does not tell one boot from another, so every acquisition waits for a sync{MOUNT_PROC}"
         )));
     }
@@ -58,22 +57,22 @@ pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
 
 fn check_file_system(found: Option<FileSystem>) -> Finding {
     let Some(FileSystem { name, trust }) = found else {
-        return warning(
-            "the kind of file system is unknown; what is promised holds for local disks".into(),
+        return Finding::warning(
+            "the kind of file system is unknown; what is promised holds for local disks",
         );
     };
     match trust {
-        Trust::Local => good(format!("the file system is local: {name}")),
-        Trust::Memory => warning(format!(
+        Trust::Local => Finding::good(format!("the file system is local: {name}")),
+        Trust::Memory => Finding::warning(format!(
             "the file system is in memory ({name}): after a restart of the machine tokens follow the clock alone; \
              use a directory on a disk"
         )),
         #[cfg(not(target_vendor = "apple"))]
-        Trust::Overlay => warning(format!(
+        Trust::Overlay => Finding::warning(format!(
             "the file system is a container's own layer ({name}): other containers do not see these locks; \
              mount a directory of the host"
         )),
-        Trust::Remote => bad(format!(
+        Trust::Remote => Finding::bad(format!(
             "the file system may be a server's ({name}): it can free a lock whose holder lives; \
              use a directory on a local disk"
         )),
@@ -82,10 +81,10 @@ fn check_file_system(found: Option<FileSystem>) -> Finding {
 
 fn check_sync(directory: &Directory) -> Finding {
     match measure_sync(directory) {
-        Ok(took) => good(format!(
+        Ok(took) => Finding::good(format!(
             "a sync works and took {took:.1?}; it is due about once a minute per name"
         )),
-        Err(err) => bad(format!(
+        Err(err) => Finding::bad(format!(
             "a sync fails ({err}): tokens could go backward after a power loss; use another disk"
         )),
     }
@@ -110,8 +109,8 @@ fn check_space(directory: &Directory) -> Option<Finding> {
     };
     let free = format!("{} MiB and {files} files are free", bytes >> 20);
     Some(match is_enough {
-        true => good(free),
-        false => warning(format!(
+        true => Finding::good(free),
+        false => Finding::warning(format!(
             "{free}; a name needs 4 KiB and an inode: make room"
         )),
     })
@@ -123,19 +122,7 @@ fn check_descriptors() -> Option<Finding> {
         "this process may have {limit} open files; a hold needs one, a shared or upgradable hold two, a permit three"
     );
     Some(match limit < LOW_DESCRIPTORS {
-        true => warning(text),
-        false => good(text),
+        true => Finding::warning(text),
+        false => Finding::good(text),
     })
-}
-
-fn good(text: String) -> Finding {
-    Finding::new(Severity::Good, text)
-}
-
-fn warning(text: String) -> Finding {
-    Finding::new(Severity::Warning, text)
-}
-
-fn bad(text: String) -> Finding {
-    Finding::new(Severity::Bad, text)
 }

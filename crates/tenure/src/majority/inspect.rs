@@ -154,20 +154,13 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
 /// Whether the number of nodes is a good one.
 fn check_count(all: usize, majority: usize) -> Finding {
     match (all, all % 2) {
-        (0..3, _) => Finding::new(
-            Severity::Bad,
-            format!("{all} nodes: no majority is left when one of them fails; use three or five"),
-        ),
-        (_, 0) => Finding::new(
-            Severity::Warning,
-            format!(
-                "{all} nodes: no more of them may fail than with {}; use an odd number",
-                all - 1
-            ),
-        ),
-        _ => Finding::new(
-            Severity::Good,
-            format!("{all} nodes, of which {} may fail", all - majority),
-        ),
+        (0..3, _) => Finding::bad(format!(
+            "{all} nodes: no majority is left when one of them fails; use three or five"
+        )),
+        (_, 0) => Finding::warning(format!(
+            "{all} nodes: no more of them may fail than with {}; use an odd number",
+            all - 1
+        )),
+        _ => Finding::good(format!("{all} nodes, of which {} may fail", all - majority)),
     }
 }

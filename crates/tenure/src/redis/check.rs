@@ -37,10 +37,9 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         ));
         if let Some(until) = store.context.untrusted_until(&connection, Duration::ZERO) {
             let left = until.since(store.context.now());
-            findings.push(Finding::new(
-                Severity::Warning,
-                format!("{host}: started lately: nothing is granted for another {left:.0?} (restart_guard)"),
-            ));
+            findings.push(Finding::warning(format!(
+                "{host}: started lately: nothing is granted for another {left:.0?} (restart_guard)"
+            )));
         }
     }
     findings.extend(check_write(store).await);
@@ -147,5 +146,5 @@ async fn check_write(store: &Store) -> Option<Finding> {
     let reply = store.connections.call::<i64>(&script, &both, args);
     let err = reply.await.err()?;
     let text = format!("no lock can be taken: {err}");
-    Some(Finding::new(Severity::Bad, text))
+    Some(Finding::bad(text))
 }

@@ -8,7 +8,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
 use tenure_core::support::{HolderRecord, RetryBudget, wall_time};
 
 use crate::database::{Kind, Row, process_of, unhex};
@@ -281,22 +281,22 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     match requests::probe_lock(&store.control, &key).await {
         Ok(()) => {}
         Err(err) if err.kind() == ErrorKind::Denied => {
-            findings.push(Finding::new(Severity::Bad, err.to_string()));
+            findings.push(Finding::bad(err.to_string()));
         }
         Err(err) => return Err(err),
     }
     findings.push(match store.holder_table.is_usable() {
         true => match requests::probe_holder_table(&store.control).await {
-            Ok(()) => good("the table tenure_holders says who holds"),
-            Err(err) => warning(format!(
+            Ok(()) => Finding::good("the table tenure_holders says who holds"),
+            Err(err) => Finding::warning(format!(
                 "the holds of this user are not shown in the table tenure_holders: {err}"
             )),
         },
-        false => warning(
+        false => Finding::warning(
             "there is no table tenure_holders, so no client can see who holds, and list and break do not work; `tenure check --init` makes it",
         ),
     });
-    findings.push(warning(
+    findings.push(Finding::warning(
         "locks of a session are not replicated: after a failover the new server knows none of them; use mode=table where that matters",
     ));
     Ok(findings)
@@ -309,37 +309,31 @@ fn check_server(settings: &Settings, server_info: &ServerInfo) -> Vec<Finding> {
         Kind::MySql => "MySQL",
         Kind::Postgres => "PostgreSQL",
     };
-    let mut findings = vec![good(format!("{server} is {product} {version}"))];
+    let mut findings = vec![Finding::good(format!("{server} is {product} {version}"))];
     findings.extend(server.plaintext());
     findings.push(match server_info.ends_idle {
-        true => good("the server ends a session that is silent for a ttl, and its locks with it"),
-        false => warning(format!(
+        true => Finding::good(
+            "the server ends a session that is silent for a ttl, and its locks with it",
+        ),
+        false => Finding::warning(format!(
             "{version} does not end silent sessions: the locks of a host that vanished are free when TCP notices; use PostgreSQL 14 or later"
         )),
     });
     if server_info.capacity == 1 {
-        findings.push(warning(format!(
+        findings.push(Finding::warning(format!(
             "a session of {version} has one lock at a time, so every lock takes a connection of its own; use MySQL 5.7.5 or MariaDB 10.0.2 or later"
         )));
     }
     findings.push(match settings.restart_guard {
-        Some(guard) => good(format!(
+        Some(guard) => Finding::good(format!(
             "a restart forgets locks; after one nothing is granted for {guard:?} (restart_guard)"
         )),
         // The table of guarantees says so too; no other guarantee is void.
-        None => warning(
+        None => Finding::warning(
             "restart_guard is off and the server forgets locks when it restarts: then two clients can hold a lock; set restart_guard to the longest ttl in use",
         ),
     });
     findings
-}
-
-fn good(text: impl Into<String>) -> Finding {
-    Finding::new(Severity::Good, text)
-}
-
-fn warning(text: impl Into<String>) -> Finding {
-    Finding::new(Severity::Warning, text)
 }
 
 /// Makes the table of holders, and says what was made.

@@ -143,7 +143,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let server_info = ServerInfo::ask(&requests.pool, requests.own.dialect).await?;
     let version: String = server_info.version.chars().take(80).collect();
     let version = format!("the database is {}", Escaped(&version));
-    findings.push(Finding::new(Severity::Good, version));
+    findings.push(Finding::good(version));
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     if let Some(server) = store.settings.server() {
         findings.extend(server.plaintext());
@@ -157,14 +157,14 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     match usable.await {
         Ok(_) => {
             let text = format!("the table {table} is there, and this user may lock");
-            findings.push(Finding::new(Severity::Good, text));
+            findings.push(Finding::good(text));
             if let Err(err) = requests.probe_modes().await {
                 let text = format!("this user can take exclusive locks only: {err}");
-                findings.push(Finding::new(Severity::Warning, text));
+                findings.push(Finding::warning(text));
             }
         }
         Err(err) if err.kind() == ErrorKind::Denied => {
-            findings.push(Finding::new(Severity::Bad, err.to_string()));
+            findings.push(Finding::bad(err.to_string()));
         }
         Err(err) => return Err(err),
     }

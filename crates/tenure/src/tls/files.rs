@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::store::{Finding, Severity};
+use tenure_core::store::Finding;
 use tenure_core::url::{Host, Url};
 
 /// What a URL says about TLS.
@@ -27,7 +27,7 @@ pub(crate) fn plaintext(host: &Host, is_tls: bool, how: &str) -> Option<Finding>
             "{host}: no TLS, so each machine on the way can read names and passwords, and end, take and forge locks; write {how}"
         )
     };
-    (!is_tls && !host.is_this_machine()).then(|| Finding::new(Severity::Warning, text()))
+    (!is_tls && !host.is_this_machine()).then(|| Finding::warning(text()))
 }
 
 impl Files {

@@ -11,7 +11,7 @@ use tenure_core::fence::OwnerId;
 use tenure_core::holder::{HoldInfo, Holder, Status};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
-use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
+use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
 use tenure_core::url::Host;
 
 use crate::tls;
@@ -249,8 +249,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         }
     }
     if session.client.state() == SessionState::ConnectedReadOnly {
-        findings.push(Finding::new(
-            Severity::Bad,
+        findings.push(Finding::bad(
             "the server is cut off from the others and read-only: no lock can be acquired",
         ));
     }
@@ -259,16 +258,13 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     findings.extend(created.map_err(|err| session.explain(err))?);
     let (asked, timeout) = (settings.ttl, session.timeout);
     if timeout < asked || timeout > asked * 2 {
-        findings.push(Finding::new(
-            Severity::Warning,
-            format!(
+        findings.push(Finding::warning(format!(
                 "for a ttl of {asked:?} the servers keep a silent session for {timeout:?} (minSessionTimeout, maxSessionTimeout); a dead holder's locks are free after that"
             ),
         ));
     }
     if settings.acl == Access::Open {
-        findings.push(Finding::new(
-            Severity::Warning,
+        findings.push(Finding::warning(
             "every client that reaches the servers can delete our locks; write zookeeper://USER:PASSWORD@HOST for nodes that only this user can change",
         ));
     }
@@ -283,20 +279,14 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         _ => None,
     };
     let Some(text) = text else {
-        return Finding::new(
-            Severity::Warning,
-            format!(
-                "{host} does not answer `srvr`: the server is away, or 4lw.commands.whitelist forbids it"
-            ),
-        );
+        return Finding::warning(format!(
+            "{host} does not answer `srvr`: the server is away, or 4lw.commands.whitelist forbids it"
+        ));
     };
     if text.contains("not currently serving") {
-        return Finding::new(
-            Severity::Warning,
-            format!(
-                "{host} has no majority of its ensemble and serves no client; start the other servers"
-            ),
-        );
+        return Finding::warning(format!(
+            "{host} has no majority of its ensemble and serves no client; start the other servers"
+        ));
     }
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -304,10 +294,7 @@ async fn check_server(host: &Host, settings: &Settings) -> Finding {
         Escaped(value.split([',', '-']).next().unwrap_or(value)).to_string()
     };
     let (version, mode) = (field("Zookeeper version"), field("Mode"));
-    Finding::new(
-        Severity::Good,
-        format!("{host} runs ZooKeeper {version}, {mode}"),
-    )
+    Finding::good(format!("{host} runs ZooKeeper {version}, {mode}"))
 }
 
 /// Tries to make a node where the first lock would make one.
@@ -326,27 +313,22 @@ async fn check_create(session: &Session, root: &str) -> Result<Option<Finding>, 
         ),
         Err(err) => format!("no lock can be taken: {}", session.explain(err)),
     };
-    Ok(Some(Finding::new(Severity::Bad, text)))
+    Ok(Some(Finding::bad(text)))
 }
 
 /// What the number of voting servers means.
 fn check_voters(voters: Option<usize>) -> Finding {
     match voters {
-        Some(0 | 1) => Finding::new(
-            Severity::Warning,
+        Some(0 | 1) => Finding::warning(
             "one server and no ensemble: without it no lock can be acquired; three servers survive the loss of one",
         ),
-        Some(2) => Finding::new(
-            Severity::Warning,
+        Some(2) => Finding::warning(
             "two voting servers: without either of them no lock can be acquired; three servers survive the loss of one",
         ),
-        Some(voters) => Finding::new(
-            Severity::Good,
-            format!("{voters} voting servers; {} may be away", (voters - 1) / 2),
-        ),
-        None => Finding::new(
-            Severity::Warning,
-            "how many servers vote cannot be read (/zookeeper/config)",
-        ),
+        Some(voters) => Finding::good(format!(
+            "{voters} voting servers; {} may be away",
+            (voters - 1) / 2
+        )),
+        None => Finding::warning("how many servers vote cannot be read (/zookeeper/config)"),
     }
 }
