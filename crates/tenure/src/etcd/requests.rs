@@ -23,9 +23,9 @@ const MAX_TXN_OPS: usize = 128;
 /// How many keys one request of [`list_keys`] reads.
 const SCAN_COUNT: i64 = 1_000;
 
-/// The reply to [`acquire`].
-pub(super) struct AcquireReply {
-    pub(super) outcome: AcquireOutcome,
+/// The reply to [`acquire`] or [`acquire_all`].
+pub(super) struct AcquireReply<T> {
+    pub(super) outcome: T,
     pub(super) round_trip: Duration,
     /// An earlier attempt got no reply, and may be applied later.
     pub(super) is_repeated: bool,
@@ -62,7 +62,7 @@ pub(super) async fn acquire(
     connections: &Connections,
     entry: &QueueEntry,
     waits: bool,
-) -> Result<AcquireReply, RequestError> {
+) -> Result<AcquireReply<AcquireOutcome>, RequestError> {
     let put = |key: &[u8], value: &[u8]| wire::Put {
         key: key.to_vec(),
         value: value.to_vec(),
@@ -117,14 +117,6 @@ pub(super) async fn acquire(
     })
 }
 
-/// The reply to [`acquire_all`].
-pub(super) struct AcquireAllReply {
-    pub(super) outcome: AcquireAllOutcome,
-    pub(super) round_trip: Duration,
-    /// An earlier attempt got no reply, and may be applied later.
-    pub(super) is_repeated: bool,
-}
-
 pub(super) enum AcquireAllOutcome {
     /// Each of our keys is the first in its directory; the revision at which each was created.
     Held(Vec<i64>),
@@ -142,7 +134,7 @@ pub(super) const MAX_ALL: usize = MAX_TXN_OPS;
 pub(super) async fn acquire_all(
     connections: &Connections,
     entries: &[QueueEntry],
-) -> Result<AcquireAllReply, RequestError> {
+) -> Result<AcquireReply<AcquireAllOutcome>, RequestError> {
     let is_empty = |entry: &QueueEntry| {
         wire::Compare::is_empty(entry.directory.start(), &entry.directory.end())
     };
@@ -181,7 +173,7 @@ pub(super) async fn acquire_all(
         let firsts = ranges.map(|it| it.range.unwrap_or_default().kvs.into_iter().next());
         all_or_busy(entries, firsts.collect())
     };
-    Ok(AcquireAllReply {
+    Ok(AcquireReply {
         outcome,
         round_trip,
         is_repeated,
