@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::disturbance::restarted_lately;
-use super::store::{Shared, State};
+use super::store::{Shared, StoreState};
 use super::wait::Queued;
 use crate::error::Error;
 use crate::logic::table::{LockRequest, Verdict};
@@ -101,7 +101,7 @@ fn lock_request(request: &Request, wait: bool, ttl: Option<Duration>) -> LockReq
 }
 
 fn ask(
-    state: &mut State,
+    state: &mut StoreState,
     request: &Request,
     wait: bool,
     ttl: Option<Duration>,

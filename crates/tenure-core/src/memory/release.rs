@@ -1,6 +1,6 @@
 //! Releasing and renewing holds.
 
-use super::store::{Shared, State};
+use super::store::{Shared, StoreState};
 use crate::lost::LostReason;
 use crate::store::{Hold, Release, Renewal};
 use crate::time::Time;
@@ -20,7 +20,7 @@ pub(super) fn release_now(store: &Shared, hold: &Hold) -> Option<Release> {
     })
 }
 
-fn release_in(state: &mut State, hold: &Hold, now: Time) -> Release {
+fn release_in(state: &mut StoreState, hold: &Hold, now: Time) -> Release {
     state.holders.remove(&hold.owner);
     if !state.waiting.is_empty() {
         state.waiting.remove(&hold.owner);

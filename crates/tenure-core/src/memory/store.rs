@@ -27,13 +27,13 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// Present in a store whose clock a test moves.
     pub(super) virtual_clock: Option<Arc<VirtualClock>>,
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<StoreState>,
     /// Something is due earlier than before: tasks that wait for the table compute their wake-up again.
     pub(super) earlier: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct StoreState {
     pub(super) table: Table,
     pub(super) holders: HashMap<OwnerId, Arc<Holder>, RandomAlready>,
     /// Each waiter gets its token and the time of the grant.
@@ -123,7 +123,7 @@ impl Store {
 
 impl Shared {
     /// Brings the table up to date, works on it, and tells waiters that were granted.
-    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut State, Time) -> T) -> T {
+    pub(super) fn with_state<T>(&self, work: impl FnOnce(&mut StoreState, Time) -> T) -> T {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         if state.table.next() <= now {
@@ -158,7 +158,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl StoreState {
     /// How long a store that was restarted still grants nothing.
     pub(super) fn guarded(&self, now: Time) -> Option<Duration> {
         let left = self.guarded_until?.since(now);

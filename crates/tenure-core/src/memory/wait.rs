@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::store::{Shared, State};
+use super::store::{Shared, StoreState};
 use crate::error::{Error, ErrorKind};
 use crate::options::Mode;
 use crate::rt::lock;
@@ -79,7 +79,7 @@ impl Wanted {
         }
     }
 
-    fn give_up(self, state: &mut State, request: &Request, now: Time) {
+    fn give_up(self, state: &mut StoreState, request: &Request, now: Time) {
         let (name, owner) = (&request.name, request.owner);
         match self {
             // A grant that the request has not read was never used.
