@@ -10,7 +10,7 @@ use super::directory::{LockPath, Opened};
 use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
-use super::record::{self, State};
+use super::record::{self, RecordState};
 use super::side::SideOutcome;
 use super::store::Shared;
 
@@ -101,9 +101,9 @@ fn is_ambiguous(file: &File, wanted: Kind) -> bool {
         .ok()
         .and_then(|contents| contents.head().map(|head| head.state));
     match state {
-        Some(State::Exclusive) => false,
+        Some(RecordState::Exclusive) => false,
         // Shared holders are why the lock cannot be had exclusively.
-        Some(State::Shared | State::Upgrading) => wanted == Kind::Shared,
-        Some(State::Free) | None => true,
+        Some(RecordState::Shared | RecordState::Upgrading) => wanted == Kind::Shared,
+        Some(RecordState::Free) | None => true,
     }
 }

@@ -34,7 +34,7 @@ use super::directory::{Directory, FileId, LockPath};
 use super::hold::FileHold;
 use super::kernel_lock::KernelLock;
 use super::names;
-use super::record::{self, Contents, Head, HolderJson, RecordWriter, State};
+use super::record::{self, Contents, Head, HolderJson, RecordState, RecordWriter};
 use super::side::{SideFile, Sides};
 
 /// The file whose kernel lock was won.
@@ -86,7 +86,7 @@ impl WonLock<'_> {
         let since = rt::wall_micros();
         let head = Head {
             boot: boot_id(),
-            state: State::Exclusive,
+            state: RecordState::Exclusive,
             until: match micros_up(request.min_hold) {
                 0 => 0,
                 span => since.saturating_add(span),
@@ -124,7 +124,7 @@ impl WonLock<'_> {
             }
             let head = Head {
                 boot: boot_id(),
-                state: State::Shared,
+                state: RecordState::Shared,
                 ..Head::default()
             };
             self.grant(request, name.file(), &contents, head)?
@@ -177,8 +177,8 @@ impl WonLock<'_> {
     ) -> Result<RecordWriter, Error> {
         let directory = self.directory;
         let meanwhile = match head.state {
-            State::Shared => State::Shared,
-            _ => State::Free,
+            RecordState::Shared => RecordState::Shared,
+            _ => RecordState::Free,
         };
         let write = || {
             let mut plan = contents.plan(rt::wall_micros(), head.boot, || directory.floor())?;
@@ -195,7 +195,7 @@ impl WonLock<'_> {
             }
             let token = plan.token;
             match meanwhile {
-                State::Shared => plan.grant(file, head, None),
+                RecordState::Shared => plan.grant(file, head, None),
                 _ => plan.grant(file, head, Some(&holder_json(request, token))),
             }
         };
@@ -251,14 +251,14 @@ fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Dur
     if until.saturating_sub(now) > span {
         until = now.saturating_add(span);
     }
-    if head.state == State::Exclusive && head.delay > 0 {
+    if head.state == RecordState::Exclusive && head.delay > 0 {
         // The time of the death is unknown, so the delay counts from now.
         let end = now.saturating_add(head.delay);
         if end > until {
             (until, span) = (end, head.delay);
         }
     }
-    let changed = until != head.until || (head.state == State::Exclusive && head.delay > 0);
+    let changed = until != head.until || (head.state == RecordState::Exclusive && head.delay > 0);
     if changed && until > now {
         found.free_after_death(file, until, span)?;
     }

@@ -21,7 +21,7 @@ use tenure_core::support::wall_time;
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, DirectoryEntry, SideKind};
-use super::record::{self, Contents, HolderJson, State};
+use super::record::{self, Contents, HolderJson, RecordState};
 use super::store::Shared;
 
 /// Who holds `name`.
@@ -89,8 +89,8 @@ fn inspect_file(
             .map_err(|err| dir.system_error("read", file, err, held_locks))?;
         status.reserved = reserved(&contents);
         let head = contents.head();
-        match head.map_or(State::Free, |head| head.state) {
-            State::Exclusive => {
+        match head.map_or(RecordState::Free, |head| head.state) {
+            RecordState::Exclusive => {
                 let token = head.map(|head| head.token);
                 if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                     status.reserved = None;
@@ -98,15 +98,15 @@ fn inspect_file(
                 }
                 return Ok(status);
             }
-            State::Shared | State::Upgrading => {
+            RecordState::Shared | RecordState::Upgrading => {
                 status.holds = side_holders(shared, dir, file, entries)?;
                 if status.is_held() {
                     return Ok(status);
                 }
             }
             // A waiter for the end of the reservation may have the kernel lock; no other process can hold the name.
-            State::Free if status.reserved.is_some() => return Ok(status),
-            State::Free => {}
+            RecordState::Free if status.reserved.is_some() => return Ok(status),
+            RecordState::Free => {}
         }
         if !is_locked_by_other(dir, file, &opened, Kind::Exclusive, held_locks)? {
             return Ok(status);
@@ -236,8 +236,8 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
         return Ok(false);
     };
     match head.state {
-        State::Free => Ok(false),
-        State::Exclusive => {
+        RecordState::Free => Ok(false),
+        RecordState::Exclusive => {
             let hashed = names::is_hashed(&file).then(|| name.as_str());
             let until = if head.delay > 0 {
                 rt::wall_micros().saturating_add(head.delay)
@@ -253,7 +253,7 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
                 remove_sides(&dir, &file, |_| true)
             })
         }
-        State::Shared | State::Upgrading => {
+        RecordState::Shared | RecordState::Upgrading => {
             for side in side_files(&dir, &file, None)? {
                 let Some((opened, _)) = dir.open_existing(&side, held_locks)? else {
                     continue;
@@ -312,7 +312,7 @@ fn replace(
         let contents =
             record::read(opened).map_err(|err| dir.system_error("read", file, err, held_locks))?;
         let head = contents.head();
-        Ok(head.is_some_and(|head| head.state != State::Free && head.token == token))
+        Ok(head.is_some_and(|head| head.state != RecordState::Free && head.token == token))
     };
     if !is_it()? || !is_locked_by_other(dir, file, opened, Kind::Shared, held_locks)? {
         return Ok(false);

@@ -17,7 +17,7 @@ use tenure_core::options::Mode;
 use super::directory::{Directory, FileId, LockPath, Opened};
 use super::kernel_lock::KernelLock;
 use super::names::{self, SideKind};
-use super::record::{self, Contents, HolderJson, State};
+use super::record::{self, Contents, HolderJson, RecordState};
 
 /// The side files of one name.
 pub(super) struct Sides<'a> {
@@ -151,7 +151,7 @@ impl Sides<'_> {
     pub(super) fn is_upgrading(&self, contents: &Contents) -> Result<bool, Error> {
         if contents
             .head()
-            .is_none_or(|head| head.state != State::Upgrading)
+            .is_none_or(|head| head.state != RecordState::Upgrading)
         {
             return Ok(false);
         }

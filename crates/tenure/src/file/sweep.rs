@@ -20,7 +20,7 @@ use super::directory::{Directory, FileId, LockPath};
 use super::guarantees::SCHEME;
 use super::kernel_lock::KernelLock;
 use super::names::{self, DirectoryEntry};
-use super::record::{self, Contents, State};
+use super::record::{self, Contents, RecordState};
 use super::store::{Shared, Store};
 
 /// How often a directory is swept without a request.
@@ -166,7 +166,7 @@ fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
         (Contents::Empty | Contents::Foreign | Contents::Torn, _) => false,
         (Contents::Valid(found), Some(below)) => {
             let head = &found.head;
-            let dead_with_delay = head.state == State::Exclusive && head.delay > 0;
+            let dead_with_delay = head.state == RecordState::Exclusive && head.delay > 0;
             head.ceiling < below && head.until <= rt::wall_micros() && !dead_with_delay
         }
     }

@@ -13,7 +13,7 @@ use tenure_core::store::{Answer, Grant, Hold, Request};
 use super::grant::WonLock;
 use super::hold::FileHold;
 use super::kernel_lock::AmbiguityTimer;
-use super::record::{self, HolderJson, State};
+use super::record::{self, HolderJson, RecordState};
 use super::side::{SideFile, SideOutcome};
 use super::store::Shared;
 use super::upgrade_state::{Upgrade, lost};
@@ -156,7 +156,7 @@ impl FileHold {
         };
         if self.mode == Mode::Exclusive {
             let file = self.lock.file();
-            let shared = self.writer.set_state(file, State::Shared);
+            let shared = self.writer.set_state(file, RecordState::Shared);
             shared.map_err(|err| won.system_error("write", err))?;
             let locked = file.try_lock_shared();
             locked.map_err(|err| won.system_error("lock", err.into()))?;

@@ -27,7 +27,7 @@ use super::grant::{WonLock, boot_id};
 use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind, has_other_locks};
 use super::names::{self, SideKind};
-use super::record::{self, Contents, Head, RecordWriter, State};
+use super::record::{self, Contents, Head, RecordState, RecordWriter};
 use super::store::Shared;
 use super::upgrade_state::{Upgrade, UpgradeState, lost};
 
@@ -159,8 +159,8 @@ impl Upgrading {
                 "the lock file is damaged, so the hold cannot become exclusive; release the lock and acquire it again",
             ));
         };
-        if found.head.state != State::Upgrading {
-            let written = found.set_state(&self.file, State::Upgrading);
+        if found.head.state != RecordState::Upgrading {
+            let written = found.set_state(&self.file, RecordState::Upgrading);
             written.map_err(|err| won.system_error("write", err))?;
         }
         state.is_announced = true;
@@ -255,7 +255,7 @@ impl Upgrading {
         let contents = won.read(&self.file)?;
         let head = Head {
             boot: boot_id(),
-            state: State::Exclusive,
+            state: RecordState::Exclusive,
             ..Head::default()
         };
         let mut writer = won.grant(request, &self.file, &contents, head)?;

@@ -12,7 +12,7 @@ pub(super) const MAGIC: &[u8; 8] = b"tenure1\n";
 
 /// How the name was held when the slot was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RecordState {
     /// The name has no holder.
     #[default]
     Free,
@@ -42,7 +42,7 @@ pub(crate) struct Head {
     /// How long to reserve the name if this holder dies, in µs.
     pub(crate) delay: u64,
     /// How it is held.
-    pub(crate) state: State,
+    pub(crate) state: RecordState,
     pub(crate) json_len: usize,
     pub(crate) json_checksum: u64,
 }
@@ -66,10 +66,10 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
 pub(super) fn encode(head: &Head, json: &[u8]) -> [u8; SLOT_LEN] {
     let mut slot = [b' '; SLOT_LEN];
     let state: u64 = match head.state {
-        State::Free => 0,
-        State::Exclusive => 1,
-        State::Shared => 2,
-        State::Upgrading => 3,
+        RecordState::Free => 0,
+        RecordState::Exclusive => 1,
+        RecordState::Shared => 2,
+        RecordState::Upgrading => 3,
     };
     slot[..8].copy_from_slice(MAGIC);
     let numbers = [
@@ -101,10 +101,10 @@ pub(super) fn decode(slot: &[u8]) -> Option<Head> {
         return None;
     }
     let state = match number(8) >> 32 {
-        0 => State::Free,
-        1 => State::Exclusive,
-        2 => State::Shared,
-        3 => State::Upgrading,
+        0 => RecordState::Free,
+        1 => RecordState::Exclusive,
+        2 => RecordState::Shared,
+        3 => RecordState::Upgrading,
         _ => return None,
     };
     let json_len = usize::try_from(number(8) & 0xffff_ffff)

@@ -34,7 +34,7 @@ mod read;
 mod write;
 
 pub(super) use self::holder::HolderJson;
-pub(super) use self::layout::{Head, State, checksum};
+pub(super) use self::layout::{Head, RecordState, checksum};
 pub(super) use self::read::{Contents, read, read_all, read_name};
 pub(super) use self::write::{RecordWriter, create, write_side};
 

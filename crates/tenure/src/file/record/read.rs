@@ -5,7 +5,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::holder::HolderJson;
-use super::layout::{HEAD_LEN, Head, JSON_AT, NAME_AT, SLOT_LEN, State, checksum, decode, is_ours};
+use super::layout::{
+    HEAD_LEN, Head, JSON_AT, NAME_AT, RecordState, SLOT_LEN, checksum, decode, is_ours,
+};
 use super::write::{Plan, RecordWriter};
 
 /// Tokens (µs) that one sync makes available: a sync in 67 s for a name in use.
@@ -132,7 +134,8 @@ impl Contents {
 
     /// Whether the record names a holder.
     pub(crate) fn has_holder(&self) -> bool {
-        self.head().is_some_and(|head| head.state != State::Free)
+        self.head()
+            .is_some_and(|head| head.state != RecordState::Free)
     }
 
     /// Whether both slots are valid: the file was synced under its name at least once.
@@ -195,7 +198,7 @@ impl Record {
     }
 
     /// Writes that the name is held in another way, and grants nothing.
-    pub(crate) fn set_state(&self, file: &File, state: State) -> io::Result<()> {
+    pub(crate) fn set_state(&self, file: &File, state: RecordState) -> io::Result<()> {
         self.rewrite(file, |writer| writer.set_state(file, state))
     }
 

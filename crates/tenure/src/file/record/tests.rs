@@ -51,10 +51,10 @@ fn body(token: u64) -> HolderJson<'static> {
 /// Grants as the store does, with a wall clock that was never set: only the counter keeps tokens growing.
 fn grant(file: &File, boot: u64) -> RecordWriter {
     let mut plan = read(file).unwrap().plan(0, boot, || Ok(0)).unwrap();
-    plan.raise(file, boot, State::Free, None).unwrap();
+    plan.raise(file, boot, RecordState::Free, None).unwrap();
     let head = Head {
         boot,
-        state: State::Exclusive,
+        state: RecordState::Exclusive,
         ..Head::default()
     };
     plan.grant(file, head, Some(&body(plan.token))).unwrap()
@@ -66,14 +66,14 @@ fn golden_layout() {
     let scratch = Scratch::new("golden");
     let head = Head {
         boot: 5,
-        state: State::Exclusive,
+        state: RecordState::Exclusive,
         until: 6,
         span: 7,
         delay: 8,
         ..Head::default()
     };
     let mut plan = Contents::Empty.plan(1_000_000, 5, || Ok(0)).unwrap();
-    plan.raise(&scratch.1, 5, State::Free, Some("name"))
+    plan.raise(&scratch.1, 5, RecordState::Free, Some("name"))
         .unwrap();
     plan.grant(&scratch.1, head, Some(&body(1_000_000)))
         .unwrap();
@@ -147,7 +147,8 @@ fn no_torn_or_lost_write_brings_a_token_back() {
         if plan.must_raise {
             let before = current.clone();
             scratch.fill(&current);
-            plan.raise(&scratch.1, boot, State::Free, None).unwrap();
+            plan.raise(&scratch.1, boot, RecordState::Free, None)
+                .unwrap();
             current = scratch.bytes();
             // Torn while it was being written: nothing was granted by it yet.
             crash(&before, &current, granted, &mut crashes);
@@ -156,7 +157,7 @@ fn no_torn_or_lost_write_brings_a_token_back() {
         scratch.fill(&current);
         let head = Head {
             boot,
-            state: State::Exclusive,
+            state: RecordState::Exclusive,
             ..Head::default()
         };
         let mut writer = plan
@@ -252,7 +253,7 @@ fn a_raise_that_was_not_finished_is_repeated() {
         .unwrap();
     assert!(plan.must_raise);
     // The process dies after the write of the raise, perhaps before its sync.
-    plan.raise(&scratch.1, 1, State::Free, None).unwrap();
+    plan.raise(&scratch.1, 1, RecordState::Free, None).unwrap();
     let again = read(&scratch.1)
         .unwrap()
         .plan(TOKEN_BLOCK * 2, 1, || Ok(0))
@@ -300,7 +301,7 @@ fn burying_the_dead_keeps_the_counter() {
     let head = *read(&scratch.1).unwrap().head().unwrap();
     assert_eq!(
         (head.state, head.until, head.span, head.delay),
-        (State::Free, 50, 40, 0)
+        (RecordState::Free, 50, 40, 0)
     );
     assert!(grant(&scratch.1, 1).token() > writer.token());
     assert!(grant(&scratch.1, 2).token() > writer.token());

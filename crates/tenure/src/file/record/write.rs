@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::holder::HolderJson;
-use super::layout::{Head, NAME_AT, SLOT_LEN, State, encode};
+use super::layout::{Head, NAME_AT, RecordState, SLOT_LEN, encode};
 
 /// What the next grant has to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Plan {
         &mut self,
         file: &File,
         boot: u64,
-        state: State,
+        state: RecordState,
         name: Option<&str>,
     ) -> io::Result<()> {
         if !self.must_raise {
@@ -96,13 +96,13 @@ impl RecordWriter {
     /// Writes that the name has no holder, and stays reserved until `until`, for `span`.
     pub(crate) fn free(&mut self, file: &File, until: u64, span: u64) -> io::Result<()> {
         self.head.seq += 1;
-        self.head.state = State::Free;
+        self.head.state = RecordState::Free;
         (self.head.until, self.head.span, self.head.delay) = (until, span, 0);
         self.put(file, None)
     }
 
     /// Writes that the name is held in another way, by holders that are named elsewhere.
-    pub(crate) fn set_state(&mut self, file: &File, state: State) -> io::Result<()> {
+    pub(crate) fn set_state(&mut self, file: &File, state: RecordState) -> io::Result<()> {
         self.head.seq += 1;
         self.head.state = state;
         self.put(file, None)
@@ -151,9 +151,9 @@ pub(crate) fn create(
 /// Writes the record of a side file, which counts nothing: holder, state and token in slot 0.
 pub(crate) fn write_side(file: &File, token: u64, json: Option<&HolderJson<'_>>) -> io::Result<()> {
     let state = if json.is_some() {
-        State::Shared
+        RecordState::Shared
     } else {
-        State::Free
+        RecordState::Free
     };
     let head = Head {
         seq: 1,
