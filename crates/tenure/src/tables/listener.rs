@@ -39,14 +39,14 @@ pub(super) struct Listener {
     spawner: Spawner,
     waiters: Arc<WaiterRegistry<WakeUp>>,
     has_push: Arc<AtomicBool>,
-    state: Mutex<State>,
+    state: Mutex<ListenerState>,
     /// The task that listens.
     background: Arc<BackgroundTasks>,
     closing: Flag,
 }
 
 #[derive(Default)]
-struct State {
+struct ListenerState {
     is_running: bool,
     /// A proxy shares sessions among its clients.
     is_shared: bool,
