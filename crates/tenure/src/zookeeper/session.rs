@@ -31,14 +31,14 @@ const MAX_SESSION_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What all sessions of a client share.
-struct Shared {
+struct Context {
     settings: Arc<Settings>,
     clock: Clock,
     /// How many servers vote; 0: not known yet.
     voters: AtomicU8,
 }
 
-impl Shared {
+impl Context {
     /// Whether our server may be a follower; also `true` while the number of servers is not known.
     fn is_ensemble(&self) -> bool {
         self.voters.load(Ordering::Relaxed) != 1
@@ -67,7 +67,7 @@ pub(super) struct Session {
     pub(super) client: Client,
     /// After how long without a message from the client the servers end this session.
     pub(super) timeout: Duration,
-    shared: Arc<Shared>,
+    context: Arc<Context>,
     contact: Mutex<Contact>,
     /// The lease that ends last, of all writes that were applied.
     confirmed: Mutex<Lease>,
@@ -88,11 +88,11 @@ impl Session {
     }
 
     pub(super) fn settings(&self) -> &Settings {
-        &self.shared.settings
+        &self.context.settings
     }
 
     pub(super) fn clock(&self) -> &Clock {
-        &self.shared.clock
+        &self.context.clock
     }
 
     /// The reply to a request, within the time limit.
@@ -115,12 +115,12 @@ impl Session {
 
     /// How long a session lasts for certain after a write in it was sent, if this process was not stopped before.
     pub(super) fn whole_lease(&self) -> Duration {
-        self.shared.whole_lease(self.timeout)
+        self.context.whole_lease(self.timeout)
     }
 
     /// The lease of a write that is about to be sent.
     pub(super) fn begin_lease(&self) -> Lease {
-        lock(&self.contact).lease(self.clock().now(), !self.shared.is_ensemble())
+        lock(&self.contact).lease(self.clock().now(), !self.context.is_ensemble())
     }
 
     /// The write that began this lease has been applied.
@@ -137,7 +137,7 @@ impl Session {
 
     /// From when on a lease has its whole length again, after this process was stopped.
     pub(super) fn settled_at(&self) -> Time {
-        lock(&self.contact).settled_at(!self.shared.is_ensemble())
+        lock(&self.contact).settled_at(!self.context.is_ensemble())
     }
 
     /// Whether leases have their whole length. They have not while the leader may not know that this process runs
@@ -180,7 +180,7 @@ pub(super) trait SessionListener: Send + Sync {
 
 /// The sessions of one client.
 pub(super) struct Sessions {
-    shared: Arc<Shared>,
+    context: Arc<Context>,
     spawner: Spawner,
     /// By the ttl that they are for, in ms.
     open: Mutex<HashMap<u128, Vec<Arc<Session>>>>,
@@ -193,7 +193,7 @@ pub(super) struct Sessions {
 impl Sessions {
     pub(super) fn new(settings: Arc<Settings>, clock: Clock, spawner: Spawner) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            context: Arc::new(Context {
                 settings,
                 clock,
                 voters: AtomicU8::new(0),
@@ -209,7 +209,7 @@ impl Sessions {
     /// So many servers vote. Leases are longer with one server than with an ensemble.
     pub(super) fn set_voters(&self, voters: usize) {
         let voters = u8::try_from(voters.max(1)).unwrap_or(u8::MAX);
-        self.shared.voters.store(voters, Ordering::Relaxed);
+        self.context.voters.store(voters, Ordering::Relaxed);
     }
 
     /// Sets the listener, unless there is one.
@@ -224,12 +224,12 @@ impl Sessions {
         ttl: Duration,
         dir: Option<&str>,
     ) -> Result<Arc<Session>, Error> {
-        let dir = dir.filter(|_| self.shared.settings.dialect == Dialect::SessionPrefix);
+        let dir = dir.filter(|_| self.context.settings.dialect == Dialect::SessionPrefix);
         let fits =
             |session: &Session| session.is_settled() && dir.is_none_or(|dir| session.occupy(dir));
         // In a box, since the future is large and rare: every request would have to have room for it.
         let open = async { Box::pin(self.open(ttl, dir)).await };
-        let clock = &self.shared.clock;
+        let clock = &self.context.clock;
         let found = self
             .opening
             .run(clock, || self.find(ttl, fits), open)
@@ -241,7 +241,7 @@ impl Sessions {
 
     /// Any session, for requests that need no node of their own.
     pub(super) async fn any(self: &Arc<Self>) -> Result<Arc<Session>, Error> {
-        self.for_lease(self.shared.settings.ttl, None).await
+        self.for_lease(self.context.settings.ttl, None).await
     }
 
     fn find(&self, ttl: Duration, fits: impl Fn(&Session) -> bool) -> Option<Arc<Session>> {
@@ -268,7 +268,7 @@ impl Sessions {
         self.spawner.spawn(observe(sessions, observed, states));
         let mut open = lock(&self.open);
         // The first session of the default ttl stays.
-        if ttl != self.shared.settings.ttl || open.contains_key(&ttl.as_millis()) {
+        if ttl != self.context.settings.ttl || open.contains_key(&ttl.as_millis()) {
             let (sessions, unused) = (Arc::downgrade(self), Arc::downgrade(&session));
             self.spawner.spawn(end_unused(sessions, unused));
         }
@@ -285,10 +285,10 @@ impl Sessions {
         if self.closing.is_raised() {
             return Err(closed());
         }
-        let Shared {
+        let Context {
             settings, clock, ..
-        } = &*self.shared;
-        let timeout = self.shared.timeout_for(ttl);
+        } = &*self.context;
+        let timeout = self.context.timeout_for(ttl);
         let connector = settings.connector(timeout)?;
         let sent = clock.now();
         let hosts = u32::try_from(settings.hosts.len()).unwrap_or(u32::MAX);
@@ -312,12 +312,12 @@ impl Sessions {
         tracing::debug!(asked = ?timeout, ?granted, "session opened");
         Ok(Arc::new(Session {
             timeout: granted,
-            shared: self.shared.clone(),
+            context: self.context.clone(),
             contact: Mutex::new(contact),
             // The leader makes a session, and counts from there.
             confirmed: Mutex::new(Lease {
                 sent,
-                end: sent.after(self.shared.whole_lease(granted)),
+                end: sent.after(self.context.whole_lease(granted)),
             }),
             last_used: AtomicU64::new(sent.as_nanos()),
             ended: Flag::new(),
@@ -403,19 +403,19 @@ async fn follow(contact: &mut Contact, clock: &Clock) {
 async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: StateWatcher) {
     let mut was_disconnected = false;
     loop {
-        let (shared, next) = {
+        let (context, next) = {
             let Some(session) = session.upgrade() else {
                 return;
             };
             let now = session.clock().now();
             let mut contact = lock(&session.contact);
             contact.record_run(now);
-            (session.shared.clone(), now.after(contact.interval()))
+            (session.context.clone(), now.after(contact.interval()))
         };
         let state = tokio::select! {
             biased;
             state = states.changed() => state,
-            () = shared.clock.sleep_until(next), if shared.is_ensemble() => continue,
+            () = context.clock.sleep_until(next), if context.is_ensemble() => continue,
         };
         let (Some(sessions), Some(session)) = (sessions.upgrade(), session.upgrade()) else {
             return;
@@ -450,7 +450,7 @@ async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: S
 /// Ends a session that was not used for a while.
 async fn end_unused(sessions: Weak<Sessions>, session: Weak<Session>) {
     loop {
-        let (shared, next, dropped) = {
+        let (context, next, dropped) = {
             let (Some(sessions), Some(session)) = (sessions.upgrade(), session.upgrade()) else {
                 return;
             };
@@ -464,11 +464,11 @@ async fn end_unused(sessions: Weak<Sessions>, session: Weak<Session>) {
                 return;
             }
             let next = until.max(now.after(IDLE_TIMEOUT / 4));
-            (session.shared.clone(), next, session.dropped.clone())
+            (session.context.clone(), next, session.dropped.clone())
         };
         tokio::select! {
             () = dropped.raised() => return,
-            () = shared.clock.sleep_until(next) => {}
+            () = context.clock.sleep_until(next) => {}
         }
     }
 }
