@@ -94,7 +94,7 @@ fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
     };
     let from = session.server_start().trusted_from(guard, request.ttl);
     // Most often the server was started long ago, and the clock need not be read.
-    if from <= session.lease.sent() || session.context.is_past(from) {
+    if from <= session.lifetime.sent() || session.context.is_past(from) {
         return Ok(Trust::Full);
     }
     let report = session.restart_guard(guard);
@@ -115,7 +115,7 @@ pub(super) async fn granted(
     token: u64,
     reply: OperationReply,
 ) -> Result<AttemptOutcome, Error> {
-    let ttl = session.lease.ttl;
+    let ttl = session.lifetime.ttl;
     let expires = reply.sent.after(ttl);
     let due = session.check_due_at().min(expires);
     store.context.maintenance.due_at(due);

@@ -115,7 +115,7 @@ async fn run(
     match run_statement(&session, &mut connection, &operations, &mut batch).await {
         Ok(row) => {
             *guard = Some(connection);
-            session.lease.renew(sent);
+            session.lifetime.renew(sent);
             complete(&session, batch, &operations, &row, sent);
         }
         Err(error) if error.is_fatal() => {
@@ -127,7 +127,7 @@ async fn run(
         Err(error) => {
             if undo(&session, &mut connection, &operations, &mut batch).await {
                 *guard = Some(connection);
-                session.lease.renew(sent);
+                session.lifetime.renew(sent);
                 refuse(&session, batch, error);
             } else {
                 drop(connection);
@@ -174,7 +174,7 @@ fn already_released(session: &Session) -> OperationOutcome {
         true => Err(OperationError::SessionEnded(None)),
         false => Ok(OperationReply {
             result: OperationResult::Unlocked(false),
-            sent: session.lease.sent(),
+            sent: session.lifetime.sent(),
             round_trip: Duration::ZERO,
         }),
     }
@@ -188,7 +188,7 @@ async fn run_statement(
     batch: &mut [PendingOperation],
 ) -> Result<Row, RequestError> {
     let sql = session.context.dialect.statement(operations);
-    let limit = session.context.request_limit().max(session.lease.ends());
+    let limit = session.context.request_limit().max(session.lifetime.ends());
     let rows = await_rows(session, connection.rows(sql), limit, batch).await?;
     Ok(rows.into_iter().next().unwrap_or_default())
 }
@@ -283,7 +283,7 @@ fn complete_one(
         }
         (Operation::TryLock { .. }, Some(token)) => {
             if let Some(owner) = pending.owner {
-                session.set_held(owner, token, sent.after(session.lease.ttl));
+                session.set_held(owner, token, sent.after(session.lifetime.ttl));
             }
             Some(OperationResult::Granted(token))
         }

@@ -12,7 +12,7 @@ use crate::database::{Connection, no_connection, within};
 use super::context::Context;
 use super::errors;
 use super::operations::Operation;
-use super::session::{Lease, Session, SessionObserver};
+use super::session::{Session, SessionLifetime, SessionObserver};
 use super::statements;
 
 /// The ttl of a session that takes no locks.
@@ -104,7 +104,7 @@ impl Connector {
 
     /// Makes a session that takes locks on the connection of another. `None`: that connection is not there any more.
     async fn reuse(&self, other: &Session, ttl: Duration) -> Option<Arc<Session>> {
-        let usable_until = other.lease.sent().after(other.lease.ttl / 2);
+        let usable_until = other.lifetime.sent().after(other.lifetime.ttl / 2);
         let opened = self.context.clock.now();
         let connection = other.take_connection().await;
         let connection = connection.filter(|_| opened < usable_until)?;
@@ -134,10 +134,10 @@ impl Connector {
                 format!("{server} {objection}"),
             ));
         }
-        let lease = Lease::new(ttl, opened, sent);
+        let lifetime = SessionLifetime::new(ttl, opened, sent);
         let end_watch = connection.end_watch();
         let (context, observer) = (context.clone(), self.observer.clone());
-        let session = Session::new(context, observer, connection, server_info, lease);
+        let session = Session::new(context, observer, connection, server_info, lifetime);
         if let Some(end_watch) = end_watch {
             session.watch(end_watch);
         }

@@ -98,7 +98,7 @@ impl ControlConnection {
     /// The session that is open, or a new one.
     pub(super) async fn session(&self) -> Result<Arc<Session>, Error> {
         let is_usable =
-            |it: &Arc<Session>| !it.is_ended() && !self.context.is_past(it.lease.usable_until());
+            |it: &Arc<Session>| !it.is_ended() && !self.context.is_past(it.lifetime.usable_until());
         let find = || lock(&self.current).clone().filter(is_usable);
         let open = async {
             let old = lock(&self.current).take();

@@ -124,11 +124,11 @@ impl Sessions {
     fn candidate(session: &Session, request: &LockRequest, now: Time) -> Candidate {
         let acquisitions = lock(&session.acquisitions);
         Candidate {
-            is_usable: session.lease.ttl == request.ttl
+            is_usable: session.lifetime.ttl == request.ttl
                 && !session.is_ended()
                 && !session.busy.is_waiting.load(Ordering::SeqCst)
                 && !acquisitions.is_reserved()
-                && now < session.lease.usable_until(),
+                && now < session.lifetime.usable_until(),
             is_empty: acquisitions.is_empty(),
             has_room: acquisitions.len() < session.server_info.capacity,
             key_state: acquisitions.key_state(&request.key),
@@ -323,7 +323,7 @@ fn add_acquisition(session: &Session, owner: OwnerId, request: &LockRequest, now
         is_kept: request.is_kept,
         state: AcquisitionState::Requested,
     };
-    session.lease.use_at(now);
+    session.lifetime.use_at(now);
     lock(&session.acquisitions).insert(owner, acquisition);
 }
 

@@ -141,7 +141,7 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
 
 /// Tells the server to end the session, until the server confirms that the session is gone.
 async fn end_in_server(store: &Arc<Store>, session: &Arc<Session>) {
-    let (context, ttl) = (&store.context, session.lease.ttl);
+    let (context, ttl) = (&store.context, session.lifetime.ttl);
     // By then the server has ended a silent session by itself, unless the session runs a statement.
     let limit = context.clock.now().after(ttl).after(ttl / 2);
     let id = session.server_info.session;

@@ -68,7 +68,7 @@ async fn check_statement(store: &Store, session: &Arc<Session>) -> Result<(), Er
     let sent = store.context.clock.now();
     let id = session.server_info.session;
     match requests::session_state(&store.control, id).await? {
-        SessionState::Busy => session.lease.renew(sent),
+        SessionState::Busy => session.lifetime.renew(sent),
         // The answer to its statement is on the way.
         SessionState::Idle => {}
         SessionState::Gone => session.end(),
@@ -79,8 +79,8 @@ async fn check_statement(store: &Store, session: &Arc<Session>) -> Result<(), Er
 /// Whether a request of a moment ago was answered, so that another request is not needed. The moment is short, because
 /// the next renewal comes a third of the ttl after this one, however old the answer is.
 fn was_renewed_lately(session: &Session) -> bool {
-    let lease = &session.lease;
-    lease.sent().after(lease.ttl / 32) > session.context.clock.now()
+    let lifetime = &session.lifetime;
+    lifetime.sent().after(lifetime.ttl / 32) > session.context.clock.now()
 }
 
 fn renewed(
@@ -99,7 +99,7 @@ fn renewed(
     if let Some(Err(error)) = at.and_then(|at| checks.get(at)) {
         return Renewal::Unknown(error.clone());
     }
-    let (sent, ttl) = (session.lease.sent(), session.lease.ttl);
+    let (sent, ttl) = (session.lifetime.sent(), session.lifetime.ttl);
     let mut acquisitions = lock(&session.acquisitions);
     match acquisitions.get(&hold.owner).map(|it| it.state) {
         Some(AcquisitionState::Held { token, until }) => {
@@ -145,8 +145,8 @@ fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
     }
     if scan.is_empty {
         // Closed before the server ends it: else the next request would find the session gone.
-        let lease = &session.lease;
-        let closes_at = lease.used().max(lease.sent()).after(lease.ttl / 2);
+        let lifetime = &session.lifetime;
+        let closes_at = lifetime.used().max(lifetime.sent()).after(lifetime.ttl / 2);
         if closes_at > now {
             return closes_at;
         }
@@ -182,7 +182,7 @@ struct Scan {
 
 /// Looks at all acquisitions, and marks the expired ones as being released.
 fn scan(session: &Session, now: Time) -> Scan {
-    let retry_at = now.after(session.lease.ttl / 3);
+    let retry_at = now.after(session.lifetime.ttl / 3);
     let mut acquisitions = lock(&session.acquisitions);
     let mut expired = Vec::new();
     let mut has_holds = false;
@@ -236,7 +236,7 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
     let _ = check_statement(store, session).await;
     let context = &store.context;
     if context.is_past(session.check_due_at()) {
-        let pause = context.settings.validate.min(session.lease.ttl / 3);
+        let pause = context.settings.validate.min(session.lifetime.ttl / 3);
         let next = context.clock.now().after(pause);
         tokio::select! {
             () = context.closing.raised() => {}
@@ -265,7 +265,7 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
 async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
     let context = &store.context;
     // As long as any lease depends on the session.
-    let limit = context.request_limit().max(session.lease.ends());
+    let limit = context.request_limit().max(session.lifetime.ends());
     let id = session.server_info.session;
     let sql = context.dialect.requested_breaks(id);
     match statements::query(session, sql, limit).await {

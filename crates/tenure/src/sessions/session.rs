@@ -24,7 +24,7 @@ use super::server_info::ServerInfo;
 /// A session.
 pub(super) struct Session {
     pub(super) server_info: ServerInfo,
-    pub(super) lease: Lease,
+    pub(super) lifetime: SessionLifetime,
     pub(super) operations: OperationQueue,
     pub(super) acquisitions: Mutex<Acquisitions>,
     /// Notified when an acquisition has changed or is gone.
@@ -53,7 +53,7 @@ pub(super) trait SessionObserver: Send + Sync {
 }
 
 /// How long a session lasts.
-pub(super) struct Lease {
+pub(super) struct SessionLifetime {
     /// The server ends the session when it has received nothing for this long.
     pub(super) ttl: Duration,
     /// Read before the connection was opened.
@@ -90,7 +90,7 @@ impl fmt::Debug for Session {
     }
 }
 
-impl Lease {
+impl SessionLifetime {
     /// A session for which a connection was opened at `opened`, and whose set-up was sent at `sent`.
     pub(super) fn new(ttl: Duration, opened: Time, sent: Time) -> Self {
         Self {
@@ -178,11 +178,11 @@ impl Session {
         observer: Weak<dyn SessionObserver>,
         connection: Connection,
         server_info: ServerInfo,
-        lease: Lease,
+        lifetime: SessionLifetime,
     ) -> Arc<Self> {
         Arc::new(Self {
             server_info,
-            lease,
+            lifetime,
             operations: OperationQueue::new(connection),
             acquisitions: Mutex::default(),
             changed: Notify::new(),
@@ -215,7 +215,7 @@ impl Session {
 
     /// When the server was started.
     pub(super) fn server_start(&self) -> ServerStart {
-        ServerStart::new(self.lease.opened, self.server_info.uptime)
+        ServerStart::new(self.lifetime.opened, self.server_info.uptime)
     }
 
     /// The restart guard of that length, for people.
@@ -235,13 +235,13 @@ impl Session {
 
     /// When the maintenance task checks whether the session is there.
     pub(super) fn check_due_at(&self) -> Time {
-        let interval = self.context.settings.validate.min(self.lease.ttl / 3);
-        self.lease.sent().after(interval)
+        let interval = self.context.settings.validate.min(self.lifetime.ttl / 3);
+        self.lifetime.sent().after(interval)
     }
 
     /// When a release that is sent now is sent again if it has no reply.
     pub(super) fn release_retry_at(&self) -> Time {
-        self.context.clock.now().after(self.lease.ttl / 3)
+        self.context.clock.now().after(self.lifetime.ttl / 3)
     }
 
     /// The server has granted the lock to that acquisition.

@@ -89,8 +89,8 @@ pub(super) async fn query(
         }
         _ => {
             *guard = Some(connection);
-            session.lease.renew(sent);
-            session.lease.use_at(sent);
+            session.lifetime.renew(sent);
+            session.lifetime.use_at(sent);
         }
     }
     rows
@@ -117,12 +117,12 @@ pub(super) async fn wait_for_lock(
     match rows {
         Ok(rows) => {
             *guard = Some(connection);
-            session.lease.renew(sent);
+            session.lifetime.renew(sent);
             let token = rows.first().and_then(|row| row.get(1)?.as_deref());
             match token.and_then(|token| token.parse().ok()) {
                 // The caller pings the session before the hold counts, which shows that no other session has the lock.
                 Some(token) if token > 0 => {
-                    let until = context.clock.now().after(session.lease.ttl);
+                    let until = context.clock.now().after(session.lifetime.ttl);
                     session.set_held(owner, token, until);
                     WaitOutcome::Granted(token)
                 }

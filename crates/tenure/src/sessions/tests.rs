@@ -238,7 +238,7 @@ async fn a_session_that_has_ended_grants_nothing() {
     session.end();
     let reply = OperationReply {
         result: OperationResult::Granted(hold.token),
-        sent: session.lease.sent(),
+        sent: session.lifetime.sent(),
         round_trip: Duration::ZERO,
     };
     let granted = attempt::granted(&store, &wanted, &session, hold.token, reply);

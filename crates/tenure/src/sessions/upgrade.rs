@@ -84,7 +84,7 @@ impl Changing {
         token: u64,
         reply: OperationReply,
     ) -> Result<AttemptOutcome, Error> {
-        let until = reply.sent.after(self.session.lease.ttl);
+        let until = reply.sent.after(self.session.lifetime.ttl);
         self.session.set_held(self.owner, token, until);
         store.holder_table.remove(self.owner);
         attempt::granted(store, request, &self.session, token, reply).await
@@ -93,7 +93,7 @@ impl Changing {
     /// Runs a statement on the session.
     async fn query(&self, sql: String) -> Result<Vec<Row>, RequestError> {
         let limit = self.session.context.request_limit();
-        let limit = limit.max(self.session.lease.ends());
+        let limit = limit.max(self.session.lifetime.ends());
         statements::query(&self.session, sql, limit).await
     }
 }
@@ -142,7 +142,7 @@ async fn try_upgrade(
     let begin = context.clock.now();
     let reply = |token| OperationReply {
         result: OperationResult::Granted(token),
-        sent: session.lease.sent(),
+        sent: session.lifetime.sent(),
         round_trip: context.clock.now().since(begin),
     };
     if changing.mode == KeyMode::Upgraded {
@@ -237,7 +237,7 @@ async fn wait_for_upgrade(
 async fn make_upgradable(changing: &Changing) {
     let session = &changing.session;
     if let Ok(true) = weaken(changing, KeyMode::Upgradable).await {
-        session.set_held(changing.owner, changing.token, session.lease.ends());
+        session.set_held(changing.owner, changing.token, session.lifetime.ends());
     }
 }
 

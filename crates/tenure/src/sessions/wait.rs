@@ -124,7 +124,7 @@ async fn until_answered(
 
 /// Whether the server has that session, after a while.
 async fn exists_later(store: &Store, session: &Session) -> Result<bool, Error> {
-    let interval = SAFETY_POLL_INTERVAL.min(session.lease.ttl / 3);
+    let interval = SAFETY_POLL_INTERVAL.min(session.lifetime.ttl / 3);
     let interval = interval.max(Duration::from_millis(100));
     let pause = interval * 3 / 4 + pace::fraction(interval / 4, rand::random());
     let clock = &store.context.clock;
@@ -143,7 +143,7 @@ pub(super) async fn confirm(
     let error = match batch::request(session, Operation::Ping, None).await {
         Ok(reply) => {
             session.busy.is_waiting.store(false, Ordering::SeqCst);
-            session.set_held(request.owner, token, reply.sent.after(session.lease.ttl));
+            session.set_held(request.owner, token, reply.sent.after(session.lifetime.ttl));
             return attempt::granted(store, request, session, token, reply).await;
         }
         Err(error @ OperationError::SessionEnded(_)) => error,
