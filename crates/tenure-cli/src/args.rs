@@ -197,7 +197,7 @@ pub(crate) struct Acquire {
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     pub(crate) try_once: bool,
     #[command(flatten)]
-    pub(crate) lease: Lease,
+    pub(crate) lease: LeaseFlags,
     /// Hold one of the names, the first one that is free, instead of all
     #[arg(long, conflicts_with = "k_of")]
     pub(crate) any: bool,
@@ -237,7 +237,7 @@ fn parse_permits(text: &str) -> Result<NonZeroU32, String> {
 
 /// How long a hold lasts.
 #[derive(Debug, Args)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseFlags {
     /// Time to live: how long the store keeps the lock after the holder's last renewal
     ///
     /// The lock is renewed for as long as it is held, so a command may take longer than this.
