@@ -21,7 +21,7 @@ use super::hold::FileHold;
 use super::kernel_lock::{KernelLock, Kind};
 use super::store::Shared;
 use super::wait_shared;
-use super::waiter_threads::{WaitKind, Waiter, WaiterThread};
+use super::waiter_threads::{WaitKind, WaiterThread, WaitingRequest};
 
 /// How often a waiter checks that the file its thread is blocked on is still the one at the path. After `break`, or
 /// after the file was replaced by hand, it is not, and the kernel does not wake a thread that waits for the old file.
@@ -95,7 +95,7 @@ fn enter(
     shared: &Arc<Shared>,
     request: &Arc<Request>,
     lock_path: &LockPath,
-) -> Result<Waiter, Error> {
+) -> Result<WaitingRequest, Error> {
     shared.threads.enter(request, lock_path, |thread, kind| {
         let (shared, lock_path) = (shared.clone(), lock_path.clone());
         start_thread(move || run_thread(&shared, &thread, &lock_path, kind))

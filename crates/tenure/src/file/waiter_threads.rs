@@ -80,12 +80,12 @@ pub(super) struct WaitSlot {
 /// A request in the slot of a thread. When the waiter is dropped, the slot is free, and a lock that was delivered and
 /// not taken is released.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct WaitingRequest {
     pub(super) thread: Arc<WaiterThread>,
     number: u64,
 }
 
-impl Drop for Waiter {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         let slot = {
             let mut state = lock(&self.thread.state);
@@ -109,7 +109,7 @@ impl WaiterThreads {
         request: &Arc<Request>,
         lock_path: &LockPath,
         start: impl FnOnce(Arc<WaiterThread>, WaitKind) -> Result<(), Error>,
-    ) -> Result<Waiter, Error> {
+    ) -> Result<WaitingRequest, Error> {
         let kind = WaitKind::of(request.mode);
         let key = (lock_path.file.clone(), kind);
         let mut threads = lock(&self.0);
@@ -152,7 +152,7 @@ impl WaiterThreads {
     }
 }
 
-impl Waiter {
+impl WaitingRequest {
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Box<FileHold>, Error>> {
         let mut state = lock(&self.thread.state);
         let Some(slot) = state.slot.as_mut().filter(|it| it.number == self.number) else {
@@ -206,7 +206,7 @@ impl WaiterThread {
     }
 
     /// `None`: the slot is taken, or the thread takes no waiter.
-    fn take_slot(self: &Arc<Self>, request: &Arc<Request>) -> Option<Waiter> {
+    fn take_slot(self: &Arc<Self>, request: &Arc<Request>) -> Option<WaitingRequest> {
         let mut state = self.state();
         if state.is_closed || state.slot.is_some() {
             return None;
@@ -220,7 +220,7 @@ impl WaiterThread {
             waker: None,
         });
         let thread = self.clone();
-        Some(Waiter { thread, number })
+        Some(WaitingRequest { thread, number })
     }
 
     /// The number and the request of the waiter.
