@@ -17,13 +17,13 @@ use super::record::{self, HolderJson, RecordState};
 use super::side::{SideFile, SideOutcome};
 use super::store::Shared;
 use super::upgrade_state::{Upgrade, lost};
-use super::upgrading::{Progress, Upgrading};
+use super::upgrading::{Progress, UpgradingHold};
 use super::wait::start_thread;
 
 /// What an owner holds when it asks for an upgrade.
 enum Found {
     Exclusive(u64),
-    Upgradable(Box<Upgrading>),
+    Upgradable(Box<UpgradingHold>),
     Other,
     Error(Error),
 }
@@ -42,14 +42,14 @@ pub(super) async fn upgrade(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     let sent = Clock::system().now();
     let found = shared.holds.read(request.owner, |held| match held.mode {
         Mode::Exclusive => Found::Exclusive(held.token),
-        Mode::Upgradable => match Upgrading::new(shared, request.owner, held) {
+        Mode::Upgradable => match UpgradingHold::new(shared, request.owner, held) {
             Ok(upgrading) => Found::Upgradable(Box::new(upgrading)),
             Err(err) => Found::Error(err),
         },
         _ => Found::Other,
     });
     let granted = |token, sent| Answer::Granted(Grant::new(token, sent, Duration::ZERO, None));
-    let upgrading: Arc<Upgrading> = match found.ok_or_else(lost)? {
+    let upgrading: Arc<UpgradingHold> = match found.ok_or_else(lost)? {
         Found::Exclusive(token) => return Ok(granted(token, sent)),
         Found::Upgradable(upgrading) => Arc::from(upgrading),
         Found::Other => return Ok(Answer::Busy),
@@ -87,7 +87,7 @@ pub(super) async fn upgrade(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
 }
 
 /// Starts the thread that works on the requests to upgrade this hold, unless an earlier one is still there.
-fn start(upgrading: &Arc<Upgrading>) -> Result<(), Error> {
+fn start(upgrading: &Arc<UpgradingHold>) -> Result<(), Error> {
     let mut state = upgrading.upgrade.state();
     if !state.has_thread {
         let upgrading = upgrading.clone();
@@ -97,7 +97,7 @@ fn start(upgrading: &Arc<Upgrading>) -> Result<(), Error> {
     Ok(())
 }
 
-fn run_thread(upgrading: &Upgrading) {
+fn run_thread(upgrading: &UpgradingHold) {
     let upgrade = &upgrading.upgrade;
     loop {
         let number = {

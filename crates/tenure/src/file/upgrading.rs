@@ -36,7 +36,7 @@ use super::upgrade_state::{Upgrade, UpgradeState, lost};
 const FOREIGN_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// One upgradable hold that is becoming exclusive.
-pub(super) struct Upgrading {
+pub(super) struct UpgradingHold {
     shared: Arc<Shared>,
     owner: OwnerId,
     directory: Arc<Directory>,
@@ -59,7 +59,7 @@ pub(super) enum Progress {
     Over,
 }
 
-impl Upgrading {
+impl UpgradingHold {
     /// For an upgradable hold.
     pub(super) fn new(
         shared: &Arc<Shared>,
