@@ -36,7 +36,7 @@ impl ChangeMode for Store {
     }
 }
 
-struct Upgrading {
+struct UpgradeVote {
     vote: Vote,
     /// Raised when the nodes are to stop.
     stop: Arc<Flag>,
@@ -52,11 +52,11 @@ pub(super) async fn upgrade(
         return Err(gone());
     };
     let quorum = QuorumAcquisition::new(store.nodes.len());
-    let upgrading = Upgrading {
+    let upgrade_vote = UpgradeVote {
         stop: held.begin_change(true),
         vote: Vote::new(store, request, held, quorum),
     };
-    upgrading.run().await
+    upgrade_vote.run().await
 }
 
 fn gone() -> Error {
@@ -66,7 +66,7 @@ fn gone() -> Error {
     )
 }
 
-impl Upgrading {
+impl UpgradeVote {
     async fn run(mut self) -> Result<Answer, Error> {
         self.ask_nodes(|_, _| true);
         loop {
