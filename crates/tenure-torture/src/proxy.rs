@@ -71,7 +71,7 @@ impl ProxiedConnection {
     }
 }
 
-struct State {
+struct ProxyState {
     fault: ConnectionFault,
     connections: Vec<ProxiedConnection>,
     /// The sockets of hosts that vanished, kept open until the end of the run.
@@ -93,12 +93,12 @@ impl FromIterator<Self> for VanishedConnections {
 
 /// All connections of one worker.
 pub struct Proxy {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProxyState>,
     addresses: Vec<SocketAddr>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedProxyState {
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
@@ -108,7 +108,7 @@ impl Proxy {
     /// # Errors
     /// The errors of the sockets.
     pub fn open(servers: &[String]) -> io::Result<Self> {
-        let state = State {
+        let state = ProxyState {
             fault: ConnectionFault::None,
             connections: Vec::new(),
             vanished: Vec::new(),
@@ -116,7 +116,7 @@ impl Proxy {
             is_closed: false,
         };
         let mut proxy = Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedProxyState {
                 state: Mutex::new(state),
                 changed: Condvar::new(),
             }),
@@ -200,7 +200,7 @@ pub(crate) fn can_drop_incoming_packets() -> io::Result<()> {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|socket| drop_incoming_packets(&socket))
 }
 
-fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()> {
+fn open(shared: &Arc<SharedProxyState>, client: TcpStream, server: &str) -> io::Result<()> {
     {
         let mut state = lock(&shared.state);
         match state.fault {
@@ -257,7 +257,7 @@ fn open(shared: &Arc<Shared>, client: TcpStream, server: &str) -> io::Result<()>
 
 /// Passes bytes on in one direction until either end is closed.
 fn pass(
-    shared: &Shared,
+    shared: &SharedProxyState,
     mut from: TcpStream,
     mut to: TcpStream,
     is_reply: bool,
@@ -314,7 +314,7 @@ fn pass(
 }
 
 /// Passes one byte a second, and what is left when the fault is over.
-fn trickle(shared: &Shared, bytes: &[u8], to: &mut TcpStream) -> io::Result<()> {
+fn trickle(shared: &SharedProxyState, bytes: &[u8], to: &mut TcpStream) -> io::Result<()> {
     let mut state = lock(&shared.state);
     for (at, byte) in bytes.iter().enumerate() {
         if state.fault != ConnectionFault::Trickle {
