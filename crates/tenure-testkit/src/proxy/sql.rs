@@ -7,19 +7,19 @@ use super::control::Proxy;
 impl Proxy {
     /// In front of a MySQL or MariaDB; clients must not use TLS.
     pub fn mysql(target: u16) -> Self {
-        Self::sql(target, Dialect::MySql)
+        Self::sql(target, WireProtocol::MySql)
     }
 
     /// In front of a PostgreSQL; clients must not use TLS.
     pub fn postgres(target: u16) -> Self {
-        Self::sql(target, Dialect::Postgres)
+        Self::sql(target, WireProtocol::Postgres)
     }
 
-    fn sql(target: u16, dialect: Dialect) -> Self {
+    fn sql(target: u16, wire_protocol: WireProtocol) -> Self {
         Self::start(target, move |control, client, server| {
             let is_greeted = false;
             let protocol = Sql {
-                dialect,
+                wire_protocol,
                 is_greeted,
             };
             serve(control, client, server, protocol)
@@ -28,20 +28,20 @@ impl Proxy {
 }
 
 #[derive(Clone, Copy)]
-enum Dialect {
+enum WireProtocol {
     MySql,
     Postgres,
 }
 
 struct Sql {
-    dialect: Dialect,
+    wire_protocol: WireProtocol,
     /// The client has sent its first message.
     is_greeted: bool,
 }
 
 impl Protocol for Sql {
     fn next_request(&mut self, buffer: &[u8]) -> Option<(usize, Request)> {
-        let length = self.dialect.message_length(buffer, self.is_greeted)?;
+        let length = self.wire_protocol.message_length(buffer, self.is_greeted)?;
         let message = buffer.get(..length)?;
         self.is_greeted = true;
         Some((length, request(message)))
@@ -57,10 +57,12 @@ impl Protocol for Sql {
 
     fn error(&self, _: &[u8], text: &str) -> Vec<u8> {
         match text.split_once(' ') {
-            Some((code, text)) => self.dialect.error(code, text),
-            None => match self.dialect {
-                Dialect::MySql => self.dialect.error("1040", "Too many connections"),
-                Dialect::Postgres => self.dialect.error("53300", "no connection is left"),
+            Some((code, text)) => self.wire_protocol.error(code, text),
+            None => match self.wire_protocol {
+                WireProtocol::MySql => self.wire_protocol.error("1040", "Too many connections"),
+                WireProtocol::Postgres => {
+                    self.wire_protocol.error("53300", "no connection is left")
+                }
             },
         }
     }
@@ -88,7 +90,7 @@ fn request(message: &[u8]) -> Request {
     }
 }
 
-impl Dialect {
+impl WireProtocol {
     fn message_length(self, buffer: &[u8], is_greeted: bool) -> Option<usize> {
         match self {
             // Three bytes of length, and a number.
