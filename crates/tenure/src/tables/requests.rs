@@ -139,8 +139,8 @@ impl Requests {
         (self.own.dialect == Dialect::Sqlite).then(wall_micros)
     }
 
-    fn lock_request(&self, request: &Request) -> sql::LockRequest {
-        sql::LockRequest {
+    fn acquire_item(&self, request: &Request) -> sql::AcquireItem {
+        sql::AcquireItem {
             name: self.encode(&request.name),
             owner: request.owner.to_hex(),
             ttl: self.written_lease(request.ttl),
@@ -171,18 +171,18 @@ impl Requests {
         }
         let (statement, own) = match self.format {
             Format::Tenure => {
-                let lock_request = self.lock_request(request);
-                (self.own.acquire(&lock_request), lock_request.owner)
+                let acquire_item = self.acquire_item(request);
+                (self.own.acquire(&acquire_item), acquire_item.owner)
             }
             Format::ShedLock => {
-                let lock_request = shedlock::LockRequest {
+                let acquire_item = shedlock::AcquireItem {
                     name: self.encode(&request.name),
                     locked_by: self.locked_by(request),
                     live: self
                         .written_lease(request.ttl)
                         .max(whole_millis(request.min_hold)),
                 };
-                (self.shedlock.acquire(&lock_request), lock_request.locked_by)
+                (self.shedlock.acquire(&acquire_item), acquire_item.locked_by)
             }
         };
         let reply = self.pool.ask_unless(statement, &request.stop).await?;
@@ -213,7 +213,7 @@ impl Requests {
         let mut order: Vec<_> = (0..requests.len()).collect();
         // All clients lock the rows in this order.
         order.sort_by_cached_key(|position| self.encode(&requests[*position].name));
-        let written = order.iter().map(|at| self.lock_request(&requests[*at]));
+        let written = order.iter().map(|at| self.acquire_item(&requests[*at]));
         let written: Vec<_> = written.collect();
         let decide = |rows: &[Row]| {
             let is_kept = self.taken(rows, &written)?.iter().all(Option::is_some);
@@ -235,7 +235,7 @@ impl Requests {
     }
 
     /// The token of each name that was taken, in the order of the requests.
-    fn taken(&self, rows: &[Row], written: &[sql::LockRequest]) -> Result<Vec<Option<u64>>, Error> {
+    fn taken(&self, rows: &[Row], written: &[sql::AcquireItem]) -> Result<Vec<Option<u64>>, Error> {
         let mut tokens = vec![None; written.len()];
         for (number, row) in rows.iter().enumerate() {
             let (position, token) = match self.own.dialect {
@@ -285,12 +285,12 @@ impl Requests {
         if request.mode != Mode::Exclusive {
             return self.acquire_shared(request, true).await;
         }
-        let lock_request = self.lock_request(request);
-        let statement = self.own.enqueue(&lock_request);
+        let acquire_item = self.acquire_item(request);
+        let statement = self.own.enqueue(&acquire_item);
         let reply = self.pool.ask_unless(statement, &request.stop).await?;
         let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         let token = token(row, 1)?;
-        if text(row, 0)? == lock_request.owner {
+        if text(row, 0)? == acquire_item.owner {
             let grant = self.granted(request, &reply, token);
             return Ok(AcquireReply::Granted(grant));
         }

@@ -106,7 +106,7 @@ impl Statement {
 
 /// One acquisition, as it is written. Times are in µs.
 #[derive(Clone, Debug)]
-pub(crate) struct LockRequest {
+pub(crate) struct AcquireItem {
     pub(crate) name: String,
     pub(crate) owner: String,
     pub(crate) ttl: u64,
@@ -125,7 +125,7 @@ pub(crate) struct RenewItem {
     pub(crate) ttl: u64,
 }
 
-impl LockRequest {
+impl AcquireItem {
     /// How long the name is taken if nothing more is heard of the holder: as long as its lease and its lock delay, and at
     /// least as long as its `min_hold`.
     fn live(&self) -> u64 {
@@ -265,7 +265,7 @@ impl Statements {
 
     /// Takes a name that is free and has no waiters. `[token]` if it was taken. Sent again with the same owner, the
     /// statement finds out about a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
-    pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
+    pub(crate) fn acquire(&self, request: &AcquireItem) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let name = self.dialect.name(&request.name);
         let holder = self.dialect.text(&request.holder);
@@ -302,7 +302,7 @@ impl Statements {
 
     /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
     /// The last row is `[owner, token, µs until the lease ends, waiters ahead of us]`.
-    pub(crate) fn enqueue(&self, request: &LockRequest) -> Statement {
+    pub(crate) fn enqueue(&self, request: &AcquireItem) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, waiters) = (&self.locks, &self.waiters);
         let name = self.dialect.name(&request.name);
@@ -331,7 +331,7 @@ impl Statements {
 
     /// Makes the row of the name if it is missing and locks it, removes dead waiters, and takes a place in the queue or
     /// keeps it.
-    fn enter_queue(&self, request: &LockRequest, name: &str, holder: &str) -> Vec<String> {
+    fn enter_queue(&self, request: &AcquireItem, name: &str, holder: &str) -> Vec<String> {
         let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
         let waiters = &self.waiters;
         let mut steps = vec![self.make_row(name)];

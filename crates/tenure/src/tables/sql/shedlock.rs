@@ -8,7 +8,7 @@ use super::{Dialect, RenewItem, Statement};
 
 /// One acquisition, as it is written.
 #[derive(Clone, Debug)]
-pub(crate) struct LockRequest {
+pub(crate) struct AcquireItem {
     pub(crate) name: String,
     pub(crate) locked_by: String,
     /// How long the lock is taken if nothing more is heard of the holder: the lease, or `min_hold` if that is longer. In µs,
@@ -64,7 +64,7 @@ impl Statements {
     pub(crate) const MAX_HOST: usize = 200;
 
     /// Takes a lock that is free. `[token]` if it was taken; in MySQL `[locked_by, token]` as they are then.
-    pub(crate) fn acquire(&self, request: &LockRequest) -> Statement {
+    pub(crate) fn acquire(&self, request: &AcquireItem) -> Statement {
         let (now, table) = (self.now(), &self.table);
         let (name, by) = (self.text(&request.name), self.text(&request.locked_by));
         let until = self.after(now, request.live);

@@ -1,13 +1,13 @@
 //! Several names in one transaction, all or none.
 
-use super::{Dialect, LockRequest, Statement, Statements};
+use super::{AcquireItem, Dialect, Statement, Statements};
 
 impl Statements {
     /// Takes each name that is free and has no waiters, in a transaction that [`end_together`](Self::end_together) ends:
     /// `[owner, token]` of each name in MySQL, `[token, position]` of each name that was taken elsewhere.
     ///
     /// The names have to be in an order that all clients keep: each statement locks the row of its name.
-    pub(crate) fn acquire_together(&self, requests: &[LockRequest]) -> Statement {
+    pub(crate) fn acquire_together(&self, requests: &[AcquireItem]) -> Statement {
         let each = requests.iter().enumerate().map(|(position, request)| {
             let acquire = self.acquire(request).sql;
             match self.dialect {
