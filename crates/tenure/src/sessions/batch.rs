@@ -21,8 +21,8 @@ use crate::database::{Connection, RequestError, Row};
 use super::acquisitions::Acquisition;
 use super::errors;
 use super::operations::{
-    Admission, MAX_BATCH, Operation, OperationError, OperationOutcome, OperationReply,
-    OperationResult, PendingOperation, admit,
+    Admission, MAX_BATCH, OperationError, OperationOutcome, OperationReply, OperationResult,
+    PendingOperation, SessionOperation, admit,
 };
 use super::session::Session;
 use super::statements::await_rows;
@@ -31,7 +31,7 @@ use super::statements::await_rows;
 /// take; or longer, if the session waits for a lock or keeps one.
 pub(super) async fn request(
     session: &Arc<Session>,
-    operation: Operation,
+    operation: SessionOperation,
     owner: Option<OwnerId>,
 ) -> OperationOutcome {
     let _unanswered = session.operations.count();
@@ -87,7 +87,7 @@ pub(super) async fn unlock(
     owner: OwnerId,
     acquisition: Acquisition,
 ) -> OperationOutcome {
-    let operation = Operation::Unlock {
+    let operation = SessionOperation::Unlock {
         key: acquisition.key,
         mode: acquisition.mode,
     };
@@ -184,7 +184,7 @@ fn already_released(session: &Session) -> OperationOutcome {
 async fn run_statement(
     session: &Session,
     connection: &mut Connection,
-    operations: &[Operation],
+    operations: &[SessionOperation],
     batch: &mut [PendingOperation],
 ) -> Result<Row, RequestError> {
     let sql = session.context.dialect.statement(operations);
@@ -201,17 +201,20 @@ async fn run_statement(
 async fn undo(
     session: &Session,
     connection: &mut Connection,
-    operations: &[Operation],
+    operations: &[SessionOperation],
     batch: &mut [PendingOperation],
 ) -> bool {
     {
         let acquisitions = lock(&session.acquisitions);
-        let mut keys = operations.iter().filter_map(Operation::key);
+        let mut keys = operations.iter().filter_map(SessionOperation::key);
         if keys.any(|key| acquisitions.has_several(key)) {
             return false;
         }
     }
-    let undo: Vec<_> = operations.iter().filter_map(Operation::undo).collect();
+    let undo: Vec<_> = operations
+        .iter()
+        .filter_map(SessionOperation::undo)
+        .collect();
     undo.is_empty()
         || run_statement(session, connection, &undo, batch)
             .await
@@ -222,7 +225,7 @@ async fn undo(
 fn complete(
     session: &Arc<Session>,
     batch: Vec<PendingOperation>,
-    operations: &[Operation],
+    operations: &[SessionOperation],
     row: &Row,
     sent: Time,
 ) {
@@ -268,20 +271,20 @@ fn complete_one(
         }
     };
     match (&pending.operation, value) {
-        (Operation::Ping, value) => value.map(|_| OperationResult::Alive),
-        (Operation::Unlock { .. }, value) => {
+        (SessionOperation::Ping, value) => value.map(|_| OperationResult::Alive),
+        (SessionOperation::Unlock { .. }, value) => {
             remove();
             Some(OperationResult::Unlocked(value == Some(1)))
         }
-        (Operation::TryLock { .. }, None) => {
+        (SessionOperation::TryLock { .. }, None) => {
             remove();
             None
         }
-        (Operation::TryLock { .. }, Some(0)) => {
+        (SessionOperation::TryLock { .. }, Some(0)) => {
             remove();
             Some(OperationResult::Busy)
         }
-        (Operation::TryLock { .. }, Some(token)) => {
+        (SessionOperation::TryLock { .. }, Some(token)) => {
             if let Some(owner) = pending.owner {
                 session.set_held(owner, token, sent.after(session.lifetime.ttl));
             }
@@ -305,7 +308,8 @@ fn fail(
 fn refuse(session: &Session, batch: Vec<PendingOperation>, error: RequestError) {
     for pending in &batch {
         // A lock that was to be unlocked is still ours, as far as we know; the maintenance task unlocks it again.
-        if let (Operation::TryLock { .. }, Some(owner)) = (&pending.operation, pending.owner) {
+        if let (SessionOperation::TryLock { .. }, Some(owner)) = (&pending.operation, pending.owner)
+        {
             lock(&session.acquisitions).remove(&owner);
         }
     }

@@ -11,7 +11,7 @@ use crate::database::{Connection, no_connection, within};
 
 use super::context::Context;
 use super::errors;
-use super::operations::Operation;
+use super::operations::SessionOperation;
 use super::session::{Session, SessionLifetime, SessionObserver};
 use super::statements;
 
@@ -67,7 +67,7 @@ impl Connector {
         let mut is_shared = control.server_info.session == other.server_info.session;
         for session in [control, &other, control] {
             let limit = self.context.request_limit();
-            let ping = self.context.dialect.statement(&[Operation::Ping]);
+            let ping = self.context.dialect.statement(&[SessionOperation::Ping]);
             let rows = statements::query(session, ping, limit).await;
             let rows = rows.map_err(|error| no_connection(error, server))?;
             let number = rows.first().and_then(|row| row.first()?.clone());

@@ -11,7 +11,7 @@ use crate::database::{Row, unhex};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::mode::KeyMode;
-use super::operations::Operation;
+use super::operations::SessionOperation;
 use super::server_info::{ServerInfo, SessionId};
 
 /// The SQL of one server.
@@ -33,12 +33,12 @@ pub(super) trait Dialect: Send + Sync {
     fn idle_limit(&self, ttl: Duration) -> Duration;
 
     /// All these operations in one statement, whose one row has the session's number first.
-    fn statement(&self, operations: &[Operation]) -> String;
+    fn statement(&self, operations: &[SessionOperation]) -> String;
 
     /// What the row of [`statement`](Dialect::statement) says of each operation: the token or 0 of a `TryLock`, 1 or 0 of
     /// an `Unlock`.
     /// `None`: the server cannot tell.
-    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[SessionOperation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
         (0..operations.len()).map(column).collect()
     }
@@ -164,11 +164,11 @@ pub(super) fn name_of(digits: &str) -> Option<LockName> {
 }
 
 /// The purpose of a statement, for people who look at the server: `/* tenure:acquire */`.
-pub(super) fn label(operations: &[Operation]) -> &'static str {
-    let is_any = |is_it: fn(&Operation) -> bool| operations.iter().any(is_it);
-    if is_any(|it| matches!(it, Operation::TryLock { .. })) {
+pub(super) fn label(operations: &[SessionOperation]) -> &'static str {
+    let is_any = |is_it: fn(&SessionOperation) -> bool| operations.iter().any(is_it);
+    if is_any(|it| matches!(it, SessionOperation::TryLock { .. })) {
         "/* tenure:acquire */"
-    } else if is_any(|it| matches!(it, Operation::Unlock { .. })) {
+    } else if is_any(|it| matches!(it, SessionOperation::Unlock { .. })) {
         "/* tenure:release */"
     } else {
         "/* tenure:renew */"

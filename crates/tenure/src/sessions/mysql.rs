@@ -12,7 +12,7 @@ use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::mode::KeyMode;
-use super::operations::Operation;
+use super::operations::SessionOperation;
 use super::server_info::{ServerInfo, SessionId};
 
 /// The time of the server's start (s since 1970) and a counter of 24 bits that carries into that time, without the
@@ -90,26 +90,26 @@ impl Dialect for MySql {
         Duration::from_secs(seconds.clamp(1, MAX_IDLE_SECS))
     }
 
-    fn statement(&self, operations: &[Operation]) -> String {
+    fn statement(&self, operations: &[SessionOperation]) -> String {
         let mut sql = format!("{} SELECT CONNECTION_ID()", label(operations));
         for operation in operations {
             match operation {
                 // As short as possible: parsing is most of the server's work for a long statement. `IF` evaluates
                 // `GET_LOCK` once, and the token only after that; for NULL, which means that nothing was taken, `IF`
                 // returns 0 as well.
-                Operation::TryLock { key, .. } => {
+                SessionOperation::TryLock { key, .. } => {
                     let _ = write!(sql, ", IF(GET_LOCK('{key}', 0), UUID_SHORT(), 0)");
                 }
-                Operation::Unlock { key, .. } => {
+                SessionOperation::Unlock { key, .. } => {
                     let _ = write!(sql, ", RELEASE_LOCK('{key}')");
                 }
-                Operation::Ping => sql += ", 1",
+                SessionOperation::Ping => sql += ", 1",
             }
         }
         sql
     }
 
-    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[SessionOperation], row: &Row) -> Vec<Option<u64>> {
         let number = |at: usize| row.get(at + 1)?.as_deref()?.parse::<u64>().ok();
         let column = |at| number(at).map(|number| number & TOKEN_BITS);
         (0..operations.len()).map(column).collect()

@@ -18,7 +18,7 @@ pub(super) const MAX_BATCH: usize = 32;
 
 /// What a session does for one caller. The operations of several callers are sent as one statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum SessionOperation {
     /// Take the lock if it is free.
     TryLock { key: Key, mode: KeyMode },
     /// Release the lock.
@@ -27,7 +27,7 @@ pub(super) enum Operation {
     Ping,
 }
 
-impl Operation {
+impl SessionOperation {
     /// What takes this operation back, if a refused statement has done it.
     pub(super) fn undo(&self) -> Option<Self> {
         match self {
@@ -65,15 +65,15 @@ impl LockRequest {
         self.is_kept || self.mode.reserves_session()
     }
 
-    pub(super) fn try_lock(&self) -> Operation {
-        Operation::TryLock {
+    pub(super) fn try_lock(&self) -> SessionOperation {
+        SessionOperation::TryLock {
             key: self.key.clone(),
             mode: self.mode,
         }
     }
 
-    pub(super) fn unlock(&self) -> Operation {
-        Operation::Unlock {
+    pub(super) fn unlock(&self) -> SessionOperation {
+        SessionOperation::Unlock {
             key: self.key.clone(),
             mode: self.mode,
         }
@@ -117,7 +117,7 @@ pub(super) type OperationOutcome = Result<OperationReply, OperationError>;
 
 /// An operation that is under way or in the queue.
 pub(super) struct PendingOperation {
-    pub(super) operation: Operation,
+    pub(super) operation: SessionOperation,
     pub(super) owner: Option<OwnerId>,
     /// The caller waits for a reply until then.
     pub(super) limit: Time,
@@ -134,7 +134,7 @@ impl PendingOperation {
     }
 
     fn unlocks(&self, owner: OwnerId) -> bool {
-        matches!(self.operation, Operation::Unlock { .. }) && self.owner == Some(owner)
+        matches!(self.operation, SessionOperation::Unlock { .. }) && self.owner == Some(owner)
     }
 
     /// Until when a caller waits; `None`: no caller does.
@@ -170,12 +170,12 @@ pub(super) fn admit(
     };
     let state = acquisitions.get(&owner).map(|it| it.state);
     match (&pending.operation, state) {
-        (Operation::TryLock { .. }, None | Some(AcquisitionState::Abandoned)) => {
+        (SessionOperation::TryLock { .. }, None | Some(AcquisitionState::Abandoned)) => {
             acquisitions.remove(&owner);
             Admission::Abandoned
         }
-        (Operation::Unlock { .. }, None) => Admission::AlreadyReleased,
-        (Operation::Unlock { .. }, _) if admitted.iter().any(|it| it.unlocks(owner)) => {
+        (SessionOperation::Unlock { .. }, None) => Admission::AlreadyReleased,
+        (SessionOperation::Unlock { .. }, _) if admitted.iter().any(|it| it.unlocks(owner)) => {
             Admission::Repeated
         }
         _ => Admission::Send,
@@ -190,7 +190,7 @@ mod tests {
     const OWNER: OwnerId = OwnerId::from_bytes([1; 16]);
     const KEY: Key = Key::One(7);
 
-    fn pending(operation: Operation) -> PendingOperation {
+    fn pending(operation: SessionOperation) -> PendingOperation {
         PendingOperation {
             operation,
             owner: Some(OWNER),
@@ -200,14 +200,14 @@ mod tests {
     }
 
     fn try_lock() -> PendingOperation {
-        pending(Operation::TryLock {
+        pending(SessionOperation::TryLock {
             key: KEY,
             mode: KeyMode::Exclusive,
         })
     }
 
     fn unlock() -> PendingOperation {
-        pending(Operation::Unlock {
+        pending(SessionOperation::Unlock {
             key: KEY,
             mode: KeyMode::Exclusive,
         })

@@ -8,7 +8,7 @@ use super::dialect::{Dialect, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::mode::KeyMode;
-use super::operations::{MAX_BATCH, Operation};
+use super::operations::{MAX_BATCH, SessionOperation};
 use super::postgres_locks::{PreparedStatement, call, try_lock, unlock, wait_for};
 use super::server_info::{ServerInfo, SessionId};
 
@@ -124,7 +124,7 @@ impl Dialect for Postgres {
         )
     }
 
-    fn statement(&self, operations: &[Operation]) -> String {
+    fn statement(&self, operations: &[SessionOperation]) -> String {
         if let Some(prepared) = PreparedStatement::of(operations) {
             return format!("{} EXECUTE {prepared}", label(operations));
         }
@@ -132,14 +132,14 @@ impl Dialect for Postgres {
         let mut taken = Vec::new();
         for (at, operation) in operations.iter().enumerate() {
             match operation {
-                Operation::TryLock { key, mode } => {
+                SessionOperation::TryLock { key, mode } => {
                     taken.push(format!("{} AS t{at}", try_lock(*mode, key)));
                     sql += &format!(", CASE WHEN t{at} THEN {} ELSE 0 END", token(at));
                 }
-                Operation::Unlock { key, mode } => {
+                SessionOperation::Unlock { key, mode } => {
                     sql += &format!(", {}", unlock(*mode, key));
                 }
-                Operation::Ping => sql += ", 1",
+                SessionOperation::Ping => sql += ", 1",
             }
         }
         // All locks first, and only then the number of the transaction, which is assigned when it is first asked for.
@@ -150,7 +150,7 @@ impl Dialect for Postgres {
         sql
     }
 
-    fn replies(&self, operations: &[Operation], row: &Row) -> Vec<Option<u64>> {
+    fn replies(&self, operations: &[SessionOperation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at)?.as_deref();
         if !matches!(
             PreparedStatement::of(operations),
@@ -162,13 +162,13 @@ impl Dialect for Postgres {
         let first: Option<u64> = column(2).and_then(|token| token.parse().ok());
         let digits = |at: usize| column(at).unwrap_or_default().bytes();
         let (mut taken, mut given) = (digits(1).zip(0..), digits(3));
-        let answer = |operation: &Operation| match operation {
-            Operation::TryLock { .. } => match taken.next()? {
+        let answer = |operation: &SessionOperation| match operation {
+            SessionOperation::TryLock { .. } => match taken.next()? {
                 (b'1', at) => Some(first? + at),
                 _ => Some(0),
             },
-            Operation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
-            Operation::Ping => Some(1),
+            SessionOperation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
+            SessionOperation::Ping => Some(1),
         };
         operations.iter().map(answer).collect()
     }
@@ -490,11 +490,11 @@ mod tests {
     /// Otherwise another session could have had a key, under a greater number, after our number was drawn.
     #[test]
     fn numbers_are_drawn_when_all_locks_are_there() {
-        let take = |number, mode| Operation::TryLock {
+        let take = |number, mode| SessionOperation::TryLock {
             key: Key::One(number),
             mode,
         };
-        let give = Operation::Unlock {
+        let give = SessionOperation::Unlock {
             key: Key::One(8),
             mode: KeyMode::Exclusive,
         };
@@ -519,16 +519,16 @@ mod tests {
         let key = |number| (Key::One(number), KeyMode::Exclusive);
         let take = |number| {
             let (key, mode) = key(number);
-            Operation::TryLock { key, mode }
+            SessionOperation::TryLock { key, mode }
         };
         let give = |number| {
             let (key, mode) = key(number);
-            Operation::Unlock { key, mode }
+            SessionOperation::Unlock { key, mode }
         };
         let operations = [
             take(-1),
             give(2),
-            Operation::Ping,
+            SessionOperation::Ping,
             take(3),
             give(4),
             take(5),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::key::Key;
 use super::mode::KeyMode;
-use super::operations::Operation;
+use super::operations::SessionOperation;
 
 /// The prepared statements of a session: for locks that are not shared and have one number as key.
 pub(super) enum PreparedStatement {
@@ -17,18 +17,19 @@ pub(super) enum PreparedStatement {
 }
 
 impl PreparedStatement {
-    pub(super) fn of(operations: &[Operation]) -> Option<Self> {
+    pub(super) fn of(operations: &[SessionOperation]) -> Option<Self> {
         let room = || Vec::with_capacity(operations.len());
         let (mut locked, mut unlocked) = (room(), room());
         for operation in operations {
-            let (Operation::TryLock { key, mode } | Operation::Unlock { key, mode }) = operation
+            let (SessionOperation::TryLock { key, mode } | SessionOperation::Unlock { key, mode }) =
+                operation
             else {
                 continue;
             };
             let Key::One(key) = key else { return None };
             match operation {
                 _ if *mode != KeyMode::Exclusive => return None,
-                Operation::TryLock { .. } => locked.push(*key),
+                SessionOperation::TryLock { .. } => locked.push(*key),
                 _ => unlocked.push(*key),
             }
         }

@@ -17,7 +17,7 @@ use super::acquisitions::{Acquisition, AcquisitionState};
 use super::batch;
 use super::errors;
 use super::keep;
-use super::operations::{Operation, OperationError};
+use super::operations::{OperationError, SessionOperation};
 use super::release::unlock;
 use super::requests;
 use super::server_info::SessionState;
@@ -57,7 +57,7 @@ pub(super) async fn ping(session: &Arc<Session>) -> Result<(), OperationError> {
     let limit = session.context.request_limit();
     tokio::select! {
         biased;
-        reply = batch::request(session, Operation::Ping, None) => reply.map(drop),
+        reply = batch::request(session, SessionOperation::Ping, None) => reply.map(drop),
         () = session.context.clock.sleep_until(limit) => Err(OperationError::TimedOut),
     }
 }

@@ -18,7 +18,7 @@ use tenure_testkit::{TEST_TIMEOUT, needs, until};
 use crate::database::Server;
 
 use super::attempt::{self, AttemptOutcome};
-use super::operations::{Operation, OperationError, OperationReply, OperationResult};
+use super::operations::{OperationError, OperationReply, OperationResult, SessionOperation};
 use super::store::Store;
 use super::{acquire, batch, release, renew, upgrade};
 
@@ -79,7 +79,8 @@ async fn a_repeated_release_leaves_the_lock_of_another_reader() {
     let session = store.holds.get(first.owner).unwrap();
     proxy.hold(Direction::Down, true);
     let busy = session.clone();
-    let ping = tokio::spawn(async move { batch::request(&busy, Operation::Ping, None).await });
+    let ping =
+        tokio::spawn(async move { batch::request(&busy, SessionOperation::Ping, None).await });
     until("the session is busy", || {
         session.operations.try_lock().is_none()
     });

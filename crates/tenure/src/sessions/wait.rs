@@ -14,7 +14,7 @@ use super::attempt::{self, AttemptOutcome, Pacing, Trust};
 use super::batch;
 use super::dialect::waiter_text;
 use super::errors;
-use super::operations::{LockRequest, Operation, OperationError};
+use super::operations::{LockRequest, OperationError, SessionOperation};
 use super::requests;
 use super::session::Session;
 use super::statements::{self, WaitOutcome};
@@ -140,7 +140,7 @@ pub(super) async fn confirm(
     session: &Arc<Session>,
     token: u64,
 ) -> Result<AttemptOutcome, Error> {
-    let error = match batch::request(session, Operation::Ping, None).await {
+    let error = match batch::request(session, SessionOperation::Ping, None).await {
         Ok(reply) => {
             session.busy.is_waiting.store(false, Ordering::SeqCst);
             session.set_held(request.owner, token, reply.sent.after(session.lifetime.ttl));
