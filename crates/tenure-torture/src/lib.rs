@@ -34,7 +34,6 @@ pub mod report;
 pub mod report_page;
 pub mod runner;
 pub mod server_url;
-mod sync;
 pub mod text;
 pub mod timeline;
 pub mod worker;

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use tenure_core::rt::lock;
+
 use crate::random::Random;
-use crate::sync::lock;
 
 /// The time between two bytes of a trickle.
 const TRICKLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,9 +10,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tenure_core::rt::lock;
+
 use crate::clock::now;
 use crate::event::{Event, Log};
-use crate::sync::lock;
 
 #[derive(Default)]
 struct Values {
@@ -22,7 +23,7 @@ struct Values {
     last: HashMap<String, (u64, u64)>,
 }
 
-/// The greatest tokens of one name. Readers may be there at the same time, so their tokens need not grow among each other.
+/// The greatest tokens of one name. Readers hold at the same time, so one of them may come later with a smaller token.
 #[derive(Default)]
 struct Fence {
     written: u64,
@@ -30,8 +31,9 @@ struct Fence {
 }
 
 impl Fence {
-    /// Whether the access is one of the newest holder, or of a reader beside that one.
-    fn accepts(&mut self, token: u64, is_write: bool) -> bool {
+    /// Records the token of an access, and returns whether the access is one of the newest holder, or of a reader that holds
+    /// at the same time.
+    fn admit(&mut self, token: u64, is_write: bool) -> bool {
         let least = match is_write {
             true => self.accessed,
             false => self.written,
@@ -120,7 +122,7 @@ fn serve(stream: &TcpStream, values: &Mutex<Values>, mut log: Log) {
             let at = now();
             values.last.insert(name.clone(), (acquisition, at));
             let fence = values.fences.entry(name).or_default();
-            let accepted = fence.accepts(token, is_write);
+            let accepted = fence.admit(token, is_write);
             // Under the lock, so that the log has the accesses in the order in which they reached the register.
             let wrote = Event::Wrote {
                 at,

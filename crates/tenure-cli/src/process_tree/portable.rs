@@ -4,10 +4,11 @@
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process};
+use tenure_core::rt::lock;
 
 use super::process::{Process, descendants_among};
 
@@ -33,9 +34,7 @@ pub(super) fn send_signal(process: Process, signal: Signal) -> Result<(), Errno>
 /// left.
 pub(super) fn descendants(root: Pid) -> Vec<Process> {
     let all = all_processes();
-    let mut known = KNOWN_DESCENDANTS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let mut known = lock(&KNOWN_DESCENDANTS);
     let is_same = |one: &Process, other: &Process| {
         one.pid == other.pid && one.start_time == other.start_time && !one.is_zombie
     };
