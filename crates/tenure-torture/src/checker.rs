@@ -19,8 +19,9 @@ pub const MIN_FAULTS: usize = 3;
 /// long, because the checker looks for waits that never end and not for slow machines.
 const GAP_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// A waiter whose process does not run for a while loses its place, and those that ask until it is back come first. All
-/// of these acquisitions count as one. Those that ask this long after the first of them count each.
+/// A waiter whose process does not run for a while loses its place, and workers that ask before it runs again are served
+/// first. All of their acquisitions count as one. An acquisition that was asked for this long after the first of them
+/// counts by itself.
 const PLACE_TOLERANCE: Duration = Duration::from_secs(5);
 
 /// So many acquisitions out of turn, and up to a fiftieth of all acquisitions, are no violation: a waiter whose process
@@ -76,10 +77,10 @@ pub struct Findings {
     /// Acquisitions out of turn.
     pub overtakings: Vec<Overtaking>,
     /// Whether acquisitions out of turn are so many that the store cannot be as fair as its table says.
-    pub unfair: bool,
+    pub is_unfair: bool,
     /// The longest time without a holder while a worker waited.
     pub longest_gap: u64,
-    /// The begin and the end of each gap that is longer than a store needs.
+    /// The start and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
     /// Why the run proves nothing, if too little happened.
     pub not_enough: Option<String>,
@@ -129,7 +130,7 @@ impl Findings {
         overlaps.filter(|it| it.documented.is_none()).count()
             + anomalies.filter(|it| it.documented.is_none()).count()
             + self.gaps.len()
-            + usize::from(self.unfair)
+            + usize::from(self.is_unfair)
     }
 }
 
@@ -159,7 +160,7 @@ pub fn check(
         judge.turns(name, &claims, &mut found);
     }
     let overtakings = found.overtakings.len();
-    found.unfair = matches!(promises.order, Order::Fair)
+    found.is_unfair = matches!(promises.order, Order::Fair)
         && overtakings > MAX_CHANCE_OVERTAKINGS
         && overtakings * 50 > history.claims.len();
     found
@@ -204,7 +205,7 @@ struct Judge<'a> {
     ttl: u64,
 }
 
-/// The one among the holders that `claim` may not be beside, and that holds longest.
+/// Of the holders whose mode excludes that of `claim`, the one that holds longest.
 fn excluded_by<'a>(open: &[&'a Claim], claim: &Claim) -> Option<&'a Claim> {
     let together = |it: &&&Claim| it.mode.may_be_together(claim.mode);
     let excluding = open
@@ -227,11 +228,11 @@ impl Judge<'_> {
             .faults
             .iter()
             .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
-        near.find(|it| self.any_cell(it.kind, &allows))
+        near.find(|it| self.any_cell_allows(it.kind, &allows))
             .map(|it| it.kind)
     }
 
-    fn any_cell(&self, kind: FaultKind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
+    fn any_cell_allows(&self, kind: FaultKind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
         let mut causes = kind.causes().iter();
         causes.any(|cause| allows(self.promises.cell(*cause)))
     }
@@ -275,7 +276,9 @@ impl Judge<'_> {
     fn token_anomaly(&self, acquisition: u64, at: u64) -> Anomaly {
         let mut earlier = self.history.faults.iter().filter(|it| it.from <= at);
         let documented = earlier
-            .find(|it| self.any_cell(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress)))
+            .find(|it| {
+                self.any_cell_allows(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress))
+            })
             .map(|it| it.kind);
         Anomaly {
             acquisition,
@@ -292,7 +295,7 @@ impl Judge<'_> {
             let Some(claim) = of.get(&write.acquisition) else {
                 continue;
             };
-            // Another worker, which may not be beside this one, got the name after this claim and before this access.
+            // Another worker, in a mode that excludes this one, got the name after this claim and before this access.
             let before = claims.partition_point(|it| it.start < write.at);
             let later = claims[..before].iter().rev();
             let superseded = later
@@ -336,7 +339,7 @@ impl Judge<'_> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
-        match self.any_cell(FaultKind::Pause, weak) {
+        match self.any_cell_allows(FaultKind::Pause, weak) {
             true => Some(FaultKind::Pause),
             false => self.documented_at(at, weak),
         }

@@ -115,7 +115,7 @@ pub enum Event {
         /// The error that the monitor got.
         why: String,
     },
-    /// The store differs from what it was at the begin.
+    /// The store has changed since the start of the run.
     Noticed {
         /// When that was seen.
         at: u64,

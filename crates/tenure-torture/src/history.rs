@@ -73,15 +73,15 @@ pub struct History {
     pub began: u64,
     /// Its end.
     pub over: u64,
-    /// In the order of their start.
+    /// In the order in which they started.
     pub claims: Vec<Claim>,
-    /// In the order of their begin.
+    /// In the order in which they began.
     pub waits: Vec<Wait>,
     /// In the order in which they reached the register.
     pub writes: Vec<Write>,
-    /// In the order of their begin.
+    /// In the order in which they began.
     pub faults: Vec<InjectedFault>,
-    /// When the store was away without a fault of the plan, in words.
+    /// When the store was unreachable without a fault of the plan, and a text about it.
     pub outages: Vec<(u64, String)>,
     /// When the monitor noticed another change of the store, and the text of `tenure check`.
     pub notices: Vec<(u64, String)>,
@@ -134,10 +134,10 @@ impl History {
         all
     }
 
-    /// Adds a time in which the store was away, unless a fault of the plan explains it, or it was before or after the
-    /// run.
+    /// Adds a time in which the store was unreachable, unless a fault of the plan explains that, or that was before or
+    /// after the run.
     fn outage(&mut self, from: u64, to: u64, why: &str) {
-        /// A store that is back may answer this much later.
+        /// After a fault, a store may need this much time for its first answer.
         const RECOVERY_TIME: u64 = 2_000_000_000;
         let ours = self.faults.iter().any(|it| {
             it.kind.hits_all_workers()
@@ -149,7 +149,9 @@ impl History {
             return;
         }
         let seconds = (to - from) as f64 / 1e9;
-        let text = format!("the store was away for {seconds:.1} s, and not by our doing: {why}");
+        let text = format!(
+            "the store was unreachable for {seconds:.1} s without a fault of this run: {why}"
+        );
         self.outages.push((from, text));
         self.faults.push(InjectedFault {
             kind: FaultKind::Outage,

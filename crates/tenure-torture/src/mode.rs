@@ -20,7 +20,7 @@ pub enum HoldMode {
     /// One holder at a time.
     #[default]
     Exclusive,
-    /// Together with all others but an exclusive holder.
+    /// Together with all other holders except an exclusive one.
     Shared,
     /// As shared, one at a time, and may become exclusive.
     Upgradable,
@@ -57,7 +57,7 @@ impl HoldMode {
         }
     }
 
-    /// Whether two workers may hold a name in these modes at the same time. The number of permits is another question.
+    /// Whether two workers may hold a name in these modes at the same time. Permits are not counted here.
     pub fn may_be_together(self, other: Self) -> bool {
         let exclude_each_other = match (self, other) {
             (Self::Exclusive, _) | (_, Self::Exclusive) => true,

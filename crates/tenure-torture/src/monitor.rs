@@ -20,13 +20,13 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(700);
 pub struct StoreMonitor {
     client: Client,
     name: String,
-    /// A store that does not answer within this time is away.
+    /// A store that does not answer within this time is unreachable.
     timeout: Duration,
     events: PathBuf,
-    /// The begin of the current outage, and its first error.
+    /// The start of the current outage, and its first error.
     outage: Option<(u64, String)>,
-    /// The findings of the last check that are not good, by their text without times, which change. None before the
-    /// first check.
+    /// The findings of the last check that are not good. The key is the text of a finding without its times, which change.
+    /// `None` before the first check.
     known: Option<BTreeMap<String, String>>,
 }
 

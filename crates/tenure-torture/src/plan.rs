@@ -28,9 +28,9 @@ pub enum FaultKind {
     Stall,
     /// The holder's connections break.
     Cut,
-    /// Requests go through, replies never come, then the connection breaks.
+    /// Requests arrive, replies never do, then the connection breaks.
     LostReply,
-    /// Requests go through, replies are noise, then the connection breaks.
+    /// Requests arrive, replies are replaced by random bytes, then the connection breaks.
     Garbage,
     /// Replies come byte by byte, one a second.
     Trickle,
@@ -54,7 +54,7 @@ pub enum FaultKind {
     /// The machine of the workers sleeps for longer than the ttl: all workers stand still, and so does the clock on
     /// which most programs measure time.
     Suspend,
-    /// The store was away without a fault of the plan. It is never planned.
+    /// The store was unreachable without a fault of the plan. This kind is never planned.
     Outage,
 }
 
@@ -168,7 +168,7 @@ impl FromStr for FaultKind {
 /// One fault of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedFault {
-    /// The begin, in nanoseconds after the start.
+    /// When the fault begins, in nanoseconds after the start of the run.
     pub at: u64,
     /// The kind of the fault.
     pub kind: FaultKind,

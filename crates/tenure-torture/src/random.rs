@@ -1,4 +1,4 @@
-//! Random numbers from a seed, the same in every version: a printed seed must mean the same for ever.
+//! Random numbers from a seed. They are the same in every version, so that a printed seed gives the same run later.
 
 /// SplitMix64: its state is one number, and its quality is sufficient to select faults.
 #[derive(Clone, Debug)]

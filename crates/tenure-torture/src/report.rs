@@ -59,7 +59,7 @@ impl Report {
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// How often the store was away without a fault of the plan, and for how many seconds in all.
+    /// How often the store was unreachable without a fault of the plan, and for how many seconds in all.
     pub fn outages(&self) -> (usize, f64) {
         let faults = self.history.faults.iter();
         let outages: Vec<_> = faults.filter(|it| it.kind == FaultKind::Outage).collect();
@@ -95,9 +95,11 @@ impl Report {
         let (times, seconds) = self.outages();
         let outages = match times {
             0 => String::new(),
-            1 => format!("; the store was away once, for {seconds:.1} s, not by our doing"),
+            1 => format!(
+                "; the store was unreachable once, for {seconds:.1} s, without a fault of this run"
+            ),
             _ => format!(
-                "; the store was away {times} times, {seconds:.1} s in all, not by our doing"
+                "; the store was unreachable {times} times, {seconds:.1} s in all, without a fault of this run"
             ),
         };
         let modes = self.history.mode_counts();
@@ -142,7 +144,7 @@ impl Report {
             of_anomalies(&found.writes.late_accepted),
             of_anomalies(&found.tokens),
             found.overtakings.len(),
-            if found.unfair { " (NOT FAIR)" } else { "" },
+            if found.is_unfair { " (NOT FAIR)" } else { "" },
             found.longest_gap as f64 / 1e9,
             if found.gaps.is_empty() {
                 ""
@@ -197,7 +199,7 @@ impl Report {
             "token_regressions": found.tokens.len(),
             "token_regressions_not_documented": not_documented(&found.tokens),
             "out_of_turn": found.overtakings.len(),
-            "unfair": found.unfair,
+            "unfair": found.is_unfair,
             "longest_gap_ms": found.longest_gap / 1_000_000,
             "gaps_too_long": found.gaps.len(),
             "left_over": self.left_over,

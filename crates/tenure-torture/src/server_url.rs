@@ -34,7 +34,7 @@ impl ServerUrl {
             return Err("the store is reached by a local socket");
         }
         let Some((_, port)) = PORTS.iter().find(|(known, _)| *known == scheme) else {
-            return Err("its clients go where the servers tell them, or use TLS");
+            return Err("its clients connect to the hosts that the servers tell them, or use TLS");
         };
         let (base, options) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));
         let login = base.rfind('@').map_or(0, |at| at + 1);

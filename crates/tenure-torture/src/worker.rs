@@ -389,7 +389,8 @@ impl Work<'_> {
         self.access_for_a_while(name, mode, held, stop).await
     }
 
-    /// Whether the upgrade was granted within so many ms; meanwhile the worker goes on believing in its upgradable hold.
+    /// Whether the upgrade was granted within `give_up_after` ms. Meanwhile the worker believes that its upgradable hold goes
+    /// on.
     async fn upgrade<H: Held>(
         &mut self,
         held: &H,
@@ -473,8 +474,8 @@ async fn pause(millis: u64) {
     tokio::time::sleep(Duration::from_millis(millis)).await;
 }
 
-/// One access to the register, and its answer: a write of an exclusive holder, or a read. A message that is sent by two system calls would wait for an
-/// acknowledgement of its first part.
+/// One access to the register, and its answer: a write of an exclusive holder, or a read. The message is sent by one system
+/// call: the second part of a message would wait for an acknowledgement of the first part.
 async fn access(
     register: &TcpStream,
     name: &str,

@@ -392,7 +392,7 @@ fn a_worker_that_is_refused_and_asks_again_counts_as_waiting() {
     assert_eq!(judge(&events, Promise::Claims).gaps.len(), 1);
 }
 
-/// Worker 9 waits from the begin, and all others are served before it.
+/// Worker 9 waits from the start, and all others are served before it.
 fn passed_over(count: u64) -> Vec<Event> {
     let mut events = good(count);
     events.push(asked(0, 9));
@@ -404,7 +404,7 @@ fn passed_over(count: u64) -> Vec<Event> {
 #[test]
 fn a_waiter_that_is_passed_over_again_and_again_is_a_violation_where_turns_are_promised() {
     let found = judge(&passed_over(200), Promise::Effects);
-    assert!(found.unfair && found.overtakings.len() > 20, "{found:?}");
+    assert!(found.is_unfair && found.overtakings.len() > 20, "{found:?}");
     assert_eq!(found.overtakings[0].waiter, (9, 0));
     assert_eq!(found.verdict(), Verdict::Violation);
     let mut promises = promises(Promise::Effects);
@@ -430,14 +430,17 @@ fn a_waiter_with_a_fault_may_lose_its_turn() {
 #[test]
 fn a_few_acquisitions_out_of_turn_are_allowed() {
     let found = judge(&passed_over(15), Promise::Effects);
-    assert!(!found.overtakings.is_empty() && !found.unfair, "{found:?}");
+    assert!(
+        !found.overtakings.is_empty() && !found.is_unfair,
+        "{found:?}"
+    );
 }
 
 #[test]
 fn a_waiter_that_loses_its_place_once_counts_once() {
     let found = judge(&passed_over(60), Promise::Effects);
     assert_eq!(found.overtakings.len(), 1, "{found:?}");
-    assert!(!found.unfair);
+    assert!(!found.is_unfair);
 }
 
 fn away(at: u64, until: u64) -> Event {
@@ -468,7 +471,7 @@ fn an_outage_that_was_not_planned_is_reported_and_judged_by_its_possible_causes(
     assert_eq!(found.overlaps[0].documented, None);
     let outages = History::of(&events).outages;
     assert_eq!(outages.len(), 1);
-    let text = "not by our doing: connection refused";
+    let text = "without a fault of this run: connection refused";
     assert!(outages[0].1.contains(text), "{outages:?}");
 }
 
