@@ -20,7 +20,7 @@ use crate::text;
 const FIRST_REPORT_AFTER: Duration = Duration::from_millis(100);
 /// Time between two inspections of the locks that are waited for.
 const INSPECT_INTERVAL: Duration = Duration::from_secs(1);
-/// The same where the holder is not printed, and only a server that was started lately is reported.
+/// Time between two inspections that only look for a server that was started too lately to grant anything.
 const QUIET_INSPECT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the inspection may take when its result is for an error message.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -75,7 +75,7 @@ pub(crate) async fn acquire(
     }
 }
 
-/// Prints any error but that the lock is busy.
+/// Prints an error other than that the lock is busy.
 fn report_failure(console: &Console, error: &Error, ttl: Duration) {
     let message = error.to_string();
     if console.json {
@@ -102,7 +102,7 @@ fn report_grant(guard: &Guard, console: &Console, waited: Duration) {
     }
 }
 
-/// Says that others do not see the label, if the user gave one: not every store can show it.
+/// Prints a notice if the user gave a label and other users cannot see that label: not every store can show one.
 async fn report_hidden_label(client: &Client, plan: &Plan, console: &Console, guard: &Guard) {
     let label = &plan.options.label;
     let Some((name, _)) = guard.tokens().next().filter(|_| !label.is_empty()) else {

@@ -83,7 +83,7 @@ fn report_missing(console: &Console, guarantees: &Guarantees, missing: &[Fault])
     }
 }
 
-/// `width`: of the terminal. What is wrong comes first: that is the reason to ask.
+/// `width` is the width of the terminal. Problems come first: a user runs `tenure check` to find them.
 fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usize) -> Vec<String> {
     let mut lines = vec![format!("store       {url}"), String::new()];
     lines.extend(findings_as_text(findings, width));
@@ -141,7 +141,7 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usiz
     lines
 }
 
-/// The worst ones first.
+/// The findings in lines, the worst findings first.
 fn findings_as_text(findings: &[Finding], width: usize) -> Vec<String> {
     let mut sorted: Vec<_> = findings.iter().collect();
     sorted.sort_by_key(|finding| match finding.severity {
@@ -184,7 +184,7 @@ fn severity(severity: Severity) -> &'static str {
     }
 }
 
-/// Of the terminal; without one, lines are as long as they are.
+/// The width of the terminal. Without a terminal, no line is wrapped.
 fn width() -> usize {
     match io::stdout().is_terminal() {
         true => rustix::termios::tcgetwinsize(io::stdout()).map_or(100, |it| it.ws_col.into()),

@@ -38,8 +38,8 @@ pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exi
             console,
             names: text::quoted(guard.tokens().map(|(name, _)| name)),
         };
-        if lines.acquired(&guard, began.elapsed())
-            && keep(&guard, plan.options.ttl, signals, &lines).await == End::Lost
+        if lines.print_grant(&guard, began.elapsed())
+            && report_changes(&guard, plan.options.ttl, signals, &lines).await == End::Lost
         {
             let _ = guard.release().await;
             return Exit::Lost;
@@ -60,7 +60,12 @@ enum End {
 }
 
 /// Prints the changes of the hold until one of them ends it.
-async fn keep(guard: &Guard, ttl: Duration, signals: &mut Signals, lines: &Lines<'_>) -> End {
+async fn report_changes(
+    guard: &Guard,
+    ttl: Duration,
+    signals: &mut Signals,
+    lines: &Lines<'_>,
+) -> End {
     let mut lost = pin!(guard.lost());
     let mut input_end = pin!(end_of_input());
     // No decision depends on how soon an overdue renewal is printed.
@@ -70,14 +75,14 @@ async fn keep(guard: &Guard, ttl: Duration, signals: &mut Signals, lines: &Lines
         tokio::select! {
             biased;
             Some(reason) = &mut lost => {
-                lines.lost(reason);
+                lines.print_loss(reason);
                 return End::Lost;
             }
             _ = signals.next() => return End::Requested,
             () = &mut input_end => return End::Requested,
             _ = state_check.tick() => {
                 let now = guard.state();
-                if now != state && !lines.state(now, guard.remaining()) {
+                if now != state && !lines.print_state(now, guard.remaining()) {
                     return End::Requested;
                 }
                 state = now;
@@ -93,7 +98,7 @@ async fn release(guard: Guard, lines: &Lines<'_>) -> Exit {
             Exit::Done
         }
         Err(error) if error.is_lost() => {
-            lines.lost(error);
+            lines.print_loss(error);
             Exit::Lost
         }
         Err(error) => report_error(lines.console, &error, Exit::BUSY),
@@ -108,13 +113,13 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    fn acquired(&self, guard: &Guard, waited: Duration) -> bool {
+    fn print_grant(&self, guard: &Guard, waited: Duration) -> bool {
         let tokens: Vec<_> = guard.tokens().map(|(_, token)| token.to_string()).collect();
         let line = format!("acquired {}, token {}", self.names, tokens.join(", "));
         self.print("acquired", acquire::acquired_json(guard, waited), &line)
     }
 
-    fn state(&self, state: State, left: Duration) -> bool {
+    fn print_state(&self, state: State, left: Duration) -> bool {
         let names = &self.names;
         let fields = json!({ "remaining_ms": json::millis(left) });
         match state {
@@ -124,12 +129,12 @@ impl Lines<'_> {
                 self.print("at_risk", fields, &line)
             }
             State::Held => self.print("held", fields, &format!("held {names} again")),
-            // `lost` prints the loss.
+            // `print_loss` prints the loss.
             _ => true,
         }
     }
 
-    fn lost(&self, reason: impl Display) {
+    fn print_loss(&self, reason: impl Display) {
         let fields = json!({ "reason": reason.to_string() });
         self.print("lost", fields, &format!("lost {}: {reason}", self.names));
     }
@@ -143,7 +148,7 @@ impl Lines<'_> {
     }
 }
 
-/// Resolves when standard input ends. What is read is thrown away.
+/// Resolves when standard input ends. The input is discarded.
 async fn end_of_input() {
     let (ended, end) = oneshot::channel();
     // A read of a terminal cannot be cancelled, so it has a thread that does not keep the process from ending.

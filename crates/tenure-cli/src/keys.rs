@@ -7,7 +7,7 @@ use rustix::process::getpgrp;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
 use tokio::sync::Notify;
 
-/// Reads keys as they are pressed. When this is dropped, the terminal has its settings back.
+/// Reads keys as they are pressed. Dropping this restores the settings of the terminal.
 pub(crate) struct Keys {
     settings: Option<Termios>,
     quit: Arc<Notify>,
@@ -28,7 +28,7 @@ impl Keys {
             by_key.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, &by_key);
             let pressed = quit.clone();
-            // The thread ends with the process: a read of a terminal cannot be called off.
+            // The thread ends with the process: a read of a terminal cannot be cancelled.
             std::thread::spawn(move || {
                 let is_quit = |key: &u8| matches!(key, b'q' | b'Q');
                 let mut keys = io::stdin().lock().bytes().map_while(Result::ok);

@@ -7,7 +7,7 @@ use tenure::{Error, ErrorKind, LockName};
 /// Checks a name that came from the command line.
 ///
 /// # Errors
-/// `Invalid`, which names what is wrong with the name.
+/// `Invalid`, with a message that says what is wrong with the name.
 pub(crate) fn lock_name(name: &OsString) -> Result<LockName, Error> {
     let Some(name) = name.to_str() else {
         let message = format!(

@@ -22,7 +22,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// # Errors
-    /// `Invalid`, which names the input and its cure.
+    /// `Invalid`, with a message that says which input is wrong and how to correct it.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
         let names: Vec<_> = names.iter().map(lock_name).collect::<Result<_, _>>()?;
         let count = match how.any {
@@ -77,13 +77,13 @@ impl Plan {
         })
     }
 
-    /// How long a store is tried that cannot be reached. Without `--wait` that is an error at once: a wrong address would
-    /// look like a long wait.
+    /// For how long `tenure` tries to connect to a store that cannot be reached. Without `--wait`, the first failure is the
+    /// error: otherwise a wrong address would look like a long wait.
     pub(crate) fn wait_for_store(&self) -> Duration {
         self.wait.unwrap_or_default()
     }
 
-    /// The rest of the wait, when `waited` has passed of it.
+    /// With what is left of the wait after `waited`.
     pub(crate) fn after_waiting(mut self, waited: Duration) -> Self {
         self.options.wait = self.wait.map(|wait| wait.saturating_sub(waited));
         self
@@ -100,7 +100,7 @@ impl Plan {
     }
 }
 
-/// Refuses a number of names that cannot be held, in the words of the command line.
+/// Refuses a number of names that cannot be held. The error names the flag, which the library does not know.
 fn check_k_of(names: &[LockName], count: usize) -> Result<(), Error> {
     let invalid = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     if count == 0 {

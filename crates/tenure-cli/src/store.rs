@@ -19,12 +19,13 @@ use crate::signals::Signals;
 /// How long closing may take, including the clean-up of a wait that was given up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much longer than `--wait` an attempt to connect may last: enough for a login to a database, so that a short wait,
-/// or a process that was stopped for a moment, does not make a store silent. The library adds as much at most.
-const LOGIN: Duration = Duration::from_millis(300);
+/// How much longer than `--wait` an attempt to connect may last: enough for a login to a database. So a store is not
+/// reported as silent because the wait is short, or because this process was stopped for a moment. The library adds at
+/// most as much.
+const LOGIN_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The first pause before a store is tried again is as long as after so many failures: some 50 ms.
-const FIRST_PAUSE: u32 = 6;
+/// The first pause between two attempts to connect is as long as the pause after this many failures: about 50 ms.
+const INITIAL_FAILURES: u32 = 6;
 
 /// The URL of the store. Without `--url` it is the lock directory of this user.
 pub(crate) fn url(common: &Common) -> &str {
@@ -107,16 +108,16 @@ pub(crate) async fn with_client_and_signals(
 ) -> Result<Exit, NotConnected> {
     let mut signals = Signals::listen().map_err(NotConnected::NoSignals)?;
     let (began, clock) = (Instant::now(), Clock::system());
-    let mut retries = RetryBudget::without_limit().after_failures(FIRST_PAUSE);
+    let mut retries = RetryBudget::without_limit().after_failures(INITIAL_FAILURES);
     let mut last = None;
     let client = loop {
         let limit = (!wait.is_zero()).then(|| wait.saturating_sub(began.elapsed()));
         let error = match connect_unless_ended(common, limit, &mut signals).await {
             Ok(Some(client)) => break client,
-            // What an earlier attempt found says more.
+            // The error of an earlier attempt says more than that there was no answer.
             Ok(None) => {
                 return Err(NotConnected::Store(
-                    last.unwrap_or_else(|| silent(common, wait)),
+                    last.unwrap_or_else(|| no_answer(common, wait)),
                 ));
             }
             Err(NotConnected::Store(error)) => error,
@@ -125,7 +126,7 @@ pub(crate) async fn with_client_and_signals(
         if error.kind() != ErrorKind::Unreachable || began.elapsed() >= wait {
             return Err(NotConnected::Store(error));
         }
-        if retries.failures() == FIRST_PAUSE {
+        if retries.failures() == INITIAL_FAILURES {
             console.notice(format!("{error}; trying again for up to {}", rounded(wait)));
         }
         tokio::select! {
@@ -141,8 +142,8 @@ pub(crate) async fn with_client_and_signals(
     Ok(exit)
 }
 
-/// The store did not answer while `--wait` allowed to wait for it.
-fn silent(common: &Common, wait: Duration) -> Error {
+/// The error for a store that did not answer within `--wait`.
+fn no_answer(common: &Common, wait: Duration) -> Error {
     let (url, wait) = (tenure::redacted_url(url(common)), rounded(wait));
     let message = format!(
         "{url} did not answer within {wait}; is it overloaded or stopped, and is the URL right?"
@@ -150,8 +151,8 @@ fn silent(common: &Common, wait: Duration) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }
 
-/// Connects, unless a signal comes first. Then an open connection is closed, unless another signal comes. `None`: there was
-/// no answer within `limit`, or little more.
+/// Connects, unless a signal comes first. After a signal, a connection that was opened is closed, unless another signal
+/// comes. `None`: there was no answer within `limit` and [`LOGIN_TIMEOUT`].
 async fn connect_unless_ended(
     common: &Common,
     limit: Option<Duration>,
@@ -162,7 +163,7 @@ async fn connect_unless_ended(
         match limit {
             Some(limit) => {
                 tokio::time::sleep(limit).await;
-                tokio::time::sleep(LOGIN).await;
+                tokio::time::sleep(LOGIN_TIMEOUT).await;
             }
             None => std::future::pending().await,
         }

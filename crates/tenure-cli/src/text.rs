@@ -8,13 +8,13 @@ use tenure::{Holder, LockName, RestartGuard, Status};
 
 use crate::duration::rounded;
 
-/// Names in quotes, with what could harm a terminal escaped: `"a", "b"`.
+/// Names in quotes, `"a", "b"`. Characters that could harm a terminal are escaped.
 pub(crate) fn quoted<'a>(names: impl IntoIterator<Item = &'a LockName>) -> String {
     let names: Vec<_> = names.into_iter().map(ToString::to_string).collect();
     names.join(", ")
 }
 
-/// An argument of the command line, with what could harm a terminal escaped.
+/// An argument of the command line. Characters that could harm a terminal are escaped.
 pub(crate) fn escaped(argument: &OsStr) -> String {
     Escaped(&argument.to_string_lossy()).to_string()
 }
@@ -27,7 +27,7 @@ pub(crate) fn holder(holder: &Holder) -> String {
         &holder.host
     };
     let mut line = Escaped(host).to_string();
-    // The store does not know the process of a holder that has 0.
+    // A holder with the pid 0 is one whose process the store does not know.
     if holder.pid != 0 {
         line += &format!(", pid {}", holder.pid);
     }
@@ -43,7 +43,7 @@ pub(crate) fn holder(holder: &Holder) -> String {
     line
 }
 
-/// Present if the server grants no lease of that length yet, because it was started too lately.
+/// `Some` if the server was started so lately that it grants no lease of that length yet.
 pub(crate) fn restart_guard(status: &Status, ttl: Duration) -> Option<&RestartGuard> {
     let guard = status.restart_guard.as_ref();
     guard.filter(|guard| !guard.left(ttl).is_zero())

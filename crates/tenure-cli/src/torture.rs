@@ -145,7 +145,7 @@ fn faults(url: &str, args: &args::Torture) -> Result<Vec<FaultKind>, Error> {
     if let Some(kind) = faults.iter().find(|kind| !possible.contains(kind)) {
         let why = match kind.hits_all_workers() {
             true => {
-                "tenure torture damages no servers and no clocks; only the tests of tenure do, which start their own"
+                "`tenure torture` damages no servers and no clocks; only the tests of tenure do that, on servers that they start"
             }
             false => left_out.as_deref().unwrap_or("this store has no network"),
         };

@@ -48,7 +48,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console
     }
 }
 
-/// The names of the store, and the outage in which they are old.
+/// The names of the store, as its last answer listed them, and the outage since that answer.
 #[derive(Default)]
 struct View {
     all: Vec<Status>,
@@ -56,7 +56,7 @@ struct View {
 }
 
 impl View {
-    /// Asks the store. A store that cannot be reached is asked again, unless it never was.
+    /// Asks the store. If the store cannot be reached, that is an error at the first time and an outage later.
     async fn update(&mut self, client: &Client, prefix: &str, is_first: bool) -> Result<(), Error> {
         match client.list(prefix).await {
             Ok(all) => {
@@ -84,7 +84,7 @@ impl View {
     }
 }
 
-/// Draws the table over the last one, again and again, until the key `q` is pressed.
+/// Draws the table again at each interval, over the previous one, until the key `q` is pressed.
 async fn draw_table(client: &Client, common: &Common, args: &args::Watch) -> Result<(), Error> {
     let url = tenure::redacted_url(store::url(common));
     let keys = Keys::read();

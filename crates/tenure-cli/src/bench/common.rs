@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use tenure::{Error, ErrorKind};
 
-/// Both sides take turns this many times.
+/// How many turns each side has.
 pub(super) const TURNS: u32 = 10;
-/// Tasks that run side by side in the parallel measurement.
+/// Tasks that run at the same time in the parallel measurement.
 pub(super) const TASKS: usize = 64;
 /// How long a server may take for an answer.
 pub(super) const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::clock;
 
-/// How long a contender holds the lock, and how long it stays away afterwards: long enough for the other contender to be
-/// waiting at the release, and to get the lock.
+/// How long a contender holds the lock, and how long it pauses after the release: long enough for the other contender to
+/// be waiting at the release, and to get the lock.
 const HOLD: Duration = Duration::from_micros(300);
 
 /// One hold of one contender, on the clock that all processes share.

@@ -52,7 +52,7 @@ pub(super) async fn handoff(
     })
 }
 
-/// The lock is fair, so a task that comes back at once waits for the other task.
+/// The lock is fair, so a task that asks again at once waits for the other task.
 async fn between_tasks(client: &Client, name: &str, rounds: u32) -> Result<Vec<Duration>, Error> {
     let lock = client.lock(name);
     let acquire = async || lock.acquire().await;

@@ -9,7 +9,7 @@ pub(super) struct Statistics {
     pub(super) rounds: usize,
     pub(super) median: Duration,
     pub(super) p99: Duration,
-    /// Rounds in a second, where several tasks ran side by side.
+    /// Rounds in a second, where several tasks ran at the same time.
     pub(super) per_second: Option<f64>,
 }
 
@@ -28,7 +28,7 @@ impl Statistics {
         }
     }
 
-    /// The numbers of rounds that ran side by side, all of them within `total`.
+    /// The numbers of rounds that ran at the same time, all of them within `total`.
     pub(super) fn of_parallel(times: Vec<Duration>, total: Duration) -> Self {
         let statistics = Self::new(times);
         let rate = statistics.rounds as f64 / total.as_secs_f64();

@@ -54,7 +54,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Passes a signal that `tenure` got on to the command's process group.
+    /// Forwards a signal, which `tenure` received, to the command's process group.
     pub(super) fn forward_signal(&self, number: i32) {
         let Some(signal) = Signal::from_named_raw(number) else {
             return;
@@ -76,7 +76,7 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// Reaps the dead. Returns `true` when the whole tree is gone: no child is left and, on systems where orphans do
+    /// Reaps dead children. Returns `true` when the whole tree is gone: no child is left and, on systems where orphans do
     /// not become children of the guardian, no process of the command's group either. Orphans count only when the
     /// tree `is_ending`.
     pub(super) fn reap_tree(&mut self, is_ending: bool) -> bool {

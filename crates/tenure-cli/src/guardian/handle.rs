@@ -16,10 +16,10 @@ use tokio::net::UnixDatagram;
 use super::protocol::{ARGUMENT, Instruction, Limits, MAX_DESCRIPTORS, MAX_PACKET, Report};
 use crate::{platform, process_tree};
 
-/// How long a guardian may take to end that has nothing to do.
+/// How long a guardian without work may take to end.
 const SHUT_DOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two looks whether the guardian has ended: most end within a fraction of a millisecond.
+/// Pauses between two checks whether the guardian has ended: most guardians end within a fraction of a millisecond.
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
@@ -108,8 +108,8 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits for the end of a guardian that has sent its last report or got no instruction. It has nothing to do any
-    /// more, so a guardian that is stopped or does not end is killed.
+    /// Waits for the end of a guardian that has sent its last report or got no instruction. Such a guardian has no work, so
+    /// it is killed if it is stopped or does not end.
     pub(crate) fn shut_down(self) {
         // A guardian that is gone needs no instruction.
         let _ = self.send(&Instruction::Close, &[]);

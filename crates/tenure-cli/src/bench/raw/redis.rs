@@ -72,7 +72,7 @@ impl RawRedis {
         }
         Err(Error::new(
             ErrorKind::Store,
-            "somebody else uses the keys of the measurement",
+            "another program uses the keys of the measurement",
         ))
     }
 
@@ -100,7 +100,7 @@ impl Server {
     /// than one server, and for a URL that this parser refuses.
     fn parse(url: &str) -> Option<Self> {
         let mut url = redis::parse_redis_url(url)?;
-        // Of a socket the parser reads the login in the options only.
+        // In the URL of a socket, the parser finds the login only in the options.
         if url.scheme() == "redis+unix" {
             return None;
         }
@@ -123,7 +123,7 @@ impl Server {
             .set_tcp_settings(tcp)
             .set_redis_settings(settings.set_protocol(ProtocolVersion::RESP3));
         let client = if is_tls {
-            // An error means that it was done before.
+            // An error means that a provider is installed already.
             let _ = provider()?.install_default();
             let file = |key| option(key).map(std::fs::read).transpose().ok();
             let client_tls = match (file("cert")?, file("key")?) {
@@ -173,8 +173,8 @@ fn provider() -> Option<CryptoProvider> {
     None
 }
 
-/// One of two processes that pass a message to and fro. The process that has received the message holds, and sends the
-/// message back. Process 0 begins.
+/// One of two processes that send one message to each other in turns. A process holds from the arrival of the message until
+/// it sends the message back. Process 0 begins.
 pub(crate) async fn contend_by_publish(
     url: &str,
     name: &str,

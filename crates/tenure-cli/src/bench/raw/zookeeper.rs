@@ -72,7 +72,7 @@ impl RawZookeeper {
     /// Deletes the directories. When this is dropped, the session ends, and the server deletes the nodes in them.
     pub(crate) async fn clean_up(self) {
         for directory in &self.directories {
-            // The server removes a directory that is not empty yet later on.
+            // If a directory is not empty yet, the server removes it later.
             let _ = self.client.delete(directory, None).await;
         }
     }
