@@ -27,7 +27,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         return Ok(Answer::Busy);
     };
     let mut pacing = Pacing {
-        // Until then a server that cannot be reached is asked again.
+        // Until then a request to a server that cannot be reached is sent again.
         retries: RetryBudget::until(clock.now().after(request.ttl)),
         polls: RetryBudget::without_limit(),
     };
@@ -116,7 +116,7 @@ async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockReq
     }))
 }
 
-/// Whether to wait at once, because a try would most likely be in vain.
+/// Whether to wait at once, because a try would most likely fail.
 fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
     let now = || store.context.clock.now();
     request.wait && store.contended.contains(&lock_request.key, now)
@@ -131,7 +131,7 @@ async fn try_once(
     let session = loop {
         match store.sessions.choose(request.owner, lock_request) {
             SessionChoice::Busy => match store.sessions.releasing(&lock_request.key) {
-                // The server may have received the release already, and only its reply be on the way.
+                // The server may have received the release already, so that only its reply is missing.
                 Some(session) if has_changed(&session).await => continue,
                 _ => {
                     request.report_taken();

@@ -19,7 +19,7 @@ pub(super) struct Acquisition {
     pub(super) state: AcquisitionState,
 }
 
-/// How far an acquisition is.
+/// The state of an acquisition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AcquisitionState {
     /// A request for the lock may be under way.
@@ -176,7 +176,7 @@ impl Acquisitions {
         abandoned.map(|(owner, _)| *owner).collect()
     }
 
-    /// Adds the acquisition to the counts (`by` is 1), or takes it away (-1).
+    /// Adds the acquisition to the counts (`by` is 1), or subtracts it (-1).
     fn count(&mut self, acquisition: &Acquisition, by: isize) {
         let if_so = |is_so: bool| by * isize::from(is_so);
         let ending = if_so(acquisition.state.is_ending());

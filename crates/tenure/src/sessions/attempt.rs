@@ -33,14 +33,14 @@ const MAX_ATTEMPTS: u32 = 3;
 
 /// The pauses between the attempts of one acquisition.
 pub(super) struct Pacing {
-    /// After failures of the server, as long as a server that fails is asked again.
+    /// The pauses after failures of the server, and for how long requests are sent again after them.
     pub(super) retries: RetryBudget,
-    /// Where the acquisition has to poll.
+    /// The pauses of an acquisition that has to poll.
     pub(super) polls: RetryBudget,
 }
 
 impl Pacing {
-    /// Whether the request is not sent again after the failure that comes now.
+    /// Whether the request is not sent again if the attempt that runs now fails.
     pub(super) fn is_last_attempt(&self, waits: bool, clock: &Clock) -> bool {
         match waits {
             true => self.retries.is_spent(clock),
@@ -87,7 +87,7 @@ pub(super) enum Trust {
 /// started lately is not trusted until every lease from before its start is over (`restart_guard`).
 ///
 /// # Errors
-/// `Unreachable`: it does not, and the request does not wait, or not for long enough.
+/// `Unreachable`: a grant does not count yet, and the request does not wait for long enough.
 fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
     let Some(guard) = session.context.settings.restart_guard else {
         return Ok(Trust::Full);
@@ -98,7 +98,7 @@ fn trust(session: &Session, request: &Request) -> Result<Trust, Error> {
         return Ok(Trust::Full);
     }
     let report = session.restart_guard(guard);
-    // A wait that ends before the guard does would be for nothing.
+    // A wait that ends before the restart guard ends would gain nothing.
     if !request.wait || request.until < from {
         return Err(not_trusted_yet(report, request.ttl));
     }

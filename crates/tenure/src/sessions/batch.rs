@@ -1,7 +1,7 @@
 //! Many operations in one statement.
 //!
 //! A caller puts an operation into the queue of a session and waits for the connection. The caller who gets the
-//! connection sends all operations that stand in the queue then, as one statement. A connection whose answer is missing
+//! connection sends all operations that are in the queue at that moment, as one statement. A connection whose answer is missing
 //! is closed: with the connection the session ends, and with the session its locks.
 
 use std::future::poll_fn;

@@ -22,7 +22,7 @@ pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
 pub(super) struct Connector {
     context: Arc<Context>,
     observer: Weak<dyn SessionObserver>,
-    /// A session whose connection the first session that takes locks gets.
+    /// A session whose connection will be used for the first session that takes locks.
     prewarmed: Mutex<Option<Arc<Session>>>,
 }
 
@@ -102,7 +102,7 @@ impl Connector {
         Ok((connection, opened))
     }
 
-    /// Makes a session that takes locks on the connection of another. `None`: that connection is not there any more.
+    /// Makes a session that takes locks on the connection of another session. `None`: that connection is closed.
     async fn reuse(&self, other: &Session, ttl: Duration) -> Option<Arc<Session>> {
         let usable_until = other.lifetime.sent().after(other.lifetime.ttl / 2);
         let opened = self.context.clock.now();

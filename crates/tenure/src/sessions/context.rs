@@ -15,7 +15,7 @@ pub(super) struct Context {
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
     pub(super) maintenance: Arc<Maintenance>,
-    /// Tasks that finish what their callers do not wait for: `close` does.
+    /// Tasks whose callers do not wait for them. `close` waits for them.
     pub(super) tasks: Arc<BackgroundTasks>,
     /// Raised when the client is being closed.
     pub(super) closing: Flag,

@@ -37,15 +37,15 @@ impl ControlConnection {
         }
     }
 
-    /// Runs a statement. The caller may be dropped.
+    /// Runs a statement. Cancel safe: if the future is dropped, the statement goes on as a task.
     pub(super) async fn query(self: &Arc<Self>, sql: String) -> Result<Vec<Row>, Error> {
         let control = self.clone();
         self.detached(async move { control.query_now(sql).await })
             .await
     }
 
-    /// Sends a command about that session, unless another session may have its number by now. The caller may be
-    /// dropped.
+    /// Sends a command about that session, unless another session may have its number by now. Cancel safe, as
+    /// [`query`](Self::query).
     pub(super) async fn command(
         self: &Arc<Self>,
         session: SessionId,
@@ -56,7 +56,7 @@ impl ControlConnection {
             .await
     }
 
-    /// Runs `work` as a task: a statement that is dropped half-way would cost the connection.
+    /// Runs `work` as a task: if a statement were dropped before its answer, the connection would have to be closed.
     async fn detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, Error>> + Send + 'static,

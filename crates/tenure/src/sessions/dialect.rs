@@ -154,7 +154,7 @@ pub(super) trait Dialect: Send + Sync {
     /// The names in the table of holders that begin with `prefix` and are held.
     fn held_names(&self, prefix: &str) -> String;
 
-    /// How many locks that session has besides the hold of that key and token, as far as can be told.
+    /// How many locks that session has besides the hold of that key and token, as far as the server shows them.
     fn other_locks(&self, session: SessionId, key: &Key, token: u64) -> String;
 }
 

@@ -1,4 +1,4 @@
-//! The table that shows people who holds: the server's own locks have no room for that.
+//! The table that shows to operators which client holds which lock: the server's own locks have no room for that.
 //!
 //! The table decides nothing. A row counts only while the server says that this session has this key. A row is written
 //! a moment after the grant and deleted after the release, in the background and many at a time.
@@ -205,7 +205,7 @@ impl HolderTable {
     }
 
     /// Waits until the table has no stale row of that session and key. The same session is about to take the same key, so
-    /// people would take a stale row for the row of the next holder.
+    /// operators would take a stale row for the row of the next holder.
     pub(super) async fn stale_row_deleted(&self, session: SessionId, key: &Key) {
         if !self.has_stale.load(Ordering::SeqCst) {
             return;

@@ -43,7 +43,8 @@ const MAX_ATTEMPTS: u32 = 6;
 /// A row is written this long after its grant, on a server that is not overloaded.
 const WRITE_LAG: Duration = Duration::from_millis(100);
 
-/// Pauses between looks are as long as after so many failures: a row is written, or a lock released, within that time.
+/// The first pause before the holders are read again is as long as the pause after this many failures: a row is written,
+/// or a lock released, within that time.
 const SKIPPED_PAUSES: u32 = 4;
 
 /// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
@@ -56,7 +57,7 @@ struct KeyHolder {
 }
 
 impl KeyHolder {
-    /// The columns: session, its begin, token, holder, mode, since, ttl; user, host, idle time, how long it keeps the lock;
+    /// The columns: session, its start, token, holder, mode, since, ttl; user, host, idle time, how long it keeps the lock;
     /// PostgreSQL: the name that the program gave to its connection.
     fn read(dialect: &dyn Dialect, row: &Row) -> Option<Self> {
         let cell = |at: usize| row.get(at)?.as_deref();
@@ -274,9 +275,9 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let settings = &store.context.settings;
     let session = store.control.session().await?;
     let mut findings = check_server(settings, &session.server_info);
-    // Made or granted by an operator meanwhile.
+    // An operator may have created the table, or granted rights on it, since the last look for it.
     let _ = store.holder_table.find().await;
-    // A name for every way to make keys of names.
+    // This name has a key with each value of the option `keys`.
     let key = store.keys.key(&LockName::new("0")?).await?;
     match requests::probe_lock(&store.control, &key).await {
         Ok(()) => {}

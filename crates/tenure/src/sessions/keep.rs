@@ -130,7 +130,7 @@ pub(super) async fn leave(
     store.sessions.remove(session);
     session.leave();
     store.remove_acquisition(owner);
-    // The session goes on to have the key, and people would take the row for that of a holder.
+    // The session still has the key, so operators would take the row for that of a holder.
     let id = session.server_info.session;
     store.holder_table.stale_row_deleted(id, key).await;
     Release::Released

@@ -3,7 +3,7 @@
 //!
 //! A session carries any number of locks. Operations that are requested while a statement runs are sent together, as the
 //! next statement. A waiter waits in the server's own queue, on a session of its own. The server ends a session
-//! that is silent for a ttl: that is the lease. A table shows people who holds, and decides nothing.
+//! that is silent for a ttl: that is the lease. A table shows the holders to operators, and decides nothing.
 //! The published format is in `docs/stores/mysql.md` and `docs/stores/postgres.md`.
 //!
 //! # Reading order
@@ -11,7 +11,7 @@
 //! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
 //! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
 //! parts of a client) · `acquire`, `wait`, `upgrade`, `renew`, `release` with `attempt` and `keep` (the operations) · `holder_table` and
-//! `inspect` (what people see) · `errors` (what errors of the server mean).
+//! `inspect` (what operators see) · `errors` (what errors of the server mean).
 
 mod acquire;
 mod acquisitions;

@@ -24,7 +24,7 @@ const TOKEN_BITS: u64 = 72_057_594_037_927_935;
 
 /// When the server was started, in s since 1970: its clock minus the time that it has run. One statement reads both, so
 /// all sessions see the same number, also after the clock was set. `UUID_SHORT()` has that number too, but its counter
-/// carries into it after 2^24 calls; MySQL before 5.7.9 is left with that.
+/// carries into it after 2^24 calls; MySQL before 5.7.9 has no other source.
 const SERVER_START: &str = "(/*!50709 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM performance_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
      /*M!100000 (SELECT UNIX_TIMESTAMP() - CAST(VARIABLE_VALUE AS SIGNED) FROM information_schema.global_status WHERE VARIABLE_NAME = 'Uptime') + 0 * */ \
      ((UUID_SHORT() >> 24) & 4294967295))";
@@ -122,7 +122,8 @@ impl Dialect for MySql {
         )
     }
 
-    /// The server looks after the client of a statement that sleeps for 5 s or longer, so each sleep is shorter.
+    /// During a sleep of 5 s or longer the server checks whether the client is still connected, and ends the statement if it
+    /// is not. So each sleep is shorter.
     fn keep(&self, min_hold: Duration) -> String {
         let micros = min_hold.as_micros();
         let chunk = KEEP_CHUNK.as_micros();

@@ -39,7 +39,7 @@ impl SessionOperation {
         }
     }
 
-    /// The key that the session has more or less often afterwards.
+    /// The key whose count in the session the operation changes.
     pub(super) fn key(&self) -> Option<&Key> {
         match self {
             Self::TryLock { key, .. } | Self::Unlock { key, .. } => Some(key),
@@ -87,7 +87,7 @@ pub(super) enum OperationResult {
     Granted(u64),
     /// Another session has the lock.
     Busy,
-    /// The lock is released; whether it was ours.
+    /// The lock is released. `false`: the session did not have the lock.
     Unlocked(bool),
     /// The session is there.
     Alive,
@@ -157,7 +157,7 @@ pub(super) enum Admission {
 
 /// Decides whether an operation is sent, and removes an acquisition that was abandoned.
 ///
-/// When a release and the end of the lease meet, or a release is repeated, both ask to unlock the key. The server
+/// A release and the end of the lease may both ask to unlock the key, and so may a release that is repeated. The server
 /// counts how often a session has a key, so a second unlock would release what another acquisition of the session
 /// has. `admitted` are the operations before this one in the same statement.
 pub(super) fn admit(

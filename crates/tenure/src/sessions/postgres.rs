@@ -181,8 +181,8 @@ impl Dialect for Postgres {
         format!("/* tenure:wait {who} */ {wait}")
     }
 
-    /// The transaction ends every second, so that the statement keeps no old snapshot. The server must not look whether
-    /// the client is there; afterwards it does so again, for the waits of the session.
+    /// The transaction ends every second, so that the statement keeps no old snapshot. Meanwhile the server does not check
+    /// whether the client is connected. After the statement it checks again, for the waits of the session.
     fn keep(&self, min_hold: Duration) -> String {
         let micros = min_hold.as_micros();
         let check = |interval: &str| {
@@ -250,7 +250,7 @@ impl Dialect for Postgres {
         )
     }
 
-    /// The commands name the begin of their session themselves.
+    /// The commands themselves name the start of their session.
     fn reaches(&self, _: SessionId, _: SessionId) -> bool {
         true
     }
@@ -417,14 +417,14 @@ fn wait_in(call: &str) -> String {
     )
 }
 
-/// The token of the lock at that index of a statement: read after the lock is there, and made of the start of this
-/// run and of the number of the transaction, each of which only grows while the other stays. All tokens of a statement
-/// have the number of its transaction, so the index tells them apart.
+/// The token of the lock at that index of a statement. The token is read after the lock was granted. It is the start of
+/// this run of the server plus the number of the transaction: the number grows within a run, and the start from run to run.
+/// All locks of a statement have the number of its transaction, so the index makes their tokens differ.
 fn token(at: usize) -> String {
     format!("{} + txid_current() * {MAX_BATCH} + {at}", micros(START))
 }
 
-/// Calls a function on that very session, if it is there: numbers of processes come again.
+/// Calls a function on that session, and on no later session whose process has the same number.
 fn command(function: &str, session: SessionId) -> String {
     format!(
         "/* tenure:look */ SELECT {function}(pid) FROM {}",
@@ -548,7 +548,7 @@ mod tests {
             let row = ["17", "9"].map(|it| Some(it.to_owned()));
             assert_eq!(Postgres.replies(&[operation], &row.to_vec()), [Some(9)]);
         }
-        // Cut short, it says nothing.
+        // A row without columns has no replies.
         assert_eq!(
             Postgres.replies(&operations[..2], &Vec::new()),
             [None, None]

@@ -228,7 +228,7 @@ impl Session {
         self.end.ended.is_raised()
     }
 
-    /// Whether the session runs a statement that takes as long as the server likes.
+    /// Whether the session runs a statement without a time limit of its own: a wait, or one that keeps a lock.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.is_waiting.load(Ordering::SeqCst) || self.busy.is_keeping.load(Ordering::SeqCst)
     }

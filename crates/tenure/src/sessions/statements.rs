@@ -126,7 +126,7 @@ pub(super) async fn wait_for_lock(
                     session.set_held(owner, token, until);
                     WaitOutcome::Granted(token)
                 }
-                // 0 when the time was over, NULL when MariaDB was told to stop.
+                // 0 when the time was over, NULL when the statement was cancelled in MariaDB.
                 _ => WaitOutcome::Cancelled,
             }
         }

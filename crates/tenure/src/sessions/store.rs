@@ -101,7 +101,7 @@ impl Store {
         if let Some(guard) = store.context.settings.restart_guard {
             support::warn_of_restart(store.guarantees.scheme, &control.restart_guard(guard));
         }
-        // Locks work without the table, which only shows people who holds.
+        // Locks work without the table, which only shows the holders to operators.
         let _ = store.holder_table.find().await;
         Ok(store)
     }

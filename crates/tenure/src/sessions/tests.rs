@@ -227,7 +227,7 @@ async fn a_cancel_without_an_answer_finds_no_other_acquisition() {
     soon(release::release(&holder, &hold)).await.unwrap();
 }
 
-/// The session ends between the answer of the server and the grant: the driver would not hear of the loss.
+/// The session ends between the answer of the server and the grant: the driver would not learn of the loss.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_that_has_ended_grants_nothing() {
     needs!(postgres);

@@ -23,7 +23,8 @@ use super::store::Store;
 /// How often the server is asked whether a waiting session is there: the end of a session may send no message.
 const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Pauses between commands to cancel a wait are as long as after so many failures: the server needs a moment.
+/// The first pause between two commands to cancel a wait is as long as the pause after this many failures: the server
+/// needs some time.
 const SKIPPED_PAUSES: u32 = 4;
 
 /// The statement of a waiter.
@@ -31,7 +32,7 @@ pub(super) type WaitFuture = Pin<Box<dyn Future<Output = WaitOutcome> + Send>>;
 
 /// Waits in the server's queue. [`AttemptOutcome::Busy`]: try again.
 ///
-/// Whenever the server says that the session is there, retries have more time.
+/// Each time the server confirms that the session is there, the time limit of retries is extended.
 pub(super) async fn wait(
     store: &Arc<Store>,
     request: &Request,
@@ -91,8 +92,8 @@ pub(super) async fn poll_later(
     AttemptOutcome::Busy
 }
 
-/// Waits for the server's answer to the wait, and asks now and then whether the session is there. `None`: the request was
-/// cancelled.
+/// Waits for the server's answer to the wait, and checks every [`SAFETY_POLL_INTERVAL`] whether the session is there.
+/// `None`: the request was cancelled.
 async fn until_answered(
     store: &Store,
     request: &Request,
@@ -155,8 +156,8 @@ pub(super) async fn confirm(
     attempt::after_session_end(store, request, session, error).await
 }
 
-/// The caller gave up, or the client is being closed: the server is told on the control connection. What the server
-/// then answers to the wait decides.
+/// The caller gave up, or the client is being closed: a command on the control connection cancels the wait. The server's
+/// answer to the wait then decides whether the lock was granted.
 async fn cancel(
     store: &Arc<Store>,
     request: &Request,
