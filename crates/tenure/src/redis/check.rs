@@ -124,8 +124,9 @@ fn human_readable(uptime: Duration) -> String {
     }
 }
 
-/// Runs a script that writes two keys of ours for a moment, as a grant does, and publishes as a release does: an access list, missing replicas, a full
-/// memory or a full disk can refuse a script or a write and let everything else pass.
+/// Runs a script that writes two keys of ours, which expire at once, as a grant does, and publishes as a release does: with
+/// an access list, missing replicas, a full memory or a full disk a server may refuse a script or a write, and accept
+/// everything else.
 async fn check_write(store: &Store) -> Option<Finding> {
     let name = format!("tenure-check-{}", OwnerId::random().to_hex());
     let keys = store.requests.keys(&LockName::new(name).ok()?);

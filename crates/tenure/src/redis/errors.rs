@@ -34,7 +34,7 @@ pub(super) fn refused(reply: &[Value]) -> Error {
     not_our_lock(&format!("a {found}, and a lock is a string"), hint)
 }
 
-/// Something else lies at the key.
+/// The key has a value that is no lock of ours.
 pub(super) fn not_our_lock(found: &str, hint: &str) -> Error {
     Error::new(
         ErrorKind::Store,
@@ -44,7 +44,8 @@ pub(super) fn not_our_lock(found: &str, hint: &str) -> Error {
     )
 }
 
-/// A key that a write is to be about lies on another server than the lock; `hashed` decides where the lock's key lies.
+/// The key that a guarded write names is on another server than the lock. `hashed` is the text that decides on which
+/// server the lock's key is.
 pub(super) fn other_slot(key: &str, hashed: &str) -> Error {
     Error::new(
         ErrorKind::Invalid,

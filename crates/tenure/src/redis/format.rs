@@ -49,7 +49,7 @@ impl Keys {
         }
     }
 
-    /// A key in the same slot, which is written to see how many replicas follow. It lives for a moment.
+    /// A key in the same slot, which is written to see how many replicas have the writes before it. It expires soon.
     pub(super) fn replicated(&self) -> String {
         names::replicated(self.hold())
     }
@@ -81,7 +81,7 @@ pub(crate) fn fuzz(text: &str) {
             let keys = Keys::new(redisson, "", &name);
             let wanted = slot(keys.lock());
             assert!(keys.all()[1..].iter().all(|key| *key != keys.lock()));
-            // For braces that are no pair Redisson's keys are in two slots; ours too, because we share its locks.
+            // If the braces of a name are no pair, Redisson's keys are in two slots, and so are ours for its locks.
             let is_one = redisson.is_none() || !text.contains(['{', '}']);
             assert!(!is_one || keys.all().iter().all(|key| slot(key) == wanted));
             assert_eq!(names::lock_of_hold_key(keys.hold()), Some(keys.lock()));

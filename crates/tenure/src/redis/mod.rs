@@ -5,7 +5,7 @@
 //! us and we exclude them. The published format is in `docs/stores/redis.md`.
 //!
 //! One script acquires and one releases, one round trip each. A release grants the lock to the first waiter whose place
-//! in the queue is still good, and wakes only that waiter.
+//! in the queue is still valid, and wakes only that waiter.
 //!
 //! # Folders
 //! - `connection/`: connections to servers, sentinels and clusters. It knows nothing of locks.

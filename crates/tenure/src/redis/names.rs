@@ -53,7 +53,7 @@ impl TokenKeys {
             [
                 // The last token and the holder.
                 &|text| push_side_key(text, &lock, "hold"),
-                // The waiters in order, and until when each place is good.
+                // The waiters in order, and until when each place is valid.
                 &|text| push_side_key(text, &lock, "queue"),
                 &|text| push_side_key(text, &lock, "holders"),
             ],

@@ -1,4 +1,4 @@
-//! One function for each request to a server: arguments in, and out comes what the reply means.
+//! One function for each request to a server: it makes the arguments, and reads what the reply means.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
@@ -220,7 +220,7 @@ impl Requests {
         self.batcher.send(scripts, item).await
     }
 
-    /// The lease that a hold gets which asks for this ttl.
+    /// The lease of a hold whose request asks for this ttl.
     pub(super) fn lease(&self, mode: Mode, ttl: Duration) -> Duration {
         match self.context.settings.redisson {
             Some(lock) => lock.lease(mode, ttl),
@@ -326,7 +326,7 @@ impl Requests {
                 sent,
                 round_trip: self.context.now().since(sent),
                 ask_by: match redisson {
-                    // There is no place to be kept. A message may be lost.
+                    // There is no place in a queue to keep, but a message may be lost.
                     Some(lock) if !lock.has_queue() => sent.after(WAITER_TTL),
                     _ => sent.after(waiter_ttl(request.ttl) / 3),
                 },

@@ -1,4 +1,4 @@
-//! What a URL of Redis says. (What it says about servers, the connection room reads.)
+//! What a URL of Redis says about locks. The folder `connection` reads what the URL says about servers.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const OPTIONS: &[&str] = &[
     "sentinel_password",
 ];
 
-/// Options in place of what stands before and after the host of other URLs, as the client library has them.
+/// Options for the login and the database. In other URLs these are before and after the host.
 const SOCKET_OPTIONS: &[&str] = &["db", "user", "pass"];
 
 /// All settings of one store.

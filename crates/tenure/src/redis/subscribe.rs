@@ -118,7 +118,7 @@ impl<'a> Subscription<'a> {
 
 impl waiting::WakeUps for Subscription<'_> {
     async fn prepare(&mut self, has_failed: bool) {
-        // After a failure the next request opens a connection, not before its time.
+        // After a failure the next request opens the connection when it is due, after its pause.
         self.connection = match has_failed {
             true => None,
             false => self
@@ -179,7 +179,7 @@ impl Drop for ChannelSubscription {
             // A broken connection has no subscriptions.
             let _ = connection.unsubscribe(&channel).await;
         });
-        // Sent now: the next waiter for this lock may subscribe to the same channel in a moment.
+        // Sent now: otherwise it could end the subscription of the next waiter for this lock, to the same channel.
         if let Err(Some(pending)) = spawner.poll_anywhere(unsubscribe) {
             operations.spawn(spawner, pending);
         }

@@ -57,7 +57,7 @@ pub(super) async fn until_trusted(
             return Ok(());
         };
         let err = not_trusted_yet(guard, request.ttl);
-        // A wait that ends before the guard does would be for nothing.
+        // A wait that ends before the restart guard ends would gain nothing.
         if !request.wait || request.until < until {
             return Err(err);
         }

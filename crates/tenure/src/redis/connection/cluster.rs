@@ -28,7 +28,7 @@ use super::slots;
 /// How often a request is sent to another node without a pause; after that there is a pause before each time.
 const MAX_REDIRECTS: u32 = 5;
 
-/// How long after the last sign of it a slot counts as being moved.
+/// For how long after the last reply that said so a slot counts as being moved.
 const SLOT_MOVE_WINDOW: Duration = Duration::from_secs(10);
 
 /// One cluster.

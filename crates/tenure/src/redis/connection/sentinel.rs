@@ -1,8 +1,8 @@
 //! The primary that sentinels name, followed over failovers.
 //!
 //! There is a connection to every sentinel. An announcement of a sentinel ends the connection to the old primary at
-//! once; all sentinels are asked for the new one. The sentinel that knows of the latest failover is right (that is how
-//! sentinels settle it among themselves), and among several that know of the same failover the majority.
+//! once; all sentinels are asked for the new one. The sentinel that knows of the latest failover is right (sentinels decide
+//! so among themselves), and among several that know of the same failover the majority is right.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -25,7 +25,7 @@ use super::errors;
 use super::script::{Call, ScriptReply};
 use super::server::{Connection, Server};
 
-/// What sentinels announce: that the chosen replica has obeyed, and later that the failover has ended.
+/// What sentinels announce: that the chosen replica has become a primary, and later that the failover has ended.
 const ANNOUNCEMENTS: [&str; 2] = ["+promoted-slave", "+switch-master"];
 
 /// How often all sentinels are asked although none announced anything: a connection may have broken unnoticed, and a
@@ -273,7 +273,7 @@ impl Sentinels {
         let (mut first, mut second) = (connection.clone(), connection.clone());
         let (address, state): (_, Result<HashMap<String, Value>, _>) = tokio::join!(
             address.query_async::<Option<(String, u16)>>(&mut *first),
-            // An error is no trouble: the sentinel may not know the service, or not let this user ask.
+            // An error has no consequence: the sentinel may not know the service, or may refuse this user.
             state.query_async(&mut *second),
         );
         let Some((name, port)) = address? else {
@@ -319,7 +319,7 @@ impl Sentinels {
         let clock = &self.env.clock;
         clock.sleep_until(now.after(MIN_REFRESH_INTERVAL)).await;
         let mut resync_at = lock(&self.resync_at);
-        // An announcement of meanwhile is earlier.
+        // An announcement that came meanwhile has set an earlier time.
         *resync_at = resync_at.min(now.after(RESYNC_INTERVAL));
         *resync_at
     }

@@ -102,7 +102,7 @@ impl ServerInfo {
         major.is_some_and(|major: u32| major >= 7)
     }
 
-    /// Refuses a server that takes no writes, with a hint, and warns of one that may throw keys away.
+    /// Refuses a server that takes no writes, with a hint, and warns of one that may evict keys.
     pub(crate) fn refuse(&self, host: &Host, hint: &str) -> Result<(), Error> {
         if self.is_sentinel {
             return Err(Error::new(

@@ -4,8 +4,8 @@
 //! messages, and subscribes to the channel at the node that has the slot. A subscriber does not wait for the subscription:
 //! it sends its request first, and is told of a gap as soon as its channel is subscribed.
 //!
-//! Subscriptions have connections of their own. A node that gives a slot away ends subscriptions without being asked,
-//! and the client library takes that message for the reply to whatever request is on its way. On these connections
+//! Subscriptions have connections of their own. A node that loses a slot ends subscriptions without being asked, and the
+//! client library takes that message for the reply to any request that is on its way. On these connections
 //! such a request is another subscription, and what counts is what the node reported about the channel.
 
 use std::collections::{BTreeMap, BTreeSet};

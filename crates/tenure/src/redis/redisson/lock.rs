@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tenure_core::options::Mode;
 
-/// The longest lease of a reader beside Redisson's: a renewal of one of its readers sets the time of the whole lock to its
-/// `lockWatchdogTimeout`, by default this long, whatever lease another reader has.
+/// The longest lease of a reader, which may hold together with readers of Redisson: a renewal of one of those sets the
+/// time of the whole lock to Redisson's `lockWatchdogTimeout`, by default this long, whatever lease another reader has.
 const MAX_READER_LEASE: Duration = Duration::from_secs(30);
 
 /// Which lock of Redisson a name is: the option `lock`. Redisson has another layout of keys for each of them.
@@ -22,7 +22,7 @@ pub enum RedissonLock {
 }
 
 impl RedissonLock {
-    /// The lease that a hold gets which asks for this ttl.
+    /// The lease of a hold whose request asks for this ttl.
     pub(crate) fn lease(self, mode: Mode, ttl: Duration) -> Duration {
         match (self, mode) {
             (Self::ReadWrite, Mode::Shared) => ttl.min(MAX_READER_LEASE),
@@ -35,7 +35,8 @@ impl RedissonLock {
         self == Self::Fair
     }
 
-    /// Whether an owner is the id of a client and that of a thread, as Redisson writes it. It reads neither.
+    /// Whether an owner is the id of a client and that of a thread, as Redisson writes them. Redisson never reads these ids
+    /// from a lock.
     pub(crate) fn has_client_in_owner(self) -> bool {
         self != Self::Semaphore
     }
