@@ -260,7 +260,8 @@ impl Connections {
         }
     }
 
-    /// Of several members each gets a share of the time, so that a silent one leaves some of it for the others.
+    /// The time limit for one member: each of several members gets a share of `limit`, so that a silent member leaves time
+    /// for the others.
     pub(super) fn share(&self, limit: Time, others: usize) -> Time {
         let now = self.context.now();
         let parts = u32::try_from(others + 1).unwrap_or(u32::MAX);

@@ -32,9 +32,9 @@ pub(super) enum Recovery {
     NewLease,
     /// The lease exists: an earlier attempt of the request made it.
     UseLease,
-    /// The server does not have the past any more: do without it.
+    /// The server has compacted the history that the request asks for: read the present state instead.
     ReadPresent,
-    /// Nothing helps.
+    /// No other attempt would succeed.
     None,
 }
 

@@ -56,7 +56,7 @@ pub fn guarantees(members: usize) -> Guarantees {
     guarantees.liveness = "a lease of the client, in whole seconds, renewed every third of the ttl";
     guarantees.clock = "the leader's monotonic clock ends leases; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends";
-    guarantees.token = "the revision at which the key was made, or one near it for an upgradable holder and those beside it; can go backward only if a backup is restored";
+    guarantees.token = "the revision at which the key was made, or one near it for an upgradable holder and the shared holders after it; can go backward only if a backup is restored";
     guarantees.loss = "at the next renewal, at the deadline at the latest";
     guarantees.fit = "correctness with a fencing token, also when machines fail";
     guarantees

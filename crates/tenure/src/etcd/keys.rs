@@ -19,7 +19,7 @@ impl KeysInUse {
     /// The first key of this directory and lease that no acquisition uses; it is in use from now on.
     pub(super) fn claim(&self, directory: &Directory, lease: i64, now: Time) -> Vec<u8> {
         let mut in_use = lock(&self.0);
-        let mut keys = (0..).map(|beside| directory.key(lease, beside));
+        let mut keys = (0..).map(|number| directory.key(lease, number));
         let free = keys.find(|key| in_use.get(key).is_none_or(|until| *until <= now));
         let key = free.expect("numbers do not run out");
         in_use.insert(key.clone(), Time::MAX);

@@ -17,8 +17,8 @@ use super::context::Context;
 use super::errors::{self, Recovery};
 use super::requests;
 
-/// For how many ttls of its lease a key is deleted again and again that may be put late. A request that is later than
-/// that is in a machine that was stopped; by then the lease has expired, and etcd refuses the put.
+/// A key that may be put late is deleted repeatedly, for this many ttls of its lease. A put that comes later than that
+/// comes from a machine that was stopped; by then the lease has expired, and etcd refuses the put.
 const LATE_PUT_TTLS: u32 = 10;
 
 /// A lease in the store.
@@ -27,7 +27,7 @@ pub(super) struct Lease {
     pub(super) id: i64,
     /// As granted, without `delay`.
     pub(super) ttl: Duration,
-    /// For so long the lease goes on after its ttl, so that its key reserves the name (`lock_delay`).
+    /// For how long the lease lasts after its ttl, so that its key reserves the name (`lock_delay`).
     pub(super) delay: Duration,
     /// Whether locks of this client share the lease; otherwise the lease belongs to one of them.
     pub(super) is_shared: bool,

@@ -24,13 +24,13 @@ impl Directory {
         after_prefix(&self.0)
     }
 
-    /// The key of an acquisition. With 0 for `beside` it is the key of etcd's own lock library; other numbers are for
+    /// The key of an acquisition. With the number 0 it is the key of etcd's own lock library; other numbers are for
     /// acquisitions under the same lease that want the same name.
-    pub(super) fn key(&self, lease: i64, beside: u32) -> Vec<u8> {
+    pub(super) fn key(&self, lease: i64, number: u32) -> Vec<u8> {
         let mut key = self.0.clone();
         key.extend(format!("{lease:x}").bytes());
-        if beside > 0 {
-            key.extend(format!("-{beside}").bytes());
+        if number > 0 {
+            key.extend(format!("-{number}").bytes());
         }
         key
     }

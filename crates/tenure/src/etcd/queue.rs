@@ -275,9 +275,9 @@ pub(super) fn are_held(keys: &[KeyValue]) -> Vec<bool> {
 /// Whether the token of the key `own`, which is not exclusive, has to be early, and can be. `keys` are all keys of the
 /// directory at the moment when `own` was created.
 ///
-/// The token of an upgradable hold is early, and so is each token beside it that is granted later. If an upgrade follows,
-/// the create revision of the last key that holds is not the token of any hold, and is smaller than each token that is
-/// granted later.
+/// The token of an upgradable hold is early, and so is the token of each shared hold that is granted after it. If an
+/// upgrade follows, the create revision of the last key that holds is not the token of any hold, and is smaller than each
+/// token that is granted later.
 pub(super) fn early_token(own: &[u8], keys: &[KeyValue]) -> EarlyToken {
     let Some(me) = keys.iter().position(|kv| kv.key == own) else {
         return EarlyToken::NotNeeded;

@@ -164,8 +164,9 @@ impl KeyRecord {
         self.last_holder
     }
 
-    /// Whether the fencing token is the revision before the one at which the key was made. So an upgrade of this hold or
-    /// of one beside it finds a greater token that is still smaller than the create revision of each waiter's key.
+    /// Whether the fencing token is the revision before the one at which the key was made. So an upgrade of this hold, or of
+    /// one that exists at the same time, finds a greater token that is still smaller than the create revision of each
+    /// waiter's key.
     pub(super) fn is_token_early(&self) -> bool {
         self.early || self.may_upgrade()
     }

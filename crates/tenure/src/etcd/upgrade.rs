@@ -1,7 +1,8 @@
 //! Changing the mode of a hold: by a new value of its key, which keeps its position.
 //!
-//! An upgrade first says that it has arrived, and then which keys held at that moment: `queue` decides by that who goes on
-//! to hold. Each request names the revision of the value that it replaces, so a request that arrives late changes nothing.
+//! An upgrade first writes that it has arrived, and then which keys held at that moment. From both, `queue` decides which
+//! keys still hold. Each request names the revision of the value that it replaces, so a request that arrives late changes
+//! nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -304,7 +305,7 @@ impl Operation<'_> {
         own: &mut OwnKey,
         plan: &UpgradePlan,
     ) -> Result<Option<Grant>, Error> {
-        // The first waiter is blocked by our key, and keeps out all that come later.
+        // The first waiter is blocked by our key, and blocks all keys that come later.
         let nothing_granted = match &plan.first_waiter {
             Some(waiter) => wire::Compare::created(&waiter.key, waiter.created),
             None => wire::Compare::all_created_before(
