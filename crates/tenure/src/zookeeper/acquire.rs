@@ -61,7 +61,7 @@ impl Acquisition for Operation<'_> {
         check_lease(&session, request).inspect_err(|_| session.vacate(&dir))?;
         let entry = match enqueue::enqueue(store, request, &session, &dir).await {
             Ok(entry) => entry,
-            // A session that ended unnoticed, and its nodes with it, is no reason to fail: there is a new one.
+            // The session had ended unnoticed, and its nodes with it: the request is sent once more, in a new session.
             Err(err)
                 if is_temporary(&err)
                     && session.is_over()
@@ -78,7 +78,7 @@ impl Acquisition for Operation<'_> {
 
     async fn grant(&self, entry: &QueueEntry, last_token: u64) -> Result<Option<Answer>, Error> {
         let lease = match self.request.wait && !self.is_new(entry) {
-            // With less than half of it left, a lease is begun anew, where there is time for that.
+            // If less than half of the lease is left and there is time, a new lease begins.
             true => self.confirm_turn(entry).await?,
             false => Some(entry.lease),
         };
@@ -131,8 +131,8 @@ async fn first_position(entry: &QueueEntry, mode: Mode) -> Option<Position<Ahead
     None
 }
 
-/// The state of the directory; `None`: we may not know. Sets a watch on the directory, which tells us next time
-/// that the directory is the same one (see [`cache`](super::cache)).
+/// The state of the directory; `None`: this user may not read it. Sets a watch on the directory. By the watch the next
+/// acquisition knows whether the directory is still the same one (see [`cache`](super::cache)).
 async fn stat_and_watch(entry: &QueueEntry) -> Result<Option<Stat>, RequestError> {
     match requests::watch_directory(&entry.session, &entry.dir).await {
         Ok(Some((stat, watcher))) => {
@@ -140,7 +140,7 @@ async fn stat_and_watch(entry: &QueueEntry) -> Result<Option<Stat>, RequestError
             Ok(Some(stat))
         }
         Ok(None) => Ok(None),
-        // The directory is not ours to read. The list will say whether we may list it.
+        // This user may not read the directory. The request for its children will report whether that is allowed.
         Err(err) if err.is(&ClientError::NoAuth) => Ok(None),
         Err(err) => Err(err),
     }

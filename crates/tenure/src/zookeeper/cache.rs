@@ -1,12 +1,12 @@
 //! What is remembered of directories in which we held a lock, so that acquiring that lock again costs a single request.
 //!
 //! The number that a directory gives to a new child counts the children that were ever made in it. A client that
-//! held under number `n`, has deleted that node, and is given `n + 1`, knows without a look that no other contender
-//! came in between; and all nodes with smaller numbers were gone when `n` held. So the client holds.
+//! held under number `n`, has deleted that node, and is given `n + 1`, knows without a request that no other
+//! contender came in between; and all nodes with smaller numbers were gone when `n` held. So the client holds.
 //!
 //! That is true only while the directory is the same one: an empty container is collected, and in the container
-//! that takes its place the numbers begin again. So a watch lies on the directory from before the first
-//! of the two nodes was deleted. A server sends what a watch has seen before the answer to a later write on
+//! that takes its place the numbers begin again. So a watch is set on the directory before the first of the two nodes
+//! is deleted. A server sends what a watch has seen before the answer to a later write on
 //! the same connection, the client library passes both on in that order, and after a new connection it asks
 //! what has happened since (`SetWatches`) before it sends any other request of ours.
 
@@ -33,7 +33,7 @@ struct CachedDirectory {
 pub(super) enum CacheAnswer {
     /// No contender came between the last holder, which was ours, and this node.
     IsNext,
-    /// The directory is watched; who is in front of the node has to be asked.
+    /// The directory is watched; the contenders in front of the node have to be read.
     IsWatched,
     /// The directory is not watched.
     Unknown,

@@ -114,9 +114,9 @@ impl Contact {
         time.before(self.connection_timeout / 2)
     }
 
-    /// When the leader knows of a contact after that stop. The library sends a ping at its next look at its clock. A tick is at most half of the shortest session that a
-    /// server grants (`minSessionTimeout`), so the leader hears of that ping within a quarter of any session; and
-    /// the contact before a later write has to be one after the stop.
+    /// When the leader knows of a contact after that stop. The library sends a ping when it reads its clock next. A tick is
+    /// at most half of the shortest session that a server grants (`minSessionTimeout`), so the leader learns of that ping
+    /// within a quarter of any session; and the contact before a later write has to be one after the stop.
     fn settled_after(&self, stop: Stop) -> Time {
         let told = self.interval() + self.timeout / 4;
         stop.ended.after(told.max(self.connection_timeout / 2))
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     const TIMEOUT: Duration = Duration::from_millis(2_500);
-    /// Two fifths of it.
+    /// Two fifths of the timeout of the session.
     const CONNECTION_TIMEOUT: Duration = Duration::from_millis(1_000);
 
     fn at(ms: u64) -> Time {

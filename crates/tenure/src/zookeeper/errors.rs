@@ -1,4 +1,4 @@
-//! What errors of the client library mean: whether the request was applied, what is wrong, and how to cure it.
+//! What errors of the client library mean: whether the request was applied, what is wrong, and how to correct that.
 
 pub(super) use zookeeper_client::Error as ClientError;
 

@@ -164,7 +164,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     listing.await.map_err(|err| session.explain(err))
 }
 
-/// The children of a node. A node that we may not read has none for us.
+/// The children of a node. A node that this user may not read counts as one without children.
 async fn children(session: &Session, path: &str) -> Result<Vec<String>, RequestError> {
     match requests::list_children(session, path).await {
         Err(err) if err.is(&ClientError::NoAuth) => Ok(Vec::new()),
@@ -235,7 +235,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
     broken.await.map_err(|err| session.explain(err))
 }
 
-/// What weakens or voids the promises of the store, and the cure.
+/// What weakens or voids the promises of the store, and how to correct that.
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let session = store.sessions.any().await?;
     let settings = &store.settings;

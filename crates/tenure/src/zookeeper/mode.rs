@@ -32,8 +32,8 @@ pub(super) struct HoldState {
     /// `None`: the mode is that of the node's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mode: Option<HoldMode>,
-    /// For a hold that waits to become exclusive: how many numbers behind its own the last contender has that holds
-    /// beside it. That contender came before the announcement. `None`: not known yet.
+    /// For a hold that waits to become exclusive: the number of the last other contender that holds, less its own number.
+    /// That contender came before the announcement. `None`: not known yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) last: Option<u32>,
     /// `None`: the czxid of the node.

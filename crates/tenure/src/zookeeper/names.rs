@@ -64,7 +64,7 @@ pub(super) fn encode(name: &str, is_at_root: bool) -> String {
     text
 }
 
-/// The name that [`encode`] has written as this text; `None`: it has written no name so.
+/// The name that [`encode`] writes as this text; `None`: there is no such name.
 pub(super) fn decode(text: &str, is_at_root: bool) -> Option<LockName> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,4 +1,4 @@
-//! One function for each request to the servers: arguments in, an answer out.
+//! One function for each request to the servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,7 +83,7 @@ pub(super) async fn create_node(
 pub(super) async fn create_directory(session: &Session, dir: &str) -> Result<(), Error> {
     let mut ends: Vec<_> = dir.match_indices('/').map(|(at, _)| at).skip(1).collect();
     ends.push(dir.len());
-    // From the last node back to one that is there, and forth again.
+    // Goes back from the last node to one that exists, and then makes the nodes after that one.
     let mut at = ends.len() - 1;
     for _ in 0..MAX_ATTEMPTS as usize * ends.len() {
         match create_container(session, &dir[..ends[at]]).await {
@@ -121,7 +121,7 @@ pub(super) async fn find_name(
     dir: &str,
     prefix: &str,
 ) -> Result<Option<String>, RequestError> {
-    // A new connection may be to a server that has not heard of the node yet.
+    // A new connection may be to a server that does not have the node yet.
     sync(session, dir).await?;
     let children = list_children(session, dir).await?.unwrap_or_default();
     Ok(children.into_iter().find(|child| child.starts_with(prefix)))
@@ -252,8 +252,8 @@ pub(super) async fn grant_token(
     }
 }
 
-/// A transaction that is applied only if all of these nodes are there. Any version of them will do: what others may
-/// write into a node of ours (`__REVOKE__`) ends no hold.
+/// A transaction that is applied only if all of these nodes are there, in any version: what others may write into a node
+/// of ours (`__REVOKE__`) ends no hold.
 pub(super) fn checks<'a>(
     session: &'a Session,
     paths: &[&str],
@@ -267,7 +267,7 @@ pub(super) fn checks<'a>(
     Ok(writer)
 }
 
-/// Makes our server catch up with its leader: without that, a server that lags behind tells of the past.
+/// Makes our server catch up with its leader: without that, a server that lags behind returns old data.
 pub(super) async fn sync(session: &Session, path: &str) -> Result<(), RequestError> {
     session.reply_to(session.client.sync(path)).await
 }
@@ -391,8 +391,8 @@ pub(super) async fn read_record(
     Ok(nodes.pop().flatten())
 }
 
-/// Several nodes, all asked for at once: the state of each, and what is written there about the owner (`None`: by
-/// another program, or for other eyes). `None`: there is no such node.
+/// Several nodes, all asked for at once: the state of each, and what is written there about the owner (`None`:
+/// another program has written it, or this user may not read it). `None`: there is no such node.
 pub(super) async fn read_nodes(
     session: &Session,
     paths: &[String],

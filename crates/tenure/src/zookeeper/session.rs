@@ -1,8 +1,8 @@
 //! Sessions: one for each client and ttl, with an end that is computed by our own clock.
 //!
 //! The library reports that a session has expired long after the servers gave its nodes away, so nothing here
-//! waits for that report. A session is good for a [`Lease`] from the sending of the last write that the
-//! servers applied in it. A *write*, because a majority of the servers has to agree to a write: a server that is
+//! waits for that report. A session lasts for certain for a [`Lease`], from the sending of the last write
+//! that the servers applied in it. A *write*, because a majority of the servers has to agree to a write: a server that is
 //! cut off from the others answers reads for a while as if nothing had happened.
 
 use std::collections::{HashMap, HashSet};
@@ -353,7 +353,7 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions, as far as their servers hear of it.
+    /// Ends all sessions, without waiting for the answers of their servers.
     pub(super) fn abandon(&self) {
         drop(std::mem::take(&mut *lock(&self.open)));
     }

@@ -44,7 +44,7 @@ async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Result<bool, 
             "the mode of a hold cannot change with this `dialect`: other programs would not see it; leave `dialect` out of the URL",
         ));
     }
-    // Other contenders may hold beside this one from now on.
+    // From now on other contenders may hold at the same time.
     store.holds.update(hold.owner, |held| held.mode = mode);
     let request = Request::new(hold.name.clone(), hold.owner, hold.ttl);
     engine::downgrade(&Operation::new(store, &request, hold.token), mode).await

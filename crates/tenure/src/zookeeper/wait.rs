@@ -184,7 +184,7 @@ impl Operation<'_> {
             return Ok(Some(lease));
         }
         loop {
-            // Once the request is stopped, any lease will do.
+            // Once the request is stopped, any lease is enough.
             let settled = self.store.clock.sleep_until(session.settled_at());
             let _ = request.unless_stopped(settled).await;
             let lease = match requests::check_nodes(session, &[&*entry.node.path]).await {
