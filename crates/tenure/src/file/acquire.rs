@@ -32,7 +32,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     let sent = Clock::system().now();
     let lock_path = LockPath::new(&shared.path, names::encode(&request.name));
     let taken = if request.mode != Mode::Exclusive && shared.directory().is_entered() {
-        // Another process may be stopped in the section for holders that go together.
+        // Another process may be stopped in the section that changes records of several holders.
         let (shared, request, lock_path) = (shared.clone(), request.clone(), lock_path.clone());
         blocking(move || take(&shared, &request, &lock_path)).await
     } else {
@@ -48,7 +48,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     let Some(held) = wait::wait(shared, request, &lock_path).await? else {
         return Ok(Answer::Busy);
     };
-    // No request was sent in the end: the kernel handed the lock over, and the lock does not run out.
+    // The kernel handed the lock over without a request that was sent at some time, and the lock does not expire.
     let sent = Clock::system().now();
     Ok(Answer::Granted(grant(shared, request, held, sent)?))
 }
@@ -60,7 +60,7 @@ fn take(
     lock_path: &LockPath,
 ) -> Result<Option<Box<FileHold>>, Error> {
     match try_once(shared, request, lock_path) {
-        // Once more without the files that are open only to save time.
+        // A second try without the idle files: with many open files, the error may be that no descriptor is left.
         Err(_) if shared.idle_files.clear() => try_once(shared, request, lock_path),
         taken => taken,
     }

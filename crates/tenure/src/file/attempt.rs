@@ -102,7 +102,7 @@ fn is_ambiguous(file: &File, wanted: Kind) -> bool {
         .and_then(|contents| contents.head().map(|head| head.state));
     match state {
         Some(RecordState::Exclusive) => false,
-        // Shared holders are why the lock cannot be had exclusively.
+        // The record says that shared holders are the reason why an exclusive lock is refused.
         Some(RecordState::Shared | RecordState::Upgrading) => wanted == Kind::Shared,
         Some(RecordState::Free) | None => true,
     }

@@ -22,7 +22,7 @@ const LOW_DESCRIPTORS: u64 = 1_024;
 /// A clock that shows less was never set: 2020-01-01 in µs.
 const UNSET_CLOCK: u64 = 1_577_836_800_000_000;
 
-/// What to do on Linux about a missing boot id. Elsewhere there is no cure.
+/// What to do on Linux about a missing boot id. Other systems offer no remedy.
 const MOUNT_PROC: &str = if cfg!(target_os = "linux") {
     "; mount /proc"
 } else {

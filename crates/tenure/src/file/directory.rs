@@ -201,7 +201,7 @@ impl Directory {
     }
 
     fn open_at(&self, file: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        // Non-blocking, so that a named pipe in the place of a lock file cannot hang us.
+        // Non-blocking, so that a named pipe in the place of a lock file does not block this thread.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         rustix::fs::openat(&self.fd, file, flags, Mode::RUSR | Mode::WUSR)
     }
@@ -331,7 +331,7 @@ impl Directory {
             Err(Errno::NOENT) => return Ok(0),
             Err(errno) => return Err(errno.into()),
         };
-        // The writer of this file holds the mutex and we do not: a torn view is whole at the next read.
+        // The writer of this file holds the mutex and we do not: a read during a write is repeated.
         for _ in 0..100 {
             match record::read(&file)? {
                 Contents::Valid(found) => return Ok(found.head.token.max(found.head.ceiling)),
@@ -454,7 +454,7 @@ fn make_pipe(_: &OwnedFd, _: &str) -> Result<(), Errno> {
 
 fn sync_parent(path: &Path) -> io::Result<()> {
     match path.parent() {
-        // Without this a power cut could take the new directory away; tokens would then follow the clock alone.
+        // Without this the new directory could be lost at a power failure; tokens would then follow the clock alone.
         Some(parent) => File::open(parent).and_then(|dir| dir.sync_all()),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! What errors of the operating system mean, and the cure.
+//! What errors of the operating system mean, and the remedy.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +12,10 @@ pub(super) fn refused(path: &Path, why: &str) -> Error {
     Error::new(ErrorKind::Denied, format!("{} {why}", path.display()))
 }
 
-/// An error of the operating system, with the cure. `held_locks` is the number of locks that this client holds.
+/// An error of the operating system, with the remedy. `held_locks` is the number of locks that this client holds.
 pub(super) fn system_error(what: &str, path: &Path, err: io::Error, held_locks: usize) -> Error {
     let errno = Errno::from_io_error(&err);
-    let (kind, cure) = match errno {
+    let (kind, remedy) = match errno {
         Some(Errno::MFILE) => (
             ErrorKind::Store,
             format!(
@@ -50,7 +50,7 @@ pub(super) fn system_error(what: &str, path: &Path, err: io::Error, held_locks: 
         ),
         _ => (ErrorKind::Store, "look at the file system".to_owned()),
     };
-    Error::new(kind, format!("could not {what} {}: {cure}", path.display())).with_source(err)
+    Error::new(kind, format!("could not {what} {}: {remedy}", path.display())).with_source(err)
 }
 
 #[cfg(test)]
@@ -74,11 +74,11 @@ mod tests {
             (Errno::OPNOTSUPP, ErrorKind::Unsupported, "local disk"),
             (Errno::IO, ErrorKind::Store, "look at the file system"),
         ];
-        for (errno, kind, cure) in table {
+        for (errno, kind, remedy) in table {
             let error = system_error("open the lock file", Path::new("/locks/a"), errno.into(), 7);
             let text = error.to_string();
             assert_eq!(error.kind(), kind, "{text}");
-            assert!(text.contains("/locks/a") && text.contains(cure), "{text}");
+            assert!(text.contains("/locks/a") && text.contains(remedy), "{text}");
         }
     }
 }

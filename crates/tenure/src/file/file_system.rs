@@ -18,7 +18,7 @@ pub(super) enum Trust {
     /// Local, but the lower layer of a file may be swapped under it.
     #[cfg(not(target_vendor = "apple"))]
     Overlay,
-    /// The locks are a server's, or another program's, and so are the promises.
+    /// A server or another program implements the locks, and decides what they promise.
     Remote,
 }
 

@@ -104,7 +104,7 @@ impl WonLock<'_> {
         Ok(self.held(request, writer, locks))
     }
 
-    /// Grants a hold that goes with others.
+    /// Grants a hold that is not exclusive.
     fn take_shared(
         &self,
         request: &Request,

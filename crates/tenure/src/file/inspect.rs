@@ -260,7 +260,7 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
                 };
                 let fill = |fresh: &File| record::write_side(fresh, token, None);
                 if replace(shared, &dir, &side, &opened, token, fill, || {
-                    // The turnstile too, if that hold was becoming exclusive. The other holds have no part of it.
+                    // The turnstile too, if that hold was becoming exclusive. No other hold has locked the turnstile.
                     let is_upgradable = matches!(
                         names::side_of(&side, &file),
                         Some((SideKind::Upgradable, _))

@@ -32,7 +32,7 @@
 //!
 //! # Reading order
 //! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
-//! (from a kernel lock to a hold), with `side` (the files of holders that go together) · `store` (the parts of a client) ·
+//! (from a kernel lock to a hold), with `side` (the files of holders that are not exclusive) · `store` (the parts of a client) ·
 //! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_shared` and `permit_pipes`, `upgrade` with
 //! `upgrading` and `upgrade_state`, `renew`, `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 

@@ -31,7 +31,7 @@
 //! | 180 times `x` | the same |
 //! | 181 times `x` | 100 times `x`, `%~dc31ed5afb940294fdd687c69bbba2aecc51b6093425c0047f6fa6c687303924` |
 //!
-//! Beside the file of a name are others, each with a number: `<file>%s0`, `<file>%s1`, … The letter says what for, see
+//! A name may have side files, each with a number: `<file>%s0`, `<file>%s1`, … The letter says what the file is for, see
 //! [`SideKind`].
 
 use std::fmt::Write as _;
@@ -55,9 +55,9 @@ pub(super) enum DirectoryEntry {
     Name(LockName),
     /// The lock file of a long name, which the file itself knows.
     Hashed,
-    /// A file beside that of a name.
+    /// A side file of a name.
     Side,
-    /// A pipe beside the file of a permit.
+    /// The pipe of a permit.
     Pipe,
     /// One of our own, such as the directory's mutex.
     Own,
@@ -65,7 +65,7 @@ pub(super) enum DirectoryEntry {
     Foreign,
 }
 
-/// What the files beside that of a name are for.
+/// What a side file of a name is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SideKind {
     /// `%s`: one shared holder.

@@ -1,4 +1,4 @@
-//! The files beside the file of a name: one for each shared holder, each permit and the upgradable holder, and two by
+//! The side files of a name: one for each shared holder, each permit and the upgradable holder, and two by
 //! which waiters learn of their turn.
 //!
 //! A holder locks its side file *before* it locks the file of the name. So an upgradable holder that becomes exclusive

@@ -36,7 +36,7 @@ impl Store {
     /// Removes at most `limit` lock files of names that are free and have not been used for about a minute.
     /// Returns how many were removed.
     ///
-    /// Sweeping may run at any time, beside everything else. Tokens go on growing: the directory keeps a floor.
+    /// Sweeping may run at any time, also while names are acquired. Tokens still grow, because the directory keeps a floor.
     /// There is no need to call this: opening a directory with more than 1,000 files sweeps it, once a day.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! A thread that waits for a hold that goes with others: where the thread blocks.
+//! A thread that waits for a hold that is not exclusive: where the thread blocks.
 //!
 //! | waits for | blocks on |
 //! | --- | --- |
@@ -8,7 +8,7 @@
 //! | the end of an upgrade | the turnstile, which the upgrading holder has locked |
 //!
 //! The thread keeps its side file while it blocks on the file of the name, and never the other way round: a waiter must
-//! not keep out requests for the exclusive lock.
+//! not cause the refusal of a request for the exclusive lock.
 
 use std::fs::{File, TryLockError};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The threads that wait in the kernel, each with a slot for the one request that it waits for.
 //!
-//! A blocked lock call cannot be called off. So a waiter that gives up leaves its thread where the thread is: a later
+//! A blocked lock call cannot be cancelled. So a waiter that gives up leaves its thread where the thread is: a later
 //! waiter for the same name takes the free slot, and a thread that wins the lock with an empty slot unlocks at once. A
 //! thread that has delivered a lock stays for [`IDLE_THREAD_TIMEOUT`], ready to wait for the same name again.
 

@@ -151,7 +151,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-/// Whether the number of nodes is a good one.
+/// What the number of nodes means for a majority.
 fn check_count(all: usize, majority: usize) -> Finding {
     match (all, all % 2) {
         (0..3, _) => Finding::bad(format!(

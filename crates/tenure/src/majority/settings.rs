@@ -18,7 +18,7 @@ pub struct Settings {
 /// A shorter timeout would measure how busy this machine is, and not the node.
 pub const MIN_NODE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A node that takes longer is of no use to a caller.
+/// A longer time limit would not help a caller.
 pub const MAX_NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Settings {

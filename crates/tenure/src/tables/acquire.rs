@@ -65,7 +65,7 @@ async fn acquire_or_upgrade(
 
 /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.
 pub(super) async fn downgrade(store: &Store, hold: &Hold, mode: Mode) -> Result<bool, Error> {
-    // From now on the hold may be one beside others.
+    // From now on the hold may be a shared one.
     store
         .requests
         .holds
@@ -116,7 +116,7 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
             true => requests.look(request, Mode::Exclusive).await,
             false => requests.read_queue(request).await,
         };
-        // After an error the lock is asked for, which meets the error again.
+        // After an error the request for the lock is sent, and reports the error again.
         position.ok()?
     }
 

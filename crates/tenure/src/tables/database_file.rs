@@ -152,7 +152,7 @@ impl DatabaseFile {
     }
 
     /// The file may have got another journal since its tables were made: it was restored, or another program has set it.
-    /// With another journal readers and writers are in each other's way, and COMMIT can be refused.
+    /// With another journal readers and writers block each other, and COMMIT can be refused.
     async fn use_write_ahead_log(
         &self,
         database: &mut database::Connection,

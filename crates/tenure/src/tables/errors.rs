@@ -1,4 +1,4 @@
-//! What an error of the database means for its lease table, and the cure.
+//! What an error of the database means for its lease table, and the remedy.
 
 #[cfg(feature = "sqlite")]
 use std::path::Path;

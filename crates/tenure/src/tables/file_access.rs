@@ -12,25 +12,25 @@ use tenure_core::name::Escaped;
 /// Refuses a database that this user may not write, and a file beside it that this user may not write.
 ///
 /// # Errors
-/// `Denied`: the message names the file, its owner and the cure.
+/// `Denied`: the message names the file, its owner and the remedy.
 pub(super) fn require_write_access(database: &Path, beside: &[PathBuf]) -> Result<(), Error> {
     if let Some(why) = refusal(database) {
-        let cure = "give the user the right, or run as its owner: the locks of a file are for users who may write the file, also to look at them";
-        return Err(denied(database, cure, why));
+        let remedy = "give the user the right, or run as its owner: the locks of a file are for users who may write the file, also to look at them";
+        return Err(denied(database, remedy, why));
     }
     for file in beside {
         if let Some(why) = refusal(file) {
-            let cure = "chown the file to the owner of the database, or remove it together with the other files beside the database while no process uses the database";
-            return Err(denied(file, cure, why));
+            let remedy = "chown the file to the owner of the database, or remove it together with the other files beside the database while no process uses the database";
+            return Err(denied(file, remedy, why));
         }
     }
     Ok(())
 }
 
-fn denied(file: &Path, cure: &str, why: std::io::Error) -> Error {
+fn denied(file: &Path, remedy: &str, why: std::io::Error) -> Error {
     let shown = file.display().to_string();
     let text = format!(
-        "{}{} may not be written by this user; {cure}",
+        "{}{} may not be written by this user; {remedy}",
         Escaped(&shown),
         owner(file)
     );

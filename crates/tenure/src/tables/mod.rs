@@ -2,7 +2,7 @@
 //! each name, which says who holds the name and until when by the database's clock.
 //!
 //! One statement acquires a free lock and one releases it, on any of a few connections: a hold belongs to no
-//! connection, so proxies and clusters that keep no session are no trouble. A waiter has a row in a second table, in
+//! connection, so locks work through proxies and clusters that keep no session. A waiter has a row in a second table, in
 //! the order of arrival; PostgreSQL notifies the first waiter of a release, elsewhere waiters read the queue.
 //! The published format is in `docs/stores/table.md`.
 //!

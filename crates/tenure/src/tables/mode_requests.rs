@@ -30,8 +30,8 @@ pub(super) struct Stepped<T> {
 }
 
 impl Requests {
-    /// Takes a place beside the holders if the name has room for it and no waiter is ahead; else, with `wait`, a place in
-    /// the queue. May be repeated for the same owner at any time.
+    /// Takes the name if the modes of its holders allow that and no waiter is ahead; else, with `wait`, takes a place in the
+    /// queue. May be repeated for the same owner at any time.
     pub(super) async fn acquire_shared(
         &self,
         request: &Request,
@@ -102,7 +102,7 @@ impl Requests {
         Ok(stepped.answer == Some(true))
     }
 
-    /// Releases a hold that may be one beside others, or leaves the queue.
+    /// Releases a hold that may be a shared one, or leaves the queue.
     pub(super) async fn release_shared(&self, hold: &Hold) -> Result<Release, Error> {
         let release = |table: &mut Table, now| match HoldEnd::of(hold) {
             HoldEnd::Clean => table.release(&hold.name, hold.owner, false, now),

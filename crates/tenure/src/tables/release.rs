@@ -9,7 +9,7 @@ use super::requests::HeldRow;
 use super::store::Store;
 
 /// How many releases wait for a connection at once when the client is closed: more than there are connections, so that none
-/// is idle, and few beside the holds that a client may have.
+/// is idle, and far fewer than the holds that a client may have.
 const RELEASES_AT_ONCE: usize = 64;
 
 /// Releases what the owner has: the lock, or a place in the queue.

@@ -10,7 +10,7 @@ use super::store::Store;
 /// Holds that are renewed by one request.
 const MAX_BATCH: usize = 200;
 
-/// Renews in batches, one after the other. Holds that may be beside others are in batches of their own.
+/// Renews in batches, one after the other. Holds that may be shared are in batches of their own.
 ///
 /// A hold that became shared during the first round was taken for lost, because its owner no longer stood in the row of the
 /// name. Such holds are asked for again in the second round.

@@ -436,7 +436,7 @@ impl Requests {
             are_shared = holder == SEVERAL && is_live;
         }
         if are_shared {
-            // Waiters behind this one may go with the holders. Without an answer they find that out themselves.
+            // Waiters behind this one may be compatible with the holders. Without an answer they find that out themselves.
             let _ = self
                 .step(StepSubject::Name(&hold.name, "release"), |_, _| ())
                 .await;
@@ -454,7 +454,7 @@ impl Requests {
         let reply = self.pool.ask(statement).await?;
         let (mut is_broken, mut is_repeated) = (!reply.rows.is_empty(), reply.is_repeated);
         if !is_broken && self.format == Format::Tenure {
-            // The hold may be one beside others.
+            // The hold may be a shared one.
             let subject = StepSubject::Name(lock_name, "break");
             let end = |table: &mut Table, now| table.break_hold(lock_name, token, now);
             let stepped = self.step(subject, end).await?;

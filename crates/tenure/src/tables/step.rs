@@ -205,7 +205,7 @@ impl<'a> NameRows<'a> {
         Ok(state)
     }
 
-    /// A waiter that is granted the name holds it for as long as its place is good: it may have died meanwhile. When it asks
+    /// A waiter that is granted the name holds it for as long as its place is valid: it may have died meanwhile. When it asks
     /// again, its whole lease begins.
     fn waiter(&self, waiter: &WaiterRow) -> Result<Waiter, Error> {
         let of_waiter = |it: &&ModeRow| it.is_waiting() && it.row.owner == waiter.owner;
@@ -229,8 +229,8 @@ impl<'a> NameRows<'a> {
         })
     }
 
-    /// Lets the lock table do something, for this owner if it is about one owner. `newcomer`: what others shall see of an owner
-    /// that is new, and how long its place in the queue is good for.
+    /// Applies `operate` to the lock table, for this owner if the operation is about one owner. `newcomer`: what others shall
+    /// see of an owner that is new, and how long its place in the queue is valid.
     pub(super) fn step<T>(
         &self,
         owner: Option<OwnerId>,

@@ -126,7 +126,7 @@ pub(crate) struct RenewItem {
 }
 
 impl AcquireItem {
-    /// How long the name is taken if nothing more is heard of the holder: as long as its lease and its lock delay, and at
+    /// How long the name is taken if the holder sends no further request: as long as its lease and its lock delay, and at
     /// least as long as its `min_hold`.
     fn live(&self) -> u64 {
         self.ttl.saturating_add(self.delay).max(self.min_hold)
@@ -478,7 +478,7 @@ impl Statements {
     }
 }
 
-/// Literals, one behind the other.
+/// Literals, with commas between them.
 fn list(literals: impl Iterator<Item = String>) -> String {
     literals.collect::<Vec<_>>().join(",")
 }

@@ -56,13 +56,13 @@ pub(crate) struct WaiterRow {
 pub(crate) struct Changes {
     /// The row of the name; `None`: it stays as it is, and so does everything else.
     pub(crate) lock: Option<LockRow>,
-    /// The owners of the rows that are no more or have changed.
+    /// The owners of the rows that are to be removed or have changed.
     pub(crate) removed: Vec<String>,
     /// The rows that are new or have changed.
     pub(crate) written: Vec<ModeRow>,
-    /// Waiters that are no more.
+    /// Waiters that have left the queue.
     pub(crate) left: Vec<String>,
-    /// Waiters that keep their place, or come.
+    /// Waiters that keep their place, and new ones.
     pub(crate) kept: Vec<WaiterRow>,
     /// Owners that were granted a hold they had waited for.
     pub(crate) granted: Vec<String>,
@@ -174,7 +174,7 @@ impl Statements {
     }
 
     /// Renews these holds, each with its ttl: shared holds, and exclusive holds that once were.
-    /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is one beside others.
+    /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is a shared one.
     ///
     /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
     pub(crate) fn renew_modes(&self, holds: &[RenewItem]) -> Statement {

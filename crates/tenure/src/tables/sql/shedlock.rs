@@ -11,7 +11,7 @@ use super::{Dialect, RenewItem, Statement};
 pub(crate) struct AcquireItem {
     pub(crate) name: String,
     pub(crate) locked_by: String,
-    /// How long the lock is taken if nothing more is heard of the holder: the lease, or `min_hold` if that is longer. In µs,
+    /// How long the lock is taken if the holder sends no further request: the lease, or `min_hold` if that is longer. In µs,
     /// and whole ms.
     pub(crate) live: u64,
 }
