@@ -209,7 +209,7 @@ impl Client {
         self.driver.store.guarantees()
     }
 
-    /// Checks the store and its settings: what weakens the guarantees, and how to cure that.
+    /// Checks the store and its settings: what weakens the guarantees, and how to correct that.
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.

@@ -323,15 +323,15 @@ async fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
 fn no_store(scheme: &str) -> Error {
     let here = || format!("this build has {}", SCHEMES.join(", "));
     let known = NOT_HERE.iter().find(|(known, _)| *known == scheme);
-    let cure = known.map_or_else(here, |(_, cure)| (*cure).into());
+    let remedy = known.map_or_else(here, |(_, remedy)| (*remedy).into());
     // A text that cannot be a scheme may be a part of a password.
     let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     let message = match scheme.bytes().all(is_scheme) {
         true => {
             let scheme: String = scheme.chars().take(40).collect();
-            format!("there is no store for \"{}:\"; {cure}", Escaped(&scheme))
+            format!("there is no store for \"{}:\"; {remedy}", Escaped(&scheme))
         }
-        false => format!("the URL does not begin with a scheme; {cure}"),
+        false => format!("the URL does not begin with a scheme; {remedy}"),
     };
     Error::new(ErrorKind::Unsupported, message)
 }

@@ -236,7 +236,7 @@ pub(super) async fn a_change_of_mode_that_cannot_be_is_refused(case: Arc<Case>) 
     let text = refused.as_ref().map_err(ToString::to_string).err();
     check!(
         text.is_some_and(|text| text.contains("upgradable()")),
-        "the error does not name the cure"
+        "the error does not name the remedy"
     );
     expect_error(refused, ErrorKind::Invalid)?;
     shared.release().await?;

@@ -89,7 +89,7 @@ pub trait Operate: Send + Sync {
     /// Ends the hold with that token and no other. `false` when there is none.
     fn break_lock(self: Arc<Self>, name: LockName, token: u64) -> BoxFuture<Result<bool, Error>>;
 
-    /// Checks the store and its settings: what weakens or voids the guarantees, and the cure.
+    /// Checks the store and its settings: what weakens or voids the guarantees, and the remedy.
     fn check(self: Arc<Self>) -> BoxFuture<Result<Vec<Finding>, Error>>;
 
     /// Makes what locks need and the store does not have yet, tables for example; one line for each thing made.

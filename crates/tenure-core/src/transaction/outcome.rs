@@ -1,4 +1,4 @@
-//! What an error of a database means for a transaction, and the cure.
+//! What an error of a database means for a transaction, and the remedy.
 
 use sqlx::error::DatabaseError;
 
@@ -16,7 +16,7 @@ impl From<sqlx::Error> for Error {
                 sort @ (Sort::Gone | Sort::Deadlock | Sort::Outdated | Sort::Aborted) => {
                     by_sort(sort)
                 }
-                // Of a statement of the user's own we know no cure.
+                // Of a statement of the user's own we know no remedy.
                 _ => Some(Self::new(ErrorKind::Store, "the database said no")),
             },
             sqlx::Error::Io(_)

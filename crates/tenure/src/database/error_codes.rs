@@ -1,5 +1,5 @@
 //! What the error codes of the servers mean for any statement and for any attempt to connect: the kind of the error, the
-//! cause, and the cure.
+//! cause, and the remedy.
 
 use tenure_core::error::ErrorKind::{self, Denied, Indeterminate, Invalid, Store, Unreachable};
 

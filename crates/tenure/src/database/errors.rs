@@ -1,4 +1,4 @@
-//! What the errors of a server mean: whether something may have been done, and the cure.
+//! What the errors of a server mean: whether something may have been done, and the remedy.
 
 use std::fmt;
 

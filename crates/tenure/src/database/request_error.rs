@@ -9,7 +9,7 @@ use tenure_core::error::Error;
 /// Why a request has no result.
 #[derive(Debug)]
 pub(crate) enum RequestError {
-    /// The error says cause and cure itself, and nothing was done: a setting is wrong, for example.
+    /// The error says cause and remedy itself, and nothing was done: a setting is wrong, for example.
     Explained(Error),
     /// The server refused the statement, and its transaction did nothing; locks of the session that it took or released
     /// before the error stay so. The connection is as good as before.

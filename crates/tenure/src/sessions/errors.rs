@@ -1,4 +1,4 @@
-//! What the errors of a server mean for locks of its sessions: cause and cure.
+//! What the errors of a server mean for locks of its sessions: cause and remedy.
 
 use tenure_core::error::{
     Error,

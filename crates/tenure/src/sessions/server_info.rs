@@ -31,6 +31,6 @@ pub(super) struct ServerInfo {
     pub(super) capacity: usize,
     /// Whether the server ends an idle session. If not, there is no lease.
     pub(super) ends_idle: bool,
-    /// Why locks in this server would not exclude all other clients, and the cure.
+    /// Why locks in this server would not exclude all other clients, and the remedy.
     pub(super) objection: Option<String>,
 }

@@ -49,7 +49,7 @@
 //!
 //! MySQL and MariaDB, under either level: when the transaction that used a name for the very first time is rolled
 //! back while several others wait for that name, the server ends some of the waiting ones as deadlocks.
-//! The error says so, and the cure is to run them again. A name that was committed once never causes this.
+//! The error says so, and the remedy is to run them again. A name that was committed once never causes this.
 //!
 //! # Errors
 //!
