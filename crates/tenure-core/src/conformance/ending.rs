@@ -86,7 +86,7 @@ pub(super) async fn a_release_without_an_answer_is_typed_and_repeated(case: Arc<
                 );
             }
             case.until_idle(&name).await?;
-            // Repeated under its own owner id, it must not touch whoever came meanwhile.
+            // A release that is repeated under its own owner id must not end the hold of the next holder.
             let next = case.lease(&second, &name).await?;
             case.pass(case.ttl()).await;
             check!(next.is_held(), "the repeated release ended the next hold");
@@ -292,7 +292,7 @@ pub(super) async fn an_acquire_dropped_while_it_is_granted_leaves_nothing(
     let forgotten = case.long().max(SOON * 2);
     for round in 0..30 {
         // The waiter of the round before may have asked once more just before it was dropped. Such a request can reach
-        // the store after everybody else is done, is granted then, and is given back as soon as its answer is there. So
+        // the store after all other requests, is granted then, and is given back as soon as its answer is there. So
         // this waits for the end of that moment. A hold that was forgotten would last longer than `soon`.
         let lock = first.lock(&name).ttl(case.long());
         let guard = case
@@ -353,7 +353,8 @@ pub(super) async fn an_acquire_that_hangs_leaves_nothing(case: Arc<Case>) -> Ver
         let lock = first.lock(&name).ttl(case.ttl()).wait(wait);
         if drops {
             let hanging = case.start_acquire(lock).await;
-            // Given up any earlier it would not have asked, and somebody else's request would hang.
+            // A caller that gave up before the store has its request might send none, and the fault would hit the request
+            // of another client.
             case.until_counts(&name, "the request is with the store", |counts| {
                 counts.holders == 1
             })

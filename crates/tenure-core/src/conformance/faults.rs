@@ -78,8 +78,8 @@ fn start_in_mode(case: &Case, name: &str, mode: Mode) -> Result<LockHolder, Fail
     LockHolder::start(case, name, &options)
 }
 
-/// Rule 16: the place of a killed holder is free within ttl + 1 s, whatever its mode was, and a holder that was beside it
-/// keeps its hold.
+/// Rule 16: the place of a killed holder is free within ttl + 1 s, whatever its mode was, and a holder that held at the same
+/// time keeps its hold.
 pub(super) async fn a_killed_holder_in_each_mode_frees_its_place(case: Arc<Case>) -> Verdict {
     let (client, other, name) = case.two_clients("killed-mode").await?;
     let limit = case.ttl() + GRACE;
@@ -496,7 +496,7 @@ pub(super) async fn a_broken_connection_is_noticed(case: Arc<Case>) -> Verdict {
     case.until_waiting(&name, 1).await?;
     case.break_connection().await?;
     case.pass(case.ttl()).await;
-    // In this order: who is granted it after we looked overlaps with nobody who is found to have lost it.
+    // In this order: a holder that is granted the lock after the first look does not overlap with one that has lost it.
     let (is_over, is_held) = (waiting.is_finished(), old.is_held());
     if is_held {
         old.release().await?;
@@ -542,7 +542,7 @@ pub(super) async fn a_wiped_store_is_noticed_and_tokens_grow(case: Arc<Case>) ->
     Ok(())
 }
 
-/// Rule 7a: after a restart of the store nobody is granted what somebody still claims, as far as the table
+/// Rule 7a: after a restart of the store no client is granted a name that another one still claims, as far as the table
 /// says so, and tokens go on growing unless it says otherwise.
 pub(super) async fn a_restarted_store_keeps_its_promise(case: Arc<Case>) -> Verdict {
     let (first, name) = (case.client().await?, case.name("restart"));

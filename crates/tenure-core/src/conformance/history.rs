@@ -80,7 +80,7 @@ impl History {
     /// Checks that no two claims conflict, that permits were within their limit, and that tokens grew.
     ///
     /// # Errors
-    /// The first two claims that should not exist beside each other.
+    /// The first two claims that should not exist at the same time.
     #[track_caller]
     pub(super) fn check(&self) -> Verdict {
         match first_fault(&lock(&self.claims)) {

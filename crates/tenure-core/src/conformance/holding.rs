@@ -97,7 +97,7 @@ pub(super) async fn the_deadline_lies_a_margin_before_the_end_of_the_lease(
 /// Rule 2: the time in which the request travels to the store is not part of the claim.
 pub(super) async fn the_deadline_counts_from_before_the_request(case: Arc<Case>) -> Verdict {
     let (client, name) = (case.client().await?, case.name("late"));
-    // Long beside what a busy machine adds to the way there and back.
+    // Long compared with what a busy machine adds to a round trip.
     let ttl = case.ttl() * 4;
     let way = ttl / 20;
     case.disturb(Step::Acquire, RequestFault::Late(way)).await?;
@@ -428,7 +428,7 @@ pub(super) async fn lost_never_fires_on_release(case: Arc<Case>) -> Verdict {
     Ok(())
 }
 
-/// Rule 5: what the store has given to somebody else is lost within a third of the ttl, stays lost, and
+/// Rule 5: what the store has given to another client is lost within a third of the ttl, stays lost, and
 /// neither renewal nor release of the former holder touches the next one.
 pub(super) async fn a_refused_renewal_is_a_loss_and_never_resurrects(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("refused").await?;

@@ -1,4 +1,4 @@
-//! Names that somebody may give to a lock who is careless or no friend. All of them are names, each of another lock.
+//! Names that a careless or hostile user may give to a lock. All of them are names, each of another lock.
 
 pub mod written;
 
@@ -60,7 +60,7 @@ const TEXTS: &[&str] = &[
     "--",
     "--help",
     "-",
-    // Like what lies beside a lock.
+    // Like the side keys of a lock.
     "x:queue",
     "x:hold",
     "x:token",
@@ -187,7 +187,7 @@ const TEXTS: &[&str] = &[
     "x\u{fe0f}",
     "x\u{e0001}",
     "x\u{34f}",
-    // Pairs that are one text to somebody.
+    // Pairs that some programs take for one text.
     "x",
     "X",
     "\u{e9}",

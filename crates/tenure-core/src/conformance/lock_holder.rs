@@ -333,7 +333,7 @@ impl Arguments {
             let token = guard.token();
             say(format_args!("held {token}"));
             if self.stick_at == Some(turn) {
-                // Until we are killed, or nobody is there any more to do it.
+                // Until this process is killed, or the test that would kill it has ended.
                 let _ = std::io::stdin().lines().count();
                 return Ok(());
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::case::Case;
 use super::failure::{Failure, Verdict, check};
 
-/// Rule 1: shared holders of several clients hold together, and no exclusive holder beside them.
+/// Rule 1: shared holders of several clients hold together, and no exclusive holder at the same time.
 pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("shared").await?;
     let shared = |client: &crate::Client| client.lock(&name).ttl(case.long()).shared();
@@ -49,7 +49,7 @@ pub(super) async fn shared_holders_go_together(case: Arc<Case>) -> Verdict {
     Ok(alone.release().await?)
 }
 
-/// Rule 1: among many readers and writers, a writer never holds beside another holder.
+/// Rule 1: among many readers and writers, a writer never holds together with another holder.
 pub(super) async fn readers_and_a_writer_never_meet(case: Arc<Case>) -> Verdict {
     const WRITER: u64 = 1 << 32;
     let name = case.name("crowd");
@@ -177,7 +177,7 @@ pub(super) async fn a_permit_goes_to_the_next_waiter(case: Arc<Case>) -> Verdict
     Ok(())
 }
 
-/// Rule 1: a permit is not held beside an exclusive hold.
+/// Rule 1: a permit is not held together with an exclusive hold.
 pub(super) async fn permits_and_exclusive_never_meet(case: Arc<Case>) -> Verdict {
     let (first, second, name) = case.two_clients("mixed").await?;
     let permit = first

@@ -84,7 +84,7 @@ pub(super) async fn long_names_are_told_apart_by_every_byte(case: Arc<Case>) -> 
     distinct(&case, names).await
 }
 
-/// How many names are asked for side by side: enough to hide the way to the store, and no crowd in which a request
+/// How many names are asked for at the same time: enough to hide the round trip to the store, and so few that no request
 /// is late.
 const TOGETHER: usize = 4;
 

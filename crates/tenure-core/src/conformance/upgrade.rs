@@ -53,7 +53,7 @@ async fn expect_busy(lock: Lock, what: &'static str) -> Verdict {
     }
 }
 
-/// Rule 1: an upgradable holder goes with shared holders, and with no other upgradable and no exclusive holder.
+/// Rule 1: an upgradable holder holds together with shared holders, and with no other upgradable and no exclusive holder.
 pub(super) async fn an_upgradable_holder_goes_with_shared_holders(case: Arc<Case>) -> Verdict {
     let (first, second) = (case.client().await?, case.client().await?);
     let locks = Locks::new(&case, "beside");

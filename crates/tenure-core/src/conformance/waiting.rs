@@ -1,4 +1,4 @@
-//! Rules 8 to 12: how one waits. And rule 4, where others would wait for a future that nobody polls.
+//! Rules 8 to 12: waiting. And rule 4, where other requests would wait for a future that no task polls.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -274,7 +274,7 @@ pub(super) async fn a_waiter_that_gives_up_is_skipped(case: Arc<Case>) -> Verdic
     Ok(())
 }
 
-/// Rule 4: a future that is polled for a while and then neither polled nor dropped holds up nobody else: not the
+/// Rule 4: a future that is polled for a while and then neither polled nor dropped delays nothing else: not the
 /// renewal of what its client holds, and not the client's other requests. (`select!` on a future by reference, with a
 /// branch that takes its time, is enough to leave one behind.)
 pub(super) async fn a_future_that_nobody_polls_holds_up_nobody_else(case: Arc<Case>) -> Verdict {
