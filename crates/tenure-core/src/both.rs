@@ -35,7 +35,7 @@ pub(crate) async fn acquire<'a>(
     let left = wait.map(|wait| wait.saturating_sub(clock.now().since(start)));
     let second_acquired = tokio::select! {
         biased;
-        // Without the first lock, the second one would be waited for and held in vain.
+        // Without the first lock, the second one is of no use: the wait for it ends.
         Some(_) = guard.lost() => return Err(lost_meanwhile(guard).await),
         acquired = acquire_part(second, left, fallback) => acquired,
     };

@@ -228,7 +228,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // Display already ends with the source's text; what lies below it is left to walkers of the chain.
+        // Display already ends with the text of the source, so the chain continues with the source of the source.
         self.0.source.as_ref().and_then(|source| source.source())
     }
 }

@@ -131,7 +131,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell with neither delay nor token trouble.
+    /// A cell without a delay, where tokens never go backward.
     pub const fn new(fault: Fault, promise: Promise, note: &'static str) -> Self {
         Self {
             fault,

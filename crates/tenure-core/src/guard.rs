@@ -232,11 +232,11 @@ impl Guard {
     /// [state](Guard::state) is [`AtRisk`](State::AtRisk) already, so before it is asked again for the next time,
     /// wait until the state is [`Held`](State::Held).
     ///
-    /// - It recovers: nothing more happens; a trouble that is over before this future is polled may go unseen.
-    /// - It is lost: resolves with zero. That may be the first that is heard: a lock that was broken, or a fixed
-    ///   lease that ends, has no time at risk, nor where the [drift](crate::Lock::drift) takes away the last third.
-    /// - It is released: resolves with `None`, as [`lost`](Guard::lost).
-    /// - Of several names: resolves for the first that is at risk.
+    /// - The hold recovers: nothing more happens; a risk that is over before this future is polled may go unseen.
+    /// - The hold is lost: resolves with zero. That may be the first report: a hold is not at risk before its loss if the
+    ///   lock was broken, if its lease is fixed, or if the [drift](crate::Lock::drift) takes away the last third.
+    /// - The hold is released: resolves with `None`, as [`lost`](Guard::lost).
+    /// - The guard has several names: resolves for the first that is at risk.
     ///
     /// The future owns what it needs, as that of [`lost`](Guard::lost).
     ///
@@ -262,11 +262,12 @@ impl Guard {
     /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);
     /// of several names, when the first is lost. Cancelled at once if the hold is lost already.
     ///
-    /// A release does **not** cancel the token: the token means "stop, the lock is gone", and not "done". So wait for the work that has it before you release, or cancel the token yourself
-    /// then. Each call makes another token: to cancel one does nothing to the others, nor to the lock.
+    /// A release does **not** cancel the token: the token means "stop, the lock is gone", and not "done". So wait for the
+    /// work that has the token before you release, or cancel the token yourself then. Each call makes another token: to
+    /// cancel one does nothing to the others, nor to the lock.
     ///
-    /// The token keeps alive neither the hold nor the client, and may be kept for longer than the guard. That of a guard of
-    /// several names hears of losses as long as the guard exists.
+    /// The token keeps alive neither the hold nor the client, and may be kept for longer than the guard. The token of a
+    /// guard of several names is cancelled only as long as the guard exists.
     ///
     /// ```
     /// # async fn example() -> Result<(), tenure::Error> {
@@ -411,8 +412,8 @@ impl Guard {
         self.only_entry("upgrade")?.held().upgrade(false).await
     }
 
-    /// Makes an exclusive or [upgradable](crate::Lock::upgradable) hold shared: waiting requests that fit beside it are
-    /// granted. Never waits for another holder. The [`token`](Guard::token) stays the same.
+    /// Makes an exclusive or [upgradable](crate::Lock::upgradable) hold shared: waiting requests that a shared hold allows
+    /// are granted. Never waits for another holder. The [`token`](Guard::token) stays the same.
     ///
     /// # Cancel safety
     /// After the call the change goes on in the background, even if this future is dropped.

@@ -171,8 +171,8 @@ impl Lock {
         self.set(|part| part.options.mode = Mode::Shared)
     }
 
-    /// The lock is held beside shared holders, by at most one upgradable holder at a time, who may become the exclusive
-    /// holder: [`Guard::upgrade`].
+    /// The lock is held together with shared holders, by at most one upgradable holder at a time, which may become the
+    /// exclusive holder: [`Guard::upgrade`].
     pub fn upgradable(self) -> Self {
         self.set(|part| part.options.mode = Mode::Upgradable)
     }
@@ -409,7 +409,7 @@ impl Lock {
                     ErrorKind::Lost,
                     format!("the lock was lost while the work ran: {reason}; the work was stopped"),
                 );
-                // Dropping the guard cleans up in the background: the caller must hear of the loss
+                // Dropping the guard cleans up in the background: the caller must learn of the loss
                 // now, and the store that was lost may be slow to answer.
                 return Err(guard.explained(err));
             }

@@ -7,7 +7,7 @@
 //! | tokens | a number |
 //! | what is not known | `null` |
 //!
-//! It lies beside the types and not on them, so that these can be read without `serde`.
+//! All of it is in this file and not beside each type, so that the types can be read without `serde`.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -341,7 +341,7 @@ const EPOCH: i64 = 719_468;
 /// Days of 400 years, after which the calendar repeats itself.
 const ERA: i64 = 146_097;
 
-/// `2026-01-31T09:00:00.123Z`. A time before 1970 is shown as its begin.
+/// `2026-01-31T09:00:00.123Z`. A time before 1970 is shown as the start of 1970.
 fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / DAY, since.as_secs() % DAY);

@@ -67,7 +67,7 @@ enum Event {
     Ended(usize, Result<Acquired<Entry>, Error>),
     /// Nothing happened for a while.
     NoProgress,
-    /// A name that was held is lost. Without it, the other names would be waited for in vain.
+    /// A name that was held is lost. Without it, the other names are of no use.
     Lost,
 }
 

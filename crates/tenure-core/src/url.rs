@@ -52,7 +52,7 @@ impl fmt::Display for Host {
 pub struct Secret(String);
 
 impl Secret {
-    /// The text, for whoever needs it to log in.
+    /// The text, for a login.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -94,8 +94,8 @@ impl Url {
             None => (None, rest),
         };
         if query.contains('@') {
-            // Nothing of the query is repeated: a part of a password, as far as one can tell. An `@` before the `?` may be a
-            // part of the same password, so a login that seems to be complete changes nothing.
+            // Nothing of the query is repeated: it may be a part of a password. An `@` before the `?` may be a part of the
+            // same password, so a login that seems to be complete changes nothing.
             return invalid(
                 "the URL has an `@` after its `?`; in a password `?` is written %3F, and in an option `@` is written %40",
             );
@@ -267,7 +267,7 @@ impl Url {
         ))
     }
 
-    /// Refuses options that nobody took out.
+    /// Refuses options that were not taken out.
     pub fn finish(&self, known: &[&str]) -> Result<(), Error> {
         match self.options.first() {
             None => Ok(()),

@@ -91,7 +91,7 @@ impl Driver {
         let clock = &self.clock;
         let asked_for = time_to_inspect(end.since(clock.now()));
         clock.wait_until(end.before(asked_for)).await;
-        // A wait that is shorter than a round trip, or that began to ask late, does not make a store silent.
+        // A store is not silent because the wait is shorter than a round trip, or because the question is late.
         let limit = end.since(clock.now()).max(INSPECT_LIMITS.0);
         // In a box: most waits end before.
         let inspected = Box::pin(self.inspect_within(name, limit)).await;

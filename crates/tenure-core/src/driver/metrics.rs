@@ -28,7 +28,7 @@ struct Metric {
     kind: Kind,
     /// `None`: a plain count.
     unit: Option<Unit>,
-    /// The label that the metric has beside `store` and `name`.
+    /// The label that the metric has in addition to `store` and `name`.
     label: Option<&'static str>,
     meaning: &'static str,
 }

@@ -26,7 +26,7 @@ impl Held {
         }
         let mut releasing = self.send_release(before);
         if let State::Lost(_) = before {
-            // The caller must hear of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
+            // The caller must learn of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
             // background.
             drop(releasing);
             return self.settle(before, Ok(Release::NotHeld));

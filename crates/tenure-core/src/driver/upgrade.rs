@@ -92,7 +92,7 @@ impl Held {
 
     /// Makes an exclusive or upgradable hold shared. Waits for nothing but the answer of the store; a future that is
     /// dropped does not stop the change. `if_alone` calls its argument unless another guard may rely on the mode, and says
-    /// whether it did; no guard comes into being meanwhile.
+    /// whether it did; no guard is made meanwhile.
     pub(crate) async fn downgrade(
         self: &Arc<Self>,
         if_alone: impl FnOnce(&dyn Fn()) -> bool,

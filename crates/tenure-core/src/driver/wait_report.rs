@@ -12,7 +12,7 @@ use super::labels::LOG_TARGET;
 use super::shared::Driver;
 use super::until::Until;
 
-/// A wait is reported for the first time after this long. It is longer than most waits that are no sign of trouble.
+/// A wait is reported for the first time after this long. Most waits in a healthy system are shorter.
 const FIRST_REPORT: Duration = Duration::from_secs(5);
 /// The time between two reports doubles up to this length, so that a long wait costs the store and the log little.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(5 * 60);

@@ -212,7 +212,7 @@ impl Lease {
             self.ttl = ttl;
             self.end = sent.after(ttl).before(margin(ttl, self.drift)).max(sent);
         }
-        // The answer to an older renewal must not start a third renewal beside a newer one that is on its way.
+        // The answer to an older renewal must not start a third renewal while a newer one is on its way.
         if self.renewal.in_flight.is_none_or(|flight| flight <= sent) {
             self.renewal.in_flight = None;
             self.renewal.due = sent.after(self.ttl / 3);

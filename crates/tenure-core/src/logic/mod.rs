@@ -13,7 +13,7 @@
 //! | [`selection`] | of any `k` of `n` names, which to ask for and which to keep |
 //! | [`quorum_mode`] | given the mode of a hold on each node: what its holder may claim, and what to ask a node for |
 //! | [`pace`] | when to try again where a store cannot push, and when a background task looks again |
-//! | [`table`] | the reference lock table: the specification, and the heart of `memory:` |
+//! | [`table`] | the reference lock table: the specification, and the lock table of `memory:` |
 
 pub mod lease;
 pub mod pace;

@@ -11,8 +11,8 @@ pub const FIRST: Duration = Duration::from_millis(1);
 /// costs its store five requests a second.
 pub const CAP: Duration = Duration::from_millis(256);
 
-/// How far apart on average the requests of waiters are that are woken together: about as many a second as a store
-/// serves beside its other work.
+/// The average time between the requests of waiters that are woken together: a store serves about as many requests a
+/// second in addition to its other work.
 pub const SPREAD_PER_WAITER: Duration = Duration::from_micros(150);
 
 /// Upper end of the time over which the requests of waiters that are woken together are spread.
@@ -31,7 +31,7 @@ pub fn spread(waiters: usize) -> Duration {
 /// `step` is [`FIRST`]` · 2^attempt`, at most [`CAP`].
 /// Two bounds can shorten it:
 /// - `hint`, how long the holder's lease still runs: there is a reason to look just then. Up to
-///   [`FIRST`] is added by `random`, lest all waiters look at the same instant;
+///   [`FIRST`] is added by `random`, so that not all waiters look at the same instant;
 /// - `left`, what is left of the wait (`None`: no limit), so that the last try falls on its very end.
 pub fn next(
     attempt: u32,
@@ -45,7 +45,7 @@ pub fn next(
     let step = FIRST.saturating_mul(1 << attempt.min(20)).min(CAP);
     let mut pause = step / 2 + fraction(step / 2, random);
     if let Some(hint) = hint {
-        // Never zero: a holder whose lease is over but not cleared yet must not make us spin.
+        // Never zero: a holder whose lease is over but not cleared yet must not cause a busy loop.
         pause = pause.min(
             hint.saturating_add(FIRST / 2)
                 .saturating_add(fraction(FIRST / 2, random)),
@@ -69,8 +69,8 @@ pub fn give_back_pause(attempt: u32, random: u32, round_trip: Duration, ttl: Dur
 
 /// When a task that looks after many things looks next: something is `due` then, and an earlier look may be `planned`.
 ///
-/// What is planned stays planned, although what it was for may be gone: more like it comes and goes, and each would
-/// wake the task. So it looks in vain now and then, and never too late.
+/// What is planned stays planned, although the work that it was planned for may be gone: such work comes and goes often,
+/// and each change of the plan would wake the task. So the task sometimes finds no work, and it never looks too late.
 pub fn look(planned: Time, due: Time, now: Time) -> Time {
     match planned > now {
         true => due.min(planned),

@@ -68,11 +68,11 @@ pub fn count_holders(contenders: &[Contender]) -> usize {
 /// The turn of the contender at index `me`.
 ///
 /// While everything that it says to watch is still there and has not changed, the contender cannot hold, so no wake-up is
-/// missed if the watch reports what happened since the list was read. And no herd is woken: the end of
+/// missed if the watch reports what happened since the list was read. And few waiters are woken: the end of
 /// an exclusive hold or of a permit wakes the ones that may follow it, at most `limit` of them.
 ///
 /// - Exclusive: the one just ahead.
-/// - Shared: the nearest exclusive ahead, because shared holders go together.
+/// - Shared: the nearest exclusive ahead, because shared holders do not exclude each other.
 /// - Upgradable: the nearest exclusive or upgradable ahead.
 /// - Permit, with `limit` permits or more between it and the nearest exclusive ahead: the nearest
 ///   `limit` of them. While all of those are there it cannot hold, whichever other contenders are ahead. (Watching

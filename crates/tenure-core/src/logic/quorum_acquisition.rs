@@ -7,8 +7,8 @@
 //!
 //! Any later majority shares a node with this majority, and that node grants greater tokens.
 //!
-//! Holds that may be beside others need a third rule, because two of them can be on one node while each of them agrees
-//! on its token: a node knows the token only if that is the token of the hold on that node, and no node gives a token to
+//! Holds that are not exclusive need a third rule, because two of them can be on one node while each of them agrees on its
+//! token: a node knows the token only if that is the token of the hold on that node, and no node gives a token to
 //! two holds. Two majorities share a node, so no two holders have the same token. A node that cannot give the chosen
 //! token to the hold gives it a greater one, and the next token is greater than all of them.
 //! `tests/quorum_acquisition_search.rs` searches small models for a way around these rules.
@@ -33,7 +33,7 @@ pub enum Next {
         /// Known to a majority of nodes, and greater than every token that was used before.
         token: u64,
     },
-    /// A majority is out of reach, as things stand.
+    /// No majority is possible unless nodes that failed or refused grant later.
     Lost,
 }
 
@@ -54,7 +54,7 @@ enum NodeAnswer {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct QuorumAcquisition {
     answers: Vec<NodeAnswer>,
-    /// Fixed while there is a majority, so that a straggler with a greater token does not start another round.
+    /// Fixed while there is a majority, so that a late answer with a greater token does not start another round.
     token: Option<u64>,
     won: bool,
     /// Other acquisitions may be granted on the same node at the same time.
@@ -72,7 +72,7 @@ impl QuorumAcquisition {
         }
     }
 
-    /// All of `nodes` nodes are being asked for a hold that may be beside others.
+    /// All of `nodes` nodes are being asked for a hold that is not exclusive.
     pub fn shared(nodes: usize) -> Self {
         Self {
             is_shared_hold: true,

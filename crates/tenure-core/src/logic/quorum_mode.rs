@@ -128,7 +128,7 @@ pub fn common_mode(modes: impl IntoIterator<Item = Mode>, count: usize) -> Optio
     modes.get(count.checked_sub(1)?).copied()
 }
 
-/// The greater, the fewer other holds may be beside it. Permits are not counted over several nodes.
+/// The strength of a mode: a stronger mode allows fewer other holds. Permits are not counted over several nodes.
 fn rank(mode: Mode) -> u8 {
     match mode {
         Mode::Permits { .. } => 0,

@@ -4,9 +4,12 @@
 //! are in one order that all clients keep, the byte order.
 //!
 //! # Why clients do not wait for each other in a circle
-//! A client that has some of its names and misses `r` others asks for a name only if the name comes before the last one
-//! that it has, or if at least `r - 1` of its names follow. So each client that waits could complete its choice with
-//! names that come after all that it has.
+//! An example: a client needs three of a, b, c and d, and has b. It misses two. It may ask for a, which comes before b, and
+//! for c, because d follows and could be the last one; it does not ask for d, because no name follows.
+//!
+//! The rule: a client that has some of its names and misses `r` others asks for a name only if the name comes before the
+//! last one that it has, or if at least `r - 1` of its names follow. So each client that waits could complete its choice
+//! with names that come after all that it has.
 //!
 //! Suppose that some clients wait for each other, and that all other clients release after a while. One of these clients
 //! has the last name that any of them has, and asks for a name after that one. None of them has this name, so it is free
@@ -17,8 +20,8 @@
 //! (`lock_any`) it allows to ask for all of them.
 //!
 //! # Why a client begins again
-//! Holders may keep a name for hours. Then two clients can share the few names that change hands, each with too few of
-//! them. So a client that has some of its names, could do with others, and has got no further for a while
+//! Holders may keep a name for hours. Then two clients can share the few names that are released, each with too few of
+//! them. So a client that has some of its names, could use other names instead, and has made no progress for a while
 //! ([`time_until_restart`]) gives up all that it has and its places in the queues, and begins again behind the others.
 //!
 //! # Why names that become free are not missed
@@ -118,7 +121,7 @@ impl Selection {
         given_back
     }
 
-    /// The names that the client asks for from now on, beside those that it asks for already.
+    /// The names that the client asks for from now on, in addition to those that it asks for already.
     pub fn ask(&mut self) -> Vec<usize> {
         let may_ask = self.may_ask();
         let names = self.with(Choice::Open).filter(|name| may_ask(*name));

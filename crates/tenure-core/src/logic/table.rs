@@ -1,11 +1,11 @@
 //! The reference lock table: what a store has to do, without a store.
 //!
-//! The table is the specification that other stores are compared with, and the heart of `memory:`.
+//! The table is the specification that other stores are compared with, and the lock table of `memory:`.
 //!
 //! # Rules
 //! - Exclusive conflicts with everything, shared with exclusive. Upgradable conflicts with exclusive and with
 //!   another upgradable. A permit conflicts with exclusive and is admitted while fewer than its own `limit`
-//!   permits are held. Shared, upgradable and permits go together.
+//!   permits are held. Shared, upgradable and permits do not exclude each other.
 //! - First come, first served: a request joins the queue behind every earlier waiter, even if it could
 //!   be granted at once; so a writer does not starve behind readers. `barge` is the exception.
 //! - After every change the queue is served from its head while the head can be granted.
@@ -146,8 +146,8 @@ impl Table {
     }
 
     /// Raises the token of the owner's hold to `token`, so that later grants have greater ones, and returns the token that
-    /// the hold has now. That is a greater one if the hold has it already, or if another hold beside it has or had `token`
-    /// or a greater one. `None`: the owner does not hold the name, and nothing is changed.
+    /// the hold has now: `token`, or the token that it had if that is greater, or a still greater one if another hold at the
+    /// same time has or had `token` or a greater one. `None`: the owner does not hold the name, and nothing is changed.
     pub fn raise(&mut self, name: &LockName, owner: OwnerId, token: u64, now: Time) -> Option<u64> {
         let index = self.settled(name, now)?;
         let slot = &mut self.slots[index];
@@ -162,7 +162,7 @@ impl Table {
         Some(slot.holds[at].token)
     }
 
-    /// A sign of life from a waiter. `false`: it is not (any more) in the queue; it may hold by now.
+    /// A request of a waiter that keeps its place. `false`: it is not (any more) in the queue; it may hold by now.
     pub fn touch(&mut self, name: &LockName, owner: OwnerId, now: Time) -> bool {
         let Some(index) = self.settled(name, now) else {
             return false;
@@ -264,7 +264,7 @@ impl Table {
         out.append(&mut self.granted);
     }
 
-    /// Moves the waiters that were forgotten since the last call, because nothing was heard of them, to `out`.
+    /// Moves the waiters that were forgotten since the last call, because they sent no request for too long, to `out`.
     pub fn forgotten(&mut self, out: &mut Vec<OwnerId>) {
         out.append(&mut self.forgotten);
     }

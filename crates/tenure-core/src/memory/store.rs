@@ -88,7 +88,7 @@ impl Store {
         Self::with(Clock::tokio(), None)
     }
 
-    /// The store of that name in this process: empty when no clone of it is left, and then made anew. What the URL
+    /// The store of that name in this process: if no clone of it is left, a new empty one. What the URL
     /// `memory:NAME` means, so that two clients that connect by URL share it.
     pub fn named(name: &str) -> Self {
         static NAMED: Mutex<BTreeMap<String, Weak<Shared>>> = Mutex::new(BTreeMap::new());

@@ -26,8 +26,9 @@ pub trait QueueRequest: Sync {
     /// The request of the driver, and the clock of the store.
     fn context(&self) -> (&Request, &Clock);
 
-    /// Reads the position of our entry. `ahead`: what the entry has waited for up to now. `is_safety_poll`: nothing was
-    /// heard for a while, so the store also makes sure that the session goes on, if that has to be asked for.
+    /// Reads the position of our entry. `ahead`: what the entry has waited for up to now. `is_safety_poll`: the
+    /// watch has reported nothing for a while, so the store also makes sure that the session exists, if that needs a
+    /// request.
     fn read(
         &self,
         entry: &Self::Entry,

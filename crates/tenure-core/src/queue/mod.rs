@@ -19,7 +19,7 @@
 //! [`ModeChange`] (replace). Each operation has one of three outcomes: it was done (`Ok`); it was refused, or did not reach
 //! the store (an error); it is unknown whether it was done (an error of kind `Indeterminate`).
 //!
-//! What a store can do faster is optional, and the engine goes the long way without it:
+//! What a store can do faster is optional. Without it the engine sends more requests:
 //! - a store that creates an entry and learns its position in one request returns the position from
 //!   [`create`](Acquisition::create); otherwise the engine reads the queue;
 //! - a watch that can tell the new position returns it from [`watch`](QueueRequest::watch); otherwise the engine reads the

@@ -29,7 +29,7 @@ pub enum Waited {
 }
 
 /// Waits until our entry holds, if the request waits. `position`: where the entry stands; `None`: not known. `limit`: until
-/// when requests that fail are sent again, which is moved on while the store answers.
+/// when requests that fail are sent again; each answer of the store extends it.
 ///
 /// # Errors
 /// What the store says. The entry may be in the queue still.

@@ -12,7 +12,7 @@ use crate::options::Mode;
 /// Takes several names in one step. Without it the driver takes one after the other.
 pub trait AcquireAll: Send + Sync {
     /// Takes the names of all these requests, at least two and no name twice, if each is free at this moment and has no
-    /// waiters; otherwise none of them. One step in the store: nothing comes between two of the names.
+    /// waiters; otherwise none of them. This is one atomic step in the store.
     ///
     /// The requests do not wait, differ in name and owner only, and are stopped together. Grants and errors are as those of
     /// [`Store::acquire`](super::Store::acquire): after an `Indeterminate` error the driver releases each owner until the
@@ -60,15 +60,15 @@ pub trait ChangeMode: Send + Sync {
 /// Raises the token of a hold: for stores that may be nodes of another one.
 pub trait RaiseToken: Send + Sync {
     /// Raises the token of the hold to `token`, so that later grants of the name get greater tokens, and returns the token
-    /// that the hold has now. That is a greater one if the hold has it already, or if `token` is not greater than every
-    /// token that another hold beside this one has or had. `None`: the hold is not there any more.
+    /// that the hold has now: `token`, or the token that it had if that is greater. If another hold at the same time has or
+    /// had `token` or a greater one, the hold gets one that is greater than all of these. `None`: there is no such hold.
     fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>>;
 }
 
 /// Writes data that counts only while holds are there.
 pub trait GuardedWrite: Send + Sync {
-    /// Sets `key` in this same store to `value`, or deletes it, if all these holds are still there: in one step
-    /// that nothing comes between. `false`: one is not, and nothing was written.
+    /// Sets `key` in this same store to `value`, or deletes it, if all these holds are still there: in one atomic step.
+    /// `false`: one of the holds is not there, and nothing was written.
     fn write(
         self: Arc<Self>,
         holds: Vec<Hold>,

@@ -39,7 +39,7 @@ impl Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Severity {
-    /// As it should be; for the record.
+    /// Nothing has to be changed.
     Good,
     /// A promise is weaker than it could be.
     Warning,

@@ -57,8 +57,8 @@ pub trait Store: Send + Sync + 'static {
     /// Also called for owners that may hold or wait after a request of unknown outcome.
     fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>>;
 
-    /// Whether the store frees the hold by itself, a ttl after the last request about it. A session that is used for other
-    /// holds may keep this one: then the driver repeats a release without an answer for as long as the session lives.
+    /// Whether the store frees the hold by itself, a ttl after the last request about it. `false` if the hold lasts as long
+    /// as a session that other holds share: then the driver repeats a release of unknown outcome until the session ends.
     fn ends_by_itself(&self, hold: &Hold) -> bool {
         let _ = hold;
         true

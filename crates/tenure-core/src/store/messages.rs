@@ -30,7 +30,7 @@ pub struct Request {
     pub mode: Mode,
     /// Lease to ask for.
     pub ttl: Duration,
-    /// `false`: answer at once, queue nowhere.
+    /// `false`: answer at once, and enter no queue.
     pub wait: bool,
     /// See [`Options::fair`](crate::Options::fair).
     pub fair: Option<bool>,
@@ -135,7 +135,7 @@ pub struct Grant {
     pub sent: Time,
     /// Time between request and reply; zero where there is no network.
     pub round_trip: Duration,
-    /// Granted lease from `sent` on; `None`: the hold lasts until it is released or we die.
+    /// Granted lease from `sent` on; `None`: the hold lasts until it is released or this process ends.
     pub ttl: Option<Duration>,
     /// The store reports the end of a hold without a lease by itself, through its
     /// [`LossNotifier`](super::LossNotifier), so that nothing has to be checked.

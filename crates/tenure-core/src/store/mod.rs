@@ -11,9 +11,9 @@
 //!
 //! The driver does after it called:
 //! - it polls every future of `acquire`, `renew` and `release` to its end, or the runtime is gone. They are
-//!   never dropped half-way: when the caller gives up, the driver stops the [`Request`] and polls on in
+//!   never dropped before their end: when the caller gives up, the driver stops the [`Request`] and polls on in
 //!   the background. So a store needs no clean-up for dropped futures, only for a stopped request.
-//!   Futures that only look (`inspect`, `list`, `check`), break, write or close may be dropped;
+//!   Futures that only read (`inspect`, `list`, `check`), break, write or close may be dropped;
 //! - it computes deadlines, decides when to renew and when a hold is lost;
 //! - when `acquire` failed with [`ErrorKind::Indeterminate`](crate::ErrorKind::Indeterminate) it calls `release`
 //!   for that owner, again and again, until the answer is definite or the ttl has passed.

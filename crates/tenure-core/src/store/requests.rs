@@ -15,7 +15,7 @@ use crate::holder::Status;
 use crate::name::LockName;
 use crate::options::Mode;
 
-/// So many names are inspected at the same time. A list of very many names leaves room for the requests that renew holds.
+/// How many names are inspected at the same time: few, so that a list of many names does not delay requests that renew.
 const PARALLEL_INSPECTIONS: usize = 64;
 
 impl dyn Store {

@@ -25,7 +25,7 @@ impl RetryBudget {
         Self::until(Time::MAX)
     }
 
-    /// The same with pauses as long as after that many failures, where the first attempts would be in vain.
+    /// The same with pauses as long as after that many failures, where attempts after a shorter pause would fail.
     #[must_use]
     pub fn after_failures(self, failures: u32) -> Self {
         Self { failures, ..self }

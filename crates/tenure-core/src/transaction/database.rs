@@ -5,10 +5,10 @@ use sqlx::error::DatabaseError;
 /// A database whose transactions [`Lock::transaction`](crate::Lock::transaction) runs: `sqlx::Postgres`,
 /// `sqlx::MySql` (MariaDB too) and `sqlx::Sqlite`, each with the feature of that name.
 pub trait SqlDatabase: sqlx::Database {
-    /// What errors call it: the scheme of its URL.
+    /// Its name in errors: the scheme of its URL.
     const SCHEME: &'static str;
 
-    /// Asks for nothing: an error, and the transaction would be rolled back by a COMMIT, in silence.
+    /// Sends a statement without effect. After an error, a COMMIT would roll the transaction back and report no error.
     fn probe(conn: &mut Self::Connection) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
         let _ = conn;
         std::future::ready(Ok(()))

@@ -31,8 +31,8 @@ const ROLLBACK_LIMIT: Duration = Duration::from_secs(2);
 impl Lock {
     /// Acquires, begins a transaction, runs `body`, commits, and only then releases. (Feature `sqlx`.)
     ///
-    /// To release before COMMIT is the mistake that this is for: the next holder then reads what was there
-    /// before, and one of the two writes is gone. Nothing that the transaction reads is older than the lock.
+    /// A release before COMMIT would be a mistake: the next holder would read the old data, and one of the two writes would
+    /// be lost. This method releases after COMMIT. Nothing that the transaction reads is older than the lock.
     ///
     /// The lock may lie in any store; it needs not be the database.
     /// When `body` returns an error, or panics, the transaction is rolled back and the lock released.
@@ -40,12 +40,12 @@ impl Lock {
     /// transaction rolled back; it is not committed under a lock that has been lost by then.
     /// As in [`run`](Lock::run) the lock may be entered again inside `body`.
     ///
-    /// Between the last look at the lock and the COMMIT there is a moment in which a process can be stopped for longer
-    /// than the lease. The lock cannot help it, the database can:
-    /// `tx.fence(guard)` (of the trait `tenure::Fenced`) at the begin of `body`.
+    /// Between the last check of the lock and the COMMIT a process can be stopped for longer than the lease. The lock
+    /// cannot prevent that COMMIT, but the database can: call `tx.fence(guard)` (of the trait `tenure::Fenced`) at the
+    /// beginning of `body`.
     ///
-    /// In PostgreSQL one round trip is spent on asking whether the transaction is still sound, because COMMIT of one in
-    /// which a statement had failed would be a ROLLBACK without a word.
+    /// In PostgreSQL this costs one more round trip: after a statement has failed, COMMIT would be a ROLLBACK without an
+    /// error, so the server is asked before whether the transaction can commit.
     ///
     /// # Cancel safety
     /// Dropped before COMMIT is sent, the transaction is rolled back and the lock released. Dropped while COMMIT is
@@ -202,13 +202,13 @@ async fn roll_back<DB: SqlDatabase>(tx: Transaction<'static, DB>) {
     let clock = Clock::system();
     tokio::select! {
         biased;
-        // Refused or not: what was not committed never will be.
+        // After an error, too, the transaction is never committed.
         _ = tx.rollback() => {}
         () = clock.sleep_until(clock.now().after(ROLLBACK_LIMIT)) => {}
     }
 }
 
-/// Where another error is the outcome already. One that comes up here is seen to in the background.
+/// Releases when the outcome is an error already. A release that fails is repeated in the background.
 async fn release(guard: Guard) {
     let _ = guard.release().await;
 }

@@ -74,7 +74,7 @@ pub enum Operation<'a> {
     Lock(&'a LockName),
     /// A fence in a transaction.
     Fence(&'a LockName),
-    /// A transaction of this lock was to begin or to be looked at.
+    /// A transaction of this lock was to begin or to be checked.
     Transaction(&'a LockName),
     /// The tables of locks and fences.
     Tables,

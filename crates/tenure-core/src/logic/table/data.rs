@@ -26,7 +26,7 @@ pub struct LockRequest {
     pub min_hold: Duration,
     /// After an unclean end the name stays taken for this long.
     pub lock_delay: Duration,
-    /// A waiter is forgotten when it was not heard of for this long; `None`: never.
+    /// A waiter is forgotten when it sent no request for this long; `None`: never.
     pub waiter_ttl: Option<Duration>,
     /// The token to grant under, unless the name's next one is greater.
     pub propose: Option<u64>,

@@ -74,7 +74,7 @@ pub struct Reservation {
 pub struct Waiter {
     /// What the waiter wants.
     pub claim: Claim,
-    /// The waiter is forgotten when it was not heard of for this long; `None`: never.
+    /// The waiter is forgotten when it sent no request for this long; `None`: never.
     pub waiter_ttl: Option<Duration>,
     /// Until when the waiter is remembered.
     pub alive_until: Time,
