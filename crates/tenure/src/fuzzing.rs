@@ -1,6 +1,6 @@
-//! What is fed with bytes from anywhere: each function takes them apart and panics when a promise is broken.
+//! Fuzz targets: each function decodes arbitrary bytes, and panics when a promise is broken.
 //!
-//! Not part of the API. `fuzz/` calls these for as long as one likes, `tests/corpus.rs` for a moment.
+//! Not part of the API. `fuzz/` calls these without a time limit, `tests/corpus.rs` some thousand times.
 
 #![allow(clippy::panic, reason = "a panic is the report")]
 
@@ -25,7 +25,7 @@ use crate::redis;
 use crate::tables;
 use crate::zookeeper;
 
-/// A URL is taken apart or refused in one line, and a password shows up nowhere.
+/// A URL is parsed, or refused in one line, and no text contains its password.
 pub fn url(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -34,7 +34,7 @@ pub fn url(data: &[u8]) {
     let said = match Url::parse(text, 1) {
         Ok(url) => {
             if let Some(password) = &url.password {
-                // A short one is part of something else too easily.
+                // A short password may be a part of another word.
                 let password = password.reveal();
                 let elsewhere = text.matches(password).count() != 1;
                 assert!(
@@ -59,7 +59,7 @@ pub fn url(data: &[u8]) {
     }
 }
 
-/// A name is written down and read again in every store, and whatever else lies there is not taken for one.
+/// In every store, a name that was encoded is decoded to the same name, and no other text is taken for a name.
 pub fn names(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -75,7 +75,7 @@ pub fn names(data: &[u8]) {
     }
 }
 
-/// A file that was torn, cut or made by somebody else gives no token that was given before.
+/// A file that was torn, cut or made by another program leads to no token that was granted before.
 pub fn record(data: &[u8]) {
     file::fuzz_record(data);
 }
@@ -213,7 +213,7 @@ impl Tokens {
     }
 }
 
-/// Who may hold beside whom.
+/// Which modes may be held at the same time.
 fn assert_is_sound(view: &View, now: Time) {
     let count = |wanted: fn(&Mode) -> bool| view.holds.iter().filter(|it| wanted(&it.mode)).count();
     let exclusive = count(|mode| *mode == Mode::Exclusive);

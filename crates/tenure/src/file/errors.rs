@@ -50,7 +50,11 @@ pub(super) fn system_error(what: &str, path: &Path, err: io::Error, held_locks: 
         ),
         _ => (ErrorKind::Store, "look at the file system".to_owned()),
     };
-    Error::new(kind, format!("could not {what} {}: {remedy}", path.display())).with_source(err)
+    Error::new(
+        kind,
+        format!("could not {what} {}: {remedy}", path.display()),
+    )
+    .with_source(err)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Locks and fences inside transactions of your own, in the database that has your data (feature `sqlx`, with
 //! `mysql`, `postgres` or `sqlite` for the driver); and fences as plain SQL for any other client, without a feature.
 //!
-//! - [`lock_in_tx`] takes a lock that lasts as long as the transaction: there is no lease, no loss, no server beside
-//!   the database, and nothing to release.
+//! - [`lock_in_tx`] takes a lock that lasts as long as the transaction: there is no lease, no loss, no server
+//!   other than the database, and nothing to release.
 //! - [`Lock::transaction`](crate::Lock::transaction) runs a transaction under a lock that lies elsewhere, in Redis
 //!   for example, and releases the lock after COMMIT or ROLLBACK and never before.
 //! - [`fence`] refuses the transaction of a holder that has been overtaken.

@@ -64,7 +64,7 @@ impl FenceStatements {
     /// Whether the transaction may go on: `greatest` is what the last statement answered.
     ///
     /// # Errors
-    /// [`Lost`](ErrorKind::Lost): a holder with a greater token has been here; roll the transaction back.
+    /// [`Lost`](ErrorKind::Lost): a holder with a greater token has passed this fence; roll the transaction back.
     pub fn check(&self, greatest: i64) -> Result<(), Error> {
         match u64::try_from(greatest) {
             Ok(greatest) if greatest > self.token => {

@@ -163,7 +163,7 @@ impl Requests {
         locked_by(host, request.owner)
     }
 
-    /// Takes a name that is free and that nobody waits for, and no place in the queue.
+    /// Takes a name that is free and has no waiters. Enters no queue.
     /// May be repeated for the same owner at any time.
     pub(super) async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         if request.mode != Mode::Exclusive {

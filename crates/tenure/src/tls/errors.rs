@@ -4,7 +4,7 @@ use rustls::{AlertDescription as Alert, CertificateError};
 
 use tenure_core::error::{Error, ErrorKind};
 
-/// What a handshake with `host` failed of. `plain` is how to ask for a connection without TLS.
+/// Why a handshake with `host` failed. `plain` is how to ask for a connection without TLS.
 pub(crate) fn explain(found: &rustls::Error, host: &impl std::fmt::Display, plain: &str) -> Error {
     let (kind, what) = match found {
         rustls::Error::InvalidCertificate(why) => (ErrorKind::Unreachable, advice(why, host)),

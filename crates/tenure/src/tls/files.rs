@@ -13,14 +13,15 @@ use tenure_core::url::{Host, Url};
     expect(dead_code, reason = "only a build with TLS reads the files")
 )]
 pub(crate) struct Files {
-    /// Who signed the servers' certificates, instead of whom the system trusts.
+    /// The authority that signed the servers' certificates, in place of those that the system trusts.
     pub(super) ca: Option<PathBuf>,
     /// Our own certificate, for servers that ask for one, and its key.
     pub(super) cert: Option<PathBuf>,
     pub(super) key: Option<PathBuf>,
 }
 
-/// Says of a server without TLS that others can listen, unless nothing leaves this machine. `how` asks for TLS.
+/// Warns that others can read the messages of a server without TLS, unless the server is on this machine. `how` asks for
+/// TLS.
 pub(crate) fn plaintext(host: &Host, is_tls: bool, how: &str) -> Option<Finding> {
     let text = || {
         format!(

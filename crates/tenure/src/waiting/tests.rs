@@ -34,7 +34,7 @@ enum Reply {
 
 type Wait = Pin<Box<dyn Future<Output = Result<Answer, Error>>>>;
 
-/// The requests that were sent, each with the ms since the begin of the test.
+/// The requests that were sent, each with the ms since the start of the test.
 type Log = Vec<(u64, &'static str)>;
 
 struct Store {
@@ -213,7 +213,7 @@ impl Case {
         case
     }
 
-    /// The answer, if there is one before so many ms have passed since the begin.
+    /// The answer, if there is one before so many ms have passed since the start.
     fn until(&mut self, millis: u64) -> Option<Result<Answer, Error>> {
         let end = self.store.start.after(Duration::from_millis(millis));
         loop {

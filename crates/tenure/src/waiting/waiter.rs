@@ -9,11 +9,11 @@ use tenure_core::store::{Grant, Request};
 use tenure_core::support::{Merge, RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
-/// How long a place in the queue is good for without a request of its waiter, at most. A waiter that died costs those
-/// behind it this long.
+/// The longest time for which a place in the queue is valid without a request of its waiter. Those behind a waiter that
+/// died may have to wait this long.
 pub(crate) const WAITER_TTL: Duration = Duration::from_secs(5);
 
-/// How long the place of a waiter is good for.
+/// How long the place of a waiter is valid.
 pub(crate) fn waiter_ttl(ttl: Duration) -> Duration {
     ttl.min(WAITER_TTL)
 }
@@ -235,7 +235,7 @@ impl<'a> Waiter<'a> {
     /// a grant that still stands.
     fn handed_over(&self, token: u64) -> Option<Grant> {
         let (position, request) = (&self.position, self.request);
-        // The place was good from before the last request on, and so is the lock.
+        // The place has been valid since before the last request, and so is the lock.
         let lease = waiter_ttl(request.ttl);
         let elapsed = self.clock.now().since(position.sent);
         let is_enough = elapsed <= lease / 2 && lease >= request.min_lease;
@@ -476,7 +476,7 @@ mod tests {
             assert_eq!(after(WakeUp::Freed), freed);
             assert_eq!(after(WakeUp::First), Next::Sleep);
             assert_eq!(after(WakeUp::PushStopped), Next::Sleep);
-            // From then on the waiter looks after the lease of the holder.
+            // From then on the waiter watches the lease of the holder.
             let mut waiter = case.waiter(case.position(ahead, Some(millis(9))));
             waiter.after_wake_up(WakeUp::First);
             assert!(waiter.plan(true).0 <= case.at(millis(13)));
