@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
 
-/// Refuses a database that this user may not write, and a file beside it that this user may not write.
+/// Refuses a database that this user may not write, and one with a side file that this user may not write.
 ///
 /// # Errors
 /// `Denied`: the message names the file, its owner and the remedy.
-pub(super) fn require_write_access(database: &Path, beside: &[PathBuf]) -> Result<(), Error> {
+pub(super) fn require_write_access(database: &Path, side_files: &[PathBuf]) -> Result<(), Error> {
     if let Some(why) = refusal(database) {
         let remedy = "give the user the right, or run as its owner: the locks of a file are for users who may write the file, also to look at them";
         return Err(denied(database, remedy, why));
     }
-    for file in beside {
+    for file in side_files {
         if let Some(why) = refusal(file) {
             let remedy = "chown the file to the owner of the database, or remove it together with the other files beside the database while no process uses the database";
             return Err(denied(file, remedy, why));
