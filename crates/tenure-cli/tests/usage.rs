@@ -1,4 +1,4 @@
-//! Wrong usage: one line that names the input and the cure, exit code 2, and no file is created.
+//! Wrong usage: one line that names the input and the remedy, exit code 2, and no file is created.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
 //! Injects the faults of the plan into the worker that holds the lock at that moment. Faults for arbitrary workers
-//! would need many times longer to find a bug.
+//! would need many times longer to find a mistake.
 
 use std::io;
 use std::sync::Arc;

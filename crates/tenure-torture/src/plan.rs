@@ -182,7 +182,7 @@ pub struct PlannedFault {
 
 /// The schedule of a run: each kind in turn, in an order that changes from turn to turn.
 ///
-/// Faults start about one ttl apart. With less time between faults bugs would stay hidden: where nothing is granted,
+/// Faults start about one ttl apart. With less time between faults mistakes would stay hidden: where nothing is granted,
 /// nothing overlaps.
 pub fn plan(
     seed: u64,

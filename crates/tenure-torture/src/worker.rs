@@ -65,7 +65,7 @@ pub fn worker_of(acquisition: u64) -> usize {
     (acquisition >> 44) as usize
 }
 
-/// The lock under test. [`Tenure`] is the real one; those with bugs are in the tests.
+/// The lock under test. [`Tenure`] is the real one; those with mistakes are in the tests.
 pub trait Locks {
     /// A hold of it.
     type Held: Held;
@@ -439,7 +439,7 @@ impl Work<'_> {
             let Some(deadline) = held.deadline().await else {
                 return Ok(Ended::Lost);
             };
-            // This is logged before the release too: a client that believes again after its deadline has a bug.
+            // This is logged before the release too: a client that believes again after its deadline makes a mistake.
             self.log.append(&Event::Believed {
                 at,
                 acquisition: self.acquisition,

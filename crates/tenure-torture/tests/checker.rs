@@ -126,7 +126,7 @@ fn the_order_in_which_processes_wrote_makes_no_difference() {
     events.reverse();
     assert_eq!(History::of(&events), {
         let mut history = History::of(&good(30));
-        // Pauses are in the order of their begin either way, and so are all other events.
+        // Pauses are in the order in which they begin either way, and so are all other events.
         history.faults.sort_by_key(|it| it.from);
         history
     });
@@ -600,7 +600,7 @@ fn a_change_of_mode_is_judged_as_a_claim() {
 }
 
 #[test]
-fn a_read_beside_a_newer_reader_is_not_late() {
+fn a_read_while_a_newer_reader_holds_is_not_late() {
     let mut events = good(30);
     events.extend([
         in_mode(HoldMode::Shared, claimed(3_000, 3_010, 0, 101, 4_000)),

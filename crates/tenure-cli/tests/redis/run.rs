@@ -98,9 +98,9 @@ fn what_the_store_cannot_do_is_refused_and_nothing_is_run() {
     assert_eq!(store.server.order(&["DBSIZE"]).int(), 0);
 }
 
-/// Readers run beside each other and permits are limited, by what the server says and not by this process.
+/// Readers run at the same time and permits are limited, by what the server says and not by this process.
 #[test]
-fn readers_and_permits_run_beside_each_other() {
+fn readers_and_permits_run_at_the_same_time() {
     let Some(store) = RedisStore::start() else {
         return;
     };

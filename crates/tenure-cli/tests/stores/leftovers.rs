@@ -389,7 +389,7 @@ fn rows(query: &Query, statements: &'static [&'static str]) -> ListEntries {
     })
 }
 
-/// In a table: locks that are held, waiters, and both beside others.
+/// In a table: locks that are held, waiters, and the rows of holders and waiters in other modes than exclusive.
 const IN_TABLE: &[&str] = &[
     "SELECT name, owner FROM tenure_locks WHERE until > 0 ORDER BY name",
     "SELECT name, owner FROM tenure_locks_waiters ORDER BY place",

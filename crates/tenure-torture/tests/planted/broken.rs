@@ -14,7 +14,7 @@ use tenure_torture::worker::{self, Held, Settings};
 
 /// The mistake of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bug {
+pub(crate) enum Mistake {
     /// No mistake; the client polls.
     None,
     /// No mistake; the client listens for releases, and also polls at a long interval.
@@ -41,7 +41,7 @@ pub(crate) enum Bug {
     ClockThatSleeps,
 }
 
-impl Bug {
+impl Mistake {
     /// Whether there is a mistake.
     pub(crate) fn is_one(self) -> bool {
         !matches!(self, Self::None | Self::NoneListening | Self::NoneQueueing)
@@ -72,7 +72,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_millis(15);
 const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Locks {
-    bug: Bug,
+    mistake: Mistake,
     address: String,
     ttl: u64,
     worker: usize,
@@ -88,12 +88,14 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    /// The URL is `BUG ADDRESS`.
+    /// The URL is `MISTAKE ADDRESS`.
     pub(crate) fn new(settings: &Settings) -> Self {
-        let (bug, address) = settings.url.split_once(' ').unwrap();
-        let bug = Bug::ALL.into_iter().find(|it| format!("{it:?}") == bug);
+        let (mistake, address) = settings.url.split_once(' ').unwrap();
+        let mistake = Mistake::ALL
+            .into_iter()
+            .find(|it| format!("{it:?}") == mistake);
         Self {
-            bug: bug.unwrap(),
+            mistake: mistake.unwrap(),
             address: address.into(),
             ttl: nanos(settings.workload.ttl),
             worker: settings.worker,
@@ -108,8 +110,8 @@ impl Locks {
 
     /// The clock on which the client measures leases.
     fn clock(&self) -> u64 {
-        match self.bug {
-            Bug::ClockThatSleeps => nanos(self.began.elapsed()),
+        match self.mistake {
+            Mistake::ClockThatSleeps => nanos(self.began.elapsed()),
             _ => now(),
         }
     }
@@ -151,8 +153,8 @@ impl Locks {
     }
 
     fn deadline(&self, sent: u64) -> u64 {
-        let from = match self.bug {
-            Bug::DeadlineFromReply => self.clock(),
+        let from = match self.mistake {
+            Mistake::DeadlineFromReply => self.clock(),
             _ => sent,
         };
         from + self.ttl - self.ttl / 100 - 2_000_000
@@ -182,7 +184,7 @@ impl Locks {
     /// Sends one attempt and returns the answer of the server.
     async fn ask_for(&self, name: &str, owner: &str) -> Result<String, String> {
         let ttl = self.ttl / 1_000_000;
-        let is_queueing = matches!(self.bug, Bug::NoneQueueing | Bug::NoGiveBack);
+        let is_queueing = matches!(self.mistake, Mistake::NoneQueueing | Mistake::NoGiveBack);
         if is_queueing {
             self.owners.lock().unwrap().push(owner.into());
             self.renew_all(name);
@@ -194,8 +196,8 @@ impl Locks {
                 None => (timeout * 2).min(MAX_QUEUE_TIMEOUT),
             };
             if answer.is_none() {
-                match self.bug {
-                    Bug::NoGiveBack => tokio::time::sleep(timeout).await,
+                match self.mistake {
+                    Mistake::NoGiveBack => tokio::time::sleep(timeout).await,
                     _ => self.free(name, owner),
                 }
             }
@@ -207,9 +209,9 @@ impl Locks {
 
     /// Waits until the next attempt.
     async fn wait(&self, name: &str) {
-        let timeout = match self.bug {
-            Bug::NoneListening => POLL_INTERVAL,
-            Bug::NoPoll => Duration::MAX,
+        let timeout = match self.mistake {
+            Mistake::NoneListening => POLL_INTERVAL,
+            Mistake::NoPoll => Duration::MAX,
             _ => return tokio::time::sleep(Duration::from_millis(5)).await,
         };
         let line = format!("listen {name} -");
@@ -231,7 +233,7 @@ impl worker::Locks for &'static Locks {
                 continue;
             };
             // A lock that was held before the server was started ends within one ttl after the start.
-            if self.bug != Bug::NoRestartGuard && asked < since + self.ttl {
+            if self.mistake != Mistake::NoRestartGuard && asked < since + self.ttl {
                 self.free(name, &owner);
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 continue;
@@ -239,8 +241,8 @@ impl worker::Locks for &'static Locks {
             return Ok(Hold {
                 name: name.into(),
                 owner,
-                token: match self.bug {
-                    Bug::PlainCounterToken => counter,
+                token: match self.mistake {
+                    Mistake::PlainCounterToken => counter,
                     _ => clock,
                 },
                 deadline: Cell::new(self.deadline(sent)),
@@ -268,15 +270,15 @@ impl Held for Hold {
     }
 
     async fn deadline(&self) -> Option<u64> {
-        let bug = self.locks.bug;
-        if bug == Bug::NoDeadline {
+        let mistake = self.locks.mistake;
+        if mistake == Mistake::NoDeadline {
             return Some(u64::MAX);
         }
         let sent = self.locks.clock();
         let is_due = sent > self.renewed.get() + self.locks.ttl / 3;
-        if is_due && (sent < self.deadline.get() || bug == Bug::RenewWithoutOwner) {
-            let owner = match bug {
-                Bug::RenewWithoutOwner => "*",
+        if is_due && (sent < self.deadline.get() || mistake == Mistake::RenewWithoutOwner) {
+            let owner = match mistake {
+                Mistake::RenewWithoutOwner => "*",
                 _ => &self.owner,
             };
             let ttl = self.locks.ttl / 1_000_000;
@@ -300,8 +302,8 @@ impl Held for Hold {
     }
 
     async fn release(self) {
-        let owner = match self.locks.bug {
-            Bug::ReleaseWithoutOwner => "*",
+        let owner = match self.locks.mistake {
+            Mistake::ReleaseWithoutOwner => "*",
             _ => &self.owner,
         };
         self.locks.free(&self.name, owner);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use broken::{Bug, Locks};
+use broken::{Locks, Mistake};
 use store::Store;
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
 use tenure_torture::checker::{self, Findings, Verdict};
@@ -45,15 +45,15 @@ fn promises() -> Guarantees {
 }
 
 /// Tortures a client with this mistake until a violation was seen, or `most` faults were injected.
-fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
+fn torture(mistake: Mistake, faults: &[FaultKind], most: usize) -> Findings {
     let dir = tempfile::tempdir().unwrap();
-    let late = match bug {
-        Bug::DeadlineFromReply => Duration::from_millis(150),
+    let late = match mistake {
+        Mistake::DeadlineFromReply => Duration::from_millis(150),
         _ => Duration::ZERO,
     };
     let store = Arc::new(Store::start(late));
     let setup = Setup {
-        url: format!("{bug:?} {}", store.address),
+        url: format!("{mistake:?} {}", store.address),
         lasts: Duration::from_secs(600),
         workload: Workload {
             workers: 4,
@@ -90,11 +90,11 @@ fn torture(bug: Bug, faults: &[FaultKind], most: usize) -> Findings {
         scope.spawn(|| {
             loop {
                 let (history, found) = look();
-                let caught = bug.is_one() && found.violations() > 0;
+                let caught = mistake.is_one() && found.violations() > 0;
                 let made = history.faults.len();
                 if caught || made > most && found.not_enough.is_none() {
                     let time = Duration::from_nanos(history.over - history.began);
-                    println!("{bug:?}: {made} faults in {time:?}, caught: {caught}");
+                    println!("{mistake:?}: {made} faults in {time:?}, caught: {caught}");
                     return stop.store(true, Ordering::SeqCst);
                 }
                 std::thread::sleep(Duration::from_millis(50));
@@ -111,57 +111,61 @@ const MAX_FAULTS: usize = 100;
 
 #[test]
 fn sound_clients_are_not_accused() {
-    for bug in [Bug::None, Bug::NoneListening, Bug::NoneQueueing] {
-        let found = torture(bug, &[FaultKind::Pause, FaultKind::Kill], 5);
-        assert_eq!(found.verdict(), Verdict::Ok, "{bug:?}: {found:?}");
+    for mistake in [Mistake::None, Mistake::NoneListening, Mistake::NoneQueueing] {
+        let found = torture(mistake, &[FaultKind::Pause, FaultKind::Kill], 5);
+        assert_eq!(found.verdict(), Verdict::Ok, "{mistake:?}: {found:?}");
         assert_eq!(found.overlaps, []);
     }
 }
 
 #[track_caller]
-fn assert_overlap(bug: Bug) {
-    let found = torture(bug, &[FaultKind::Pause], MAX_FAULTS);
+fn assert_overlap(mistake: Mistake) {
+    let found = torture(mistake, &[FaultKind::Pause], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
 
 #[test]
 fn no_deadline_is_caught() {
-    assert_overlap(Bug::NoDeadline);
+    assert_overlap(Mistake::NoDeadline);
 }
 
 #[test]
 fn a_deadline_from_the_reply_is_caught() {
-    assert_overlap(Bug::DeadlineFromReply);
+    assert_overlap(Mistake::DeadlineFromReply);
 }
 
 #[test]
 fn a_release_without_owner_is_caught() {
-    assert_overlap(Bug::ReleaseWithoutOwner);
+    assert_overlap(Mistake::ReleaseWithoutOwner);
 }
 
 #[test]
 fn a_renewal_without_owner_is_caught() {
-    assert_overlap(Bug::RenewWithoutOwner);
+    assert_overlap(Mistake::RenewWithoutOwner);
 }
 
 #[test]
 fn a_clock_that_sleeps_with_the_machine_is_caught() {
-    let found = torture(Bug::ClockThatSleeps, &[FaultKind::Suspend], MAX_FAULTS);
+    let found = torture(Mistake::ClockThatSleeps, &[FaultKind::Suspend], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
 }
 
 #[test]
 fn the_same_sleep_with_a_clock_that_goes_on_is_not_accused() {
-    let found = torture(Bug::None, &[FaultKind::Suspend], 5);
+    let found = torture(Mistake::None, &[FaultKind::Suspend], 5);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     assert_eq!(found.overlaps, []);
 }
 
 #[test]
 fn a_token_that_the_server_forgets_is_caught() {
-    let found = torture(Bug::PlainCounterToken, &[FaultKind::ServerKill], MAX_FAULTS);
+    let found = torture(
+        Mistake::PlainCounterToken,
+        &[FaultKind::ServerKill],
+        MAX_FAULTS,
+    );
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.tokens.is_empty());
     assert_eq!(found.overlaps, [], "it waits until old leases are over");
@@ -169,7 +173,11 @@ fn a_token_that_the_server_forgets_is_caught() {
 
 #[test]
 fn no_restart_guard_is_caught() {
-    let found = torture(Bug::NoRestartGuard, &[FaultKind::ServerKill], MAX_FAULTS);
+    let found = torture(
+        Mistake::NoRestartGuard,
+        &[FaultKind::ServerKill],
+        MAX_FAULTS,
+    );
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.overlaps.is_empty(), "{found:?}");
     assert_eq!(found.tokens, [], "its token outlives the loss");
@@ -177,25 +185,25 @@ fn no_restart_guard_is_caught() {
 
 #[test]
 fn the_same_restarts_with_guard_and_token_are_not_accused() {
-    let found = torture(Bug::None, &[FaultKind::ServerKill], 5);
+    let found = torture(Mistake::None, &[FaultKind::ServerKill], 5);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
     assert_eq!((found.tokens.len(), found.overlaps.len()), (0, 0));
 }
 
 #[track_caller]
-fn assert_stuck(bug: Bug) {
-    let found = torture(bug, &[FaultKind::Kill], MAX_FAULTS);
+fn assert_stuck(mistake: Mistake) {
+    let found = torture(mistake, &[FaultKind::Kill], MAX_FAULTS);
     assert_eq!(found.verdict(), Verdict::Violation, "{found:?}");
     assert!(!found.gaps.is_empty(), "{found:?}");
     assert_eq!(found.overlaps, []);
 }
 
 #[test]
-fn no_poll_beside_messages_is_caught() {
-    assert_stuck(Bug::NoPoll);
+fn no_poll_in_addition_to_messages_is_caught() {
+    assert_stuck(Mistake::NoPoll);
 }
 
 #[test]
 fn a_grant_that_is_not_given_back_is_caught() {
-    assert_stuck(Bug::NoGiveBack);
+    assert_stuck(Mistake::NoGiveBack);
 }

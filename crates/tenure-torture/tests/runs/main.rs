@@ -127,7 +127,8 @@ impl Run {
         self
     }
 
-    /// Runs until each kind of fault has happened, and the name was held in each mode of the store. All that the table promises must hold, and tokens never go back.
+    /// Runs until each kind of fault has happened, and the name was held in each mode of the store. All that the table
+    /// promises must hold, and tokens never go back.
     #[track_caller]
     pub(crate) fn keeps_its_promise(self) -> Done {
         let kinds = self.setup.faults.len();
