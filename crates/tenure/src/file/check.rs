@@ -8,7 +8,7 @@ use tenure_core::rt::{self, Clock};
 use tenure_core::store::Finding;
 
 use super::directory::Directory;
-use super::file_system::{FileSystem, Trust};
+use super::file_system::{FileSystem, FileSystemKind};
 use super::grant::boot_id;
 use super::record;
 use super::store::Shared;
@@ -56,23 +56,23 @@ pub(super) fn check(shared: &Shared) -> Result<Vec<Finding>, Error> {
 }
 
 fn check_file_system(found: Option<FileSystem>) -> Finding {
-    let Some(FileSystem { name, trust }) = found else {
+    let Some(FileSystem { name, kind }) = found else {
         return Finding::warning(
             "the kind of file system is unknown; what is promised holds for local disks",
         );
     };
-    match trust {
-        Trust::Local => Finding::good(format!("the file system is local: {name}")),
-        Trust::Memory => Finding::warning(format!(
+    match kind {
+        FileSystemKind::Local => Finding::good(format!("the file system is local: {name}")),
+        FileSystemKind::Memory => Finding::warning(format!(
             "the file system is in memory ({name}): after a restart of the machine tokens follow the clock alone; \
              use a directory on a disk"
         )),
         #[cfg(not(target_vendor = "apple"))]
-        Trust::Overlay => Finding::warning(format!(
+        FileSystemKind::Overlay => Finding::warning(format!(
             "the file system is a container's own layer ({name}): other containers do not see these locks; \
              mount a directory of the host"
         )),
-        Trust::Remote => Finding::bad(format!(
+        FileSystemKind::Remote => Finding::bad(format!(
             "the file system may be a server's ({name}): it can free a lock whose holder lives; \
              use a directory on a local disk"
         )),

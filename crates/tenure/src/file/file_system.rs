@@ -6,11 +6,11 @@ use rustix::fs::StatFs;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSystem {
     pub(super) name: &'static str,
-    pub(super) trust: Trust,
+    pub(super) kind: FileSystemKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
+pub(super) enum FileSystemKind {
     /// On a disk of this host.
     Local,
     /// In memory: counters do not survive a restart of the host, nor do the locks.
@@ -29,7 +29,7 @@ impl FileSystem {
         // the type differs between systems
         let magic = stat.f_type as u64 & 0xffff_ffff;
         let known = KNOWN.iter().find(|(known, ..)| *known == magic);
-        known.map(|&(_, name, trust)| Self { name, trust })
+        known.map(|&(_, name, kind)| Self { name, kind })
     }
 
     /// On macOS `f_type` is a number that the running system gave out; the name is what stays.
@@ -38,39 +38,39 @@ impl FileSystem {
         let bytes = stat.f_fstypename.iter().map(|byte| byte.cast_unsigned());
         let found: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
         let known = KNOWN.iter().find(|(name, _)| name.as_bytes() == found);
-        known.map(|&(name, trust)| Self { name, trust })
+        known.map(|&(name, kind)| Self { name, kind })
     }
 }
 
 /// Magic numbers of `statfs(2)`.
 #[cfg(not(target_vendor = "apple"))]
-const KNOWN: [(u64, &str, Trust); 14] = [
-    (0xef53, "ext2/3/4", Trust::Local),
-    (0x5846_5342, "xfs", Trust::Local),
-    (0x9123_683e, "btrfs", Trust::Local),
-    (0xf2f5_2010, "f2fs", Trust::Local),
-    (0x2fc1_2fc1, "zfs", Trust::Local),
-    (0x0102_1994, "tmpfs", Trust::Memory),
-    (0x8584_58f6, "ramfs", Trust::Memory),
-    (0x794c_7630, "overlayfs", Trust::Overlay),
-    (0x6969, "nfs", Trust::Remote),
-    (0xff53_4d42, "cifs", Trust::Remote),
-    (0xfe53_4d42, "smb2", Trust::Remote),
-    (0x6573_5546, "fuse", Trust::Remote),
-    (0x0102_1997, "9p", Trust::Remote),
-    (0x00c3_6400, "ceph", Trust::Remote),
+const KNOWN: [(u64, &str, FileSystemKind); 14] = [
+    (0xef53, "ext2/3/4", FileSystemKind::Local),
+    (0x5846_5342, "xfs", FileSystemKind::Local),
+    (0x9123_683e, "btrfs", FileSystemKind::Local),
+    (0xf2f5_2010, "f2fs", FileSystemKind::Local),
+    (0x2fc1_2fc1, "zfs", FileSystemKind::Local),
+    (0x0102_1994, "tmpfs", FileSystemKind::Memory),
+    (0x8584_58f6, "ramfs", FileSystemKind::Memory),
+    (0x794c_7630, "overlayfs", FileSystemKind::Overlay),
+    (0x6969, "nfs", FileSystemKind::Remote),
+    (0xff53_4d42, "cifs", FileSystemKind::Remote),
+    (0xfe53_4d42, "smb2", FileSystemKind::Remote),
+    (0x6573_5546, "fuse", FileSystemKind::Remote),
+    (0x0102_1997, "9p", FileSystemKind::Remote),
+    (0x00c3_6400, "ceph", FileSystemKind::Remote),
 ];
 
 /// Names in `statfs(2)`.
 #[cfg(target_vendor = "apple")]
-const KNOWN: [(&str, Trust); 9] = [
-    ("apfs", Trust::Local),
-    ("hfs", Trust::Local),
-    ("tmpfs", Trust::Memory),
-    ("nfs", Trust::Remote),
-    ("smbfs", Trust::Remote),
-    ("afpfs", Trust::Remote),
-    ("webdav", Trust::Remote),
-    ("macfuse", Trust::Remote),
-    ("osxfuse", Trust::Remote),
+const KNOWN: [(&str, FileSystemKind); 9] = [
+    ("apfs", FileSystemKind::Local),
+    ("hfs", FileSystemKind::Local),
+    ("tmpfs", FileSystemKind::Memory),
+    ("nfs", FileSystemKind::Remote),
+    ("smbfs", FileSystemKind::Remote),
+    ("afpfs", FileSystemKind::Remote),
+    ("webdav", FileSystemKind::Remote),
+    ("macfuse", FileSystemKind::Remote),
+    ("osxfuse", FileSystemKind::Remote),
 ];
