@@ -6,7 +6,7 @@ use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::store::Request;
 
-use super::directory::{LockPath, Opened};
+use super::directory::{LockPath, OpenOutcome};
 use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
@@ -34,7 +34,7 @@ pub(super) fn try_once(
     let mut timer = AmbiguityTimer::default();
     loop {
         let (directory, held_locks) = (shared.directory(), shared.hold_count());
-        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
+        let OpenOutcome::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
             shared.count_replacement(&mut replacements, lock_path)?;
             continue;
         };

@@ -84,7 +84,7 @@ impl LockPath {
 }
 
 /// What came of opening a lock file.
-pub(super) enum Opened {
+pub(super) enum OpenOutcome {
     File(File, FileId),
     /// The file or the directory was removed meanwhile: open the path again.
     Gone,
@@ -147,11 +147,11 @@ impl Directory {
         &self,
         lock_path: &LockPath,
         held_locks: usize,
-    ) -> Result<Opened, Error> {
+    ) -> Result<OpenOutcome, Error> {
         match self.open_at(&lock_path.file, OFlags::RDWR | OFlags::CREATE) {
             Ok(fd) => self.check_file(fd, &lock_path.file),
             // The directory was removed while we had it open.
-            Err(Errno::NOENT) => Ok(Opened::Gone),
+            Err(Errno::NOENT) => Ok(OpenOutcome::Gone),
             Err(errno) => Err(self.system_error(
                 "open the lock file",
                 &lock_path.file,
@@ -169,8 +169,8 @@ impl Directory {
     ) -> Result<Option<(File, FileId)>, Error> {
         match self.open_at(file, OFlags::RDONLY) {
             Ok(fd) => match self.check_file(fd, file)? {
-                Opened::File(opened, id) => Ok(Some((opened, id))),
-                Opened::Gone => Ok(None),
+                OpenOutcome::File(opened, id) => Ok(Some((opened, id))),
+                OpenOutcome::Gone => Ok(None),
             },
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => {
@@ -206,7 +206,7 @@ impl Directory {
         rustix::fs::openat(&self.fd, file, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    fn check_file(&self, fd: OwnedFd, file: &str) -> Result<Opened, Error> {
+    fn check_file(&self, fd: OwnedFd, file: &str) -> Result<OpenOutcome, Error> {
         let path = || self.path.join(file);
         let stat = rustix::fs::fstat(&fd).map_err(|errno| {
             system_error(
@@ -226,8 +226,8 @@ impl Directory {
             ));
         }
         match stat.st_nlink {
-            0 => Ok(Opened::Gone),
-            1 => Ok(Opened::File(File::from(fd), FileId::of(&stat))),
+            0 => Ok(OpenOutcome::Gone),
+            1 => Ok(OpenOutcome::File(File::from(fd), FileId::of(&stat))),
             _ => Err(refused(
                 &path(),
                 "has a second name (hard link); remove one of them",
@@ -291,7 +291,7 @@ impl Directory {
         let start = tenure_core::rt::Clock::system().now();
         let mut pause = Duration::from_micros(20);
         loop {
-            let Opened::File(file, id) = self.open_lock(&lock_path, held_locks)? else {
+            let OpenOutcome::File(file, id) = self.open_lock(&lock_path, held_locks)? else {
                 return Err(refused(&self.path, "was removed; nothing was locked"));
             };
             match file.try_lock() {

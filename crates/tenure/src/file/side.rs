@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
 
-use super::directory::{Directory, FileId, LockPath, Opened};
+use super::directory::{Directory, FileId, LockPath, OpenOutcome};
 use super::kernel_lock::KernelLock;
 use super::names::{self, SideKind};
 use super::record::{self, Contents, HolderJson, RecordState};
@@ -116,8 +116,8 @@ impl Sides<'_> {
         let pipe =
             (kind == SideKind::Permit).then(|| names::side(self.file, SideKind::PermitPipe, index));
         match self.directory.open_lock(&lock_path, self.held_locks)? {
-            Opened::Gone => Ok(None),
-            Opened::File(file, id) => Ok(Some(OpenSide {
+            OpenOutcome::Gone => Ok(None),
+            OpenOutcome::File(file, id) => Ok(Some(OpenSide {
                 file,
                 id,
                 lock_path,

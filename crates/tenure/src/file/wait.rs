@@ -15,7 +15,7 @@ use tenure_core::store::Request;
 
 use super::attempt;
 use super::deliver::{Delivery, deliver_early, wait_for_turnstile};
-use super::directory::{LockPath, Opened};
+use super::directory::{LockPath, OpenOutcome};
 use super::grant::{Locks, WonLock};
 use super::hold::FileHold;
 use super::kernel_lock::{KernelLock, Kind};
@@ -146,7 +146,7 @@ fn wait_for_lock(
     let mut replacements = 0;
     loop {
         let (directory, held_locks) = (shared.directory(), shared.hold_count());
-        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
+        let OpenOutcome::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
             shared.count_replacement(&mut replacements, lock_path)?;
             continue;
         };

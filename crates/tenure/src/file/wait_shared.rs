@@ -19,7 +19,7 @@ use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 
 use super::deliver::{Delivery, deliver, wait_for_turnstile};
-use super::directory::{LockPath, Opened};
+use super::directory::{LockPath, OpenOutcome};
 use super::grant::{Locks, WonLock};
 use super::kernel_lock::{KernelLock, Kind};
 use super::names::SideKind;
@@ -44,7 +44,7 @@ pub(super) fn wait(
     let mut turn = None;
     while let Some((number, request)) = thread.waiting() {
         let (directory, held_locks) = (shared.directory(), shared.hold_count());
-        let Opened::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
+        let OpenOutcome::File(file, id) = directory.open_lock(lock_path, held_locks)? else {
             shared.count_replacement(&mut replacements, lock_path)?;
             continue;
         };
