@@ -39,7 +39,7 @@ pub(crate) fn explain(
                 };
                 (kind, format!("{server} refused the request"))
             });
-            Error::new(kind, what).with_source(Said(sqlx::Error::Database(said)))
+            Error::new(kind, what).with_source(ServerMessage(sqlx::Error::Database(said)))
         }
         RequestError::Broken(sqlx::Error::Tls(why)) => match why.downcast::<rustls::Error>() {
             Ok(why) => tls::explain(&why, server, "tls=off"),
@@ -65,9 +65,9 @@ pub(crate) fn explain(
 /// What a server said when it refused a request. For PostgreSQL the client library adds a line of the source of the server,
 /// which helps no user.
 #[derive(Debug)]
-struct Said(sqlx::Error);
+struct ServerMessage(sqlx::Error);
 
-impl fmt::Display for Said {
+impl fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         #[cfg(feature = "postgres")]
         if let sqlx::Error::Database(said) = &self.0
@@ -82,7 +82,7 @@ impl fmt::Display for Said {
     }
 }
 
-impl std::error::Error for Said {
+impl std::error::Error for ServerMessage {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.0)
     }

@@ -391,8 +391,8 @@ mod tests {
     use super::*;
 
     /// What the server says, and what it means.
-    type Said = (ErrorKind, Recovery, &'static [(Code, &'static str)]);
-    const SAID: &[Said] = &[
+    type ServerMessage = (ErrorKind, Recovery, &'static [(Code, &'static str)]);
+    const MESSAGES: &[ServerMessage] = &[
         (
             ErrorKind::Unreachable,
             Recovery::AnotherMember,
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn each_message_of_the_server_has_a_kind_and_a_recovery() {
-        for (kind, recovery, statuses) in SAID {
+        for (kind, recovery, statuses) in MESSAGES {
             for (code, said) in *statuses {
                 let err = explain_status(&Status::new(*code, *said), &"host:1");
                 assert_eq!(
