@@ -86,17 +86,17 @@ mod tests {
 
     /// An error of PostgreSQL with that code.
     #[derive(Debug)]
-    struct Said(&'static str);
+    struct FakeError(&'static str);
 
-    impl fmt::Display for Said {
+    impl fmt::Display for FakeError {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str(self.0)
         }
     }
 
-    impl StdError for Said {}
+    impl StdError for FakeError {}
 
-    impl DatabaseError for Said {
+    impl DatabaseError for FakeError {
         fn message(&self) -> &str {
             self.0
         }
@@ -131,7 +131,7 @@ mod tests {
             ("57014", false),
             ("55P03", false),
         ] {
-            let error = RequestError::Refused(Box::new(Said(code)));
+            let error = RequestError::Refused(Box::new(FakeError(code)));
             assert_eq!(error.is_fatal(), is_fatal, "{code}");
         }
     }
