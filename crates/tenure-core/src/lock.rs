@@ -22,14 +22,14 @@ use crate::target::{InvalidTarget, Target};
 /// A lock may be used any number of times, also at the same time: each call is a new acquisition.
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
-pub struct Lock(Parts);
+pub struct Lock(StoreLocks);
 
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "nearly all locks are in one store, and are made without an allocation"
 )]
-enum Parts {
+enum StoreLocks {
     One(StoreLock),
     /// See [`Lock::both`].
     Two(Box<[StoreLock; 2]>),
@@ -72,8 +72,8 @@ impl Lock {
     pub fn both(a: Self, b: Self) -> Self {
         let mut is_nested = false;
         let [a, b] = [a, b].map(|lock| match lock.0 {
-            Parts::One(part) => part,
-            Parts::Two(parts) => {
+            StoreLocks::One(part) => part,
+            StoreLocks::Two(parts) => {
                 is_nested = true;
                 let [first, _] = *parts;
                 first
@@ -88,14 +88,14 @@ impl Lock {
             let message = "`both` takes two locks, and one of them is a lock of `both` itself; take one store less";
             parts[0].target = Err(InvalidTarget(message.into()));
         }
-        Self(Parts::Two(parts))
+        Self(StoreLocks::Two(parts))
     }
 }
 
 /// Options. Each has a default that is safe.
 impl Lock {
     pub(crate) fn new(driver: Arc<Driver>, target: Result<Target, InvalidTarget>) -> Self {
-        Self(Parts::One(StoreLock::new(driver, target)))
+        Self(StoreLocks::One(StoreLock::new(driver, target)))
     }
 
     /// Any `k` of these names instead of the name of the lock: all `k` or none, under one guard.
@@ -123,9 +123,9 @@ impl Lock {
     pub fn k_of<N: AsRef<str>>(mut self, names: impl IntoIterator<Item = N>, k: usize) -> Self {
         match &mut self.0 {
             // An error in the name that was given before stays the error.
-            Parts::One(part) if part.target.is_err() => {}
-            Parts::One(part) => part.target = Target::k_of(names, k),
-            Parts::Two(parts) => {
+            StoreLocks::One(part) if part.target.is_err() => {}
+            StoreLocks::One(part) => part.target = Target::k_of(names, k),
+            StoreLocks::Two(parts) => {
                 let message = "`k_of` cannot choose among names for two stores; use it on each lock before `both`";
                 parts[0].target = Err(InvalidTarget(message.into()));
             }
@@ -253,8 +253,8 @@ impl Lock {
 
     fn set(mut self, change: impl Fn(&mut StoreLock)) -> Self {
         match &mut self.0 {
-            Parts::One(part) => change(part),
-            Parts::Two(parts) => parts.iter_mut().for_each(change),
+            StoreLocks::One(part) => change(part),
+            StoreLocks::Two(parts) => parts.iter_mut().for_each(change),
         }
         self
     }
@@ -309,16 +309,16 @@ impl Lock {
         fallback: Option<&Owner>,
     ) -> Result<(&StoreLock, Acquired<Guard>), Error> {
         let (part, acquired) = match &self.0 {
-            Parts::One(part) => (part, part.acquire(wait, fallback).await?),
-            Parts::Two(parts) => both::acquire(parts, wait, fallback).await?,
+            StoreLocks::One(part) => (part, part.acquire(wait, fallback).await?),
+            StoreLocks::Two(parts) => both::acquire(parts, wait, fallback).await?,
         };
         Ok((part, acquired.map(Guard::delivered)))
     }
 
     fn first_part(&self) -> &StoreLock {
         match &self.0 {
-            Parts::One(part) => part,
-            Parts::Two(parts) => &parts[0],
+            StoreLocks::One(part) => part,
+            StoreLocks::Two(parts) => &parts[0],
         }
     }
 
@@ -425,8 +425,8 @@ impl Lock {
     /// The owner of a body, which may enter the lock again also when no owner was given.
     pub(crate) fn owner_of_body(&self) -> Owner {
         let owner = match &self.0 {
-            Parts::One(part) => &part.owner,
-            Parts::Two(parts) => match &parts[0].owner {
+            StoreLocks::One(part) => &part.owner,
+            StoreLocks::Two(parts) => match &parts[0].owner {
                 None => &parts[1].owner,
                 owner => owner,
             },
