@@ -67,12 +67,12 @@ pub(super) struct QuorumHold {
     pub(super) request: Arc<Request>,
     /// Raised when the hold is over on all nodes: a request that is granted after that gives its grant back.
     pub(super) ended: Flag,
-    parts: Mutex<Parts>,
+    state: Mutex<QuorumHoldState>,
     /// By node: one request at a time changes the mode of the hold there. Made when they are first needed.
     turns: OnceLock<Vec<tokio::sync::Mutex<()>>>,
 }
 
-struct Parts {
+struct QuorumHoldState {
     on_nodes: Vec<NodePart>,
     /// What each node has of the hold.
     mode: QuorumMode,
@@ -123,7 +123,7 @@ impl QuorumHold {
             owner: request.owner,
             request: request.clone(),
             ended: Flag::new(),
-            parts: Mutex::new(Parts {
+            state: Mutex::new(QuorumHoldState {
                 on_nodes: vec![part; nodes],
                 mode: QuorumMode::new(nodes, request.mode),
                 token: 0,
@@ -150,7 +150,7 @@ impl QuorumHold {
         request.mode = mode;
         request.wait = wait;
         request.fair = ours.fair;
-        request.min_hold = lock(&self.parts).min_hold;
+        request.min_hold = lock(&self.state).min_hold;
         request.lock_delay = ours.lock_delay;
         request.min_lease = ours.min_lease;
         request.is_renewed = ours.is_renewed;
@@ -163,59 +163,59 @@ impl QuorumHold {
     /// A node is about to be asked for a hold that a majority has granted: there the name has to stay taken for a shorter
     /// time than on the nodes that granted it then.
     pub(super) fn shorten_min_hold(&self, now: Time) {
-        let mut parts = lock(&self.parts);
-        if let Some(granted_at) = parts.granted_at {
+        let mut state = lock(&self.state);
+        if let Some(granted_at) = state.granted_at {
             let since = now.since(granted_at);
-            parts.min_hold = self.request.min_hold.saturating_sub(since);
+            state.min_hold = self.request.min_hold.saturating_sub(since);
         }
     }
 
     /// This hold as the node knows it.
     pub(super) fn on_node(&self, node: usize, unclean: bool) -> Hold {
-        let parts = lock(&self.parts);
-        let mut hold = Hold::new(&self.request, parts.token);
-        hold.owner = parts.on_nodes[node].owner;
+        let state = lock(&self.state);
+        let mut hold = Hold::new(&self.request, state.token);
+        hold.owner = state.on_nodes[node].owner;
         hold.unclean = unclean;
         hold
     }
 
     fn owners(&self) -> Vec<OwnerId> {
-        let parts = lock(&self.parts);
-        let others = parts.on_nodes.iter().map(|part| part.owner);
+        let state = lock(&self.state);
+        let others = state.on_nodes.iter().map(|part| part.owner);
         others.chain([self.owner]).collect()
     }
 
     pub(super) fn token(&self) -> u64 {
-        lock(&self.parts).token
+        lock(&self.state).token
     }
 
     /// A majority has granted the hold, and has agreed on `token`.
     pub(super) fn set_granted(&self, token: u64, now: Time) {
-        let mut parts = lock(&self.parts);
-        parts.token = token;
-        parts.granted_at = Some(now);
+        let mut state = lock(&self.state);
+        state.token = token;
+        state.granted_at = Some(now);
     }
 
     /// The node has the hold in this mode.
     pub(super) fn set_held(&self, node: usize, mode: Mode) {
-        lock(&self.parts).mode.has(node, mode);
+        lock(&self.state).mode.has(node, mode);
     }
 
     /// The node does not have the hold any more. Returns whether a majority still has what is claimed.
     pub(super) fn set_lost(&self, node: usize) -> bool {
-        let mode = &mut lock(&self.parts).mode;
+        let mode = &mut lock(&self.state).mode;
         mode.lost(node);
         mode.is_supported()
     }
 
     /// Reads or changes what is known of the mode on the nodes.
     pub(super) fn with_mode<R>(&self, work: impl FnOnce(&mut QuorumMode) -> R) -> R {
-        work(&mut lock(&self.parts).mode)
+        work(&mut lock(&self.state).mode)
     }
 
     /// The right to change the mode of the hold on the node, for one request after the other. Cancel safe.
     pub(super) async fn turn(&self, node: usize) -> tokio::sync::MutexGuard<'_, ()> {
-        let nodes = lock(&self.parts).on_nodes.len();
+        let nodes = lock(&self.state).on_nodes.len();
         let turns = self
             .turns
             .get_or_init(|| (0..nodes).map(|_| tokio::sync::Mutex::default()).collect());
@@ -230,7 +230,7 @@ impl QuorumHold {
             ..Change::default()
         };
         let stop = change.stop.clone();
-        if let Some(before) = lock(&self.parts).change.replace(change) {
+        if let Some(before) = lock(&self.state).change.replace(change) {
             before.stop.raise();
         }
         if self.ended.is_raised() {
@@ -241,8 +241,8 @@ impl QuorumHold {
 
     /// Raised when the next change of mode begins, or the hold is over.
     pub(super) fn change_is_over(&self) -> Arc<Flag> {
-        let mut parts = lock(&self.parts);
-        let stop = parts.change.get_or_insert_default().stop.clone();
+        let mut state = lock(&self.state);
+        let stop = state.change.get_or_insert_default().stop.clone();
         if self.ended.is_raised() {
             stop.raise();
         }
@@ -251,11 +251,11 @@ impl QuorumHold {
 
     /// The holder claims the name alone, under `token`, if a majority of the nodes allows it.
     pub(super) fn claim_alone(&self, token: u64) -> bool {
-        let mut parts = lock(&self.parts);
-        let is_alone = parts.mode.claim_alone();
+        let mut state = lock(&self.state);
+        let is_alone = state.mode.claim_alone();
         if is_alone {
-            parts.token = token;
-            if let Some(change) = &mut parts.change {
+            state.token = token;
+            if let Some(change) = &mut state.change {
                 change.is_upgrade = false;
             }
         }
@@ -264,9 +264,9 @@ impl QuorumHold {
 
     /// What a node should be asked for. While an upgrade is under way, nodes may have more than what is claimed.
     pub(super) fn repair_of(&self, node: usize) -> Option<Repair> {
-        let parts = lock(&self.parts);
-        let repair = parts.mode.repair(node)?;
-        let is_upgrading = parts
+        let state = lock(&self.state);
+        let repair = state.mode.repair(node)?;
+        let is_upgrading = state
             .change
             .as_ref()
             .is_some_and(|change| change.is_upgrade);
@@ -295,9 +295,9 @@ impl QuorumHold {
 
     pub(super) fn end(&self, now: Time) {
         self.ended.raise();
-        let mut parts = lock(&self.parts);
-        parts.ended_at = parts.ended_at.min(now);
-        if let Some(change) = &parts.change {
+        let mut state = lock(&self.state);
+        state.ended_at = state.ended_at.min(now);
+        if let Some(change) = &state.change {
             change.stop.raise();
         }
     }
@@ -313,12 +313,12 @@ impl QuorumHold {
 
     /// A release is about to be sent to each node.
     pub(super) fn start_release(&self, now: Time) {
-        let mut parts = lock(&self.parts);
-        parts
+        let mut state = lock(&self.state);
+        state
             .on_nodes
             .iter_mut()
             .for_each(|part| part.is_releasing = true);
-        drop(parts);
+        drop(state);
         self.end(now);
     }
 
@@ -357,11 +357,11 @@ impl QuorumHold {
 
     /// Whether the hold ended so long ago that its leases are over, so that no caller will release it any more.
     fn is_stale(&self, now: Time) -> bool {
-        let ended_at = lock(&self.parts).ended_at;
+        let ended_at = lock(&self.state).ended_at;
         self.ended.is_raised() && now.since(ended_at) > self.request.ttl * 2
     }
 
     fn with_part<R>(&self, node: usize, work: impl FnOnce(&mut NodePart) -> R) -> R {
-        work(&mut lock(&self.parts).on_nodes[node])
+        work(&mut lock(&self.state).on_nodes[node])
     }
 }
