@@ -1,13 +1,13 @@
 //! A model of the queue of `redis:` and its hand-over, for `handoff_search.rs`.
 //!
 //! The server keeps the queue: a release gives the lock to the next waiter in the same step and pushes a message to
-//! that client alone. A waiter has a place for as long as it was heard of lately, and asks again at a third of that.
+//! that client alone. A waiter keeps its place for some time after each request, and asks again at a third of that.
 //! Time goes in such thirds. A request reaches the server at once or is lost; its reply takes a third at most, unless
 //! it is lost; a push has a way of its own, and may be lost, or be late by any time. (`claims.rs` has requests that
 //! are late.) Clients leave, and die, at any moment.
 //!
 //! Two promises are checked in every state: no two clients believe that they hold, and no client waits while no client
-//! holds, longer than the faults so far explain. (Who holds what is the server's own business: it goes by its one clock.)
+//! holds, longer than the faults so far explain. (Who holds in the server is not checked here: the server has one clock.)
 //!
 //! `docs/stores/redis.md` and `redis/` have what this is a model of.
 
@@ -15,7 +15,7 @@ use super::explore::ModelState;
 
 /// The lease, in thirds of a place.
 const TTL: u8 = 4;
-/// How long a place is good for after a sign of life.
+/// How long a place is valid after a request of its waiter.
 const PLACE: u8 = 3;
 /// From the end of a hold until the next waiter believes.
 const PROMPT: u8 = 3;
@@ -24,7 +24,7 @@ const PROMPT: u8 = 3;
 pub(super) enum Mutant {
     /// A waiter trusts in the push and never asks again.
     NoPoll,
-    /// A waiter that loses interest leaves its place behind, and what is given to it.
+    /// A waiter that gives up leaves its place in the queue, and does not release what is granted to it.
     NoGiveBack,
     /// A push counts whatever the last answer said.
     StalePush,
@@ -64,7 +64,7 @@ struct Client {
     asked: u8,
     /// The last request that was answered with a place: when it was sent, and the last token then.
     place: (u8, u8),
-    /// Loses interest as soon as it has its answer.
+    /// Gives up as soon as it has its answer.
     stop: bool,
     /// It does nothing, and time goes on.
     is_paused: bool,
@@ -103,7 +103,7 @@ pub(super) struct Handoff {
     wire: Vec<Message>,
     /// The next request is lost.
     is_doomed: bool,
-    /// For how long somebody waited and nobody held.
+    /// For how long a client has waited while no client held.
     unserved: u8,
     /// How much of that the faults explain.
     excused: u8,
@@ -209,7 +209,7 @@ impl Handoff {
         self.holder = Some((who, self.now + lease));
     }
 
-    /// Hands the free lock to the first whose place is good.
+    /// Hands the free lock to the first waiter whose place is valid.
     fn serve(&mut self) -> bool {
         self.holder = None;
         while !self.queue.is_empty() {
@@ -264,7 +264,7 @@ impl Handoff {
         let client = self.client(who);
         match (what, client.phase) {
             (What::Held, Phase::Asking) if sent + TTL > now => self.hold(who, sent + TTL),
-            // A grant on a dead lease is none.
+            // A grant with a lease that is over is no grant.
             (What::Held, Phase::Asking) => self.leave(who),
             (What::Queued(token), Phase::Asking) => {
                 client.phase = Phase::Waiting;
@@ -444,7 +444,7 @@ impl ModelState for Handoff {
                 continue;
             }
             match client.phase {
-                // All who are away are alike, so they may come in this order.
+                // All clients that are away are alike, so they may come in this order.
                 Phase::Away if !steps.iter().any(|step| matches!(step, Step::Arrives(_))) => {
                     steps.push(Step::Arrives(who));
                 }
@@ -538,7 +538,7 @@ impl ModelState for Handoff {
             Step::GoesOn(who) => self.client(who).is_paused = false,
             Step::Time => self.time(),
         }
-        // What reaches nobody, or says nothing to who gets it, does nothing.
+        // A message that reaches no client, or tells its client nothing new, has no effect.
         let clients = &self.clients;
         self.wire.retain(|message| {
             let phase = clients[usize::from(message.who)].phase;

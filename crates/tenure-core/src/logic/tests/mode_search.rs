@@ -56,7 +56,7 @@ impl Image {
         hold.map(|(owner, ..)| *owner)
     }
 
-    /// Whether a hold of that mode may begin beside these holds.
+    /// Whether a hold of that mode may begin while these holds exist.
     fn has_room(&self, mode: Mode) -> bool {
         let count = |wanted: fn(Mode) -> bool| {
             let modes = self.holds.iter().map(|(_, mode, _)| *mode);

@@ -49,17 +49,17 @@ pub(super) enum Mutant {
     DeadlineFromReply,
     /// The client counts a renewed lease from the yes, and takes it even when the hold is lost.
     LateYesResurrects,
-    /// The store frees the name whoever asks.
+    /// The store frees the name for any owner.
     ReleaseIgnoresOwner,
-    /// The store gives the name to whoever renews.
+    /// The store gives the name to any owner that renews.
     RenewalResurrects,
     /// The store says yes to a repeated request without counting the lease anew.
     RepeatedAskKeepsLease,
-    /// A waiter counts from its last sign of life, although nobody confirmed it.
+    /// A waiter counts from its last request, although the store has not confirmed it.
     UnconfirmedPlace,
-    /// A waiter believes every wake-up. It was granted the name, the news of it is slow, the hold runs
-    /// out, it asks again and is queued anew: then the old news come in. So a reply that confirms a
-    /// place names the last token granted by then, and only news of a greater one are believed.
+    /// A waiter believes every wake-up. Then this can happen: the waiter is granted the name, the message is slow, the
+    /// hold ends, the waiter asks again and is queued again, and the old message arrives. Therefore a reply that confirms
+    /// a place names the last token granted by then, and a waiter believes only a message of a greater one.
     StaleWakeUp,
     /// The resource takes every write.
     ResourceWithoutFence,
@@ -79,7 +79,7 @@ pub(super) struct Client {
     pub(super) lease: Option<Lease>,
     pub(super) token: u64,
     /// When the last request was sent of which we know that it kept our place, and the last token
-    /// that had been granted, to anybody, when it did.
+    /// that had been granted, to any client, when it did.
     pub(super) place: (Time, u64),
     pub(super) asks: u8,
     pub(super) renewals: u8,

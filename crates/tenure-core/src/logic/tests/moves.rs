@@ -22,7 +22,7 @@ impl ModelState for Claims {
     type Step = Step;
 
     fn image(&self, image: &mut Vec<u64>) {
-        // Times count from now. What lies a whole ttl back cannot make anybody believe any more.
+        // Times count from now. What lies a whole ttl back cannot make a client believe any more.
         let past = |time: Time| self.now.since(time).min(self.setup.ttl()).as_nanos() as u64;
         let future = |time: Time| match time {
             Time::MAX => u64::MAX,

@@ -66,7 +66,7 @@ proptest! {
         let mut sent = vec![start];
         let mut confirmed = ttl.map(|ttl| vec![(start, ttl)]).unwrap_or_default();
         let mut lost: Option<LostReason> = None;
-        // The newest renewal without an answer, and how soon another one may be sent beside it.
+        // The newest renewal without an answer, and how soon another one may be sent although it is still under way.
         let mut in_flight: Option<(Time, Duration)> = None;
         for event in events {
             if let (Event::Yes(..) | Event::Unanswered(_), State::Lost(reason)) = (&event, lease.state(now)) {

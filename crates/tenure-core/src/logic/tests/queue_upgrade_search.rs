@@ -214,7 +214,7 @@ impl Queue {
         }
     }
 
-    /// Everybody who believes to hold does so in the table; and when all have read, the other way round.
+    /// Each contender that believes that it holds does so in the table; and when all have read, the other way round.
     fn compare(&self, table: &Table) {
         let view = table.view(&name("door"));
         let holds = view.map(|view| view.holds).unwrap_or_default();

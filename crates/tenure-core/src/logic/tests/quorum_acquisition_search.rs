@@ -123,7 +123,7 @@ enum Step {
     Returns(usize, usize),
     /// A client ends its claim, or gives up.
     Ends(usize),
-    /// A node lets go of a client whose claim is over: released or run out.
+    /// A node ends the hold of a client whose claim is over: the hold is released, or its lease ends.
     LetsGo(usize, usize),
     /// A node forgets everything.
     Restarts(usize),
@@ -298,7 +298,7 @@ impl Nodes {
     fn end(&mut self, client: usize) {
         let client = &mut self.clients[client];
         client.phase = Phase::Over;
-        // The client hears no reply; requests are still on their way.
+        // The client receives no reply; requests are still on their way.
         for message in &mut client.messages {
             if !matches!(message, Message::Ask | Message::Raise(_)) {
                 *message = Message::None;
@@ -331,7 +331,7 @@ impl ModelState for Nodes {
                     Message::Raised(token) => 6 + token * 3,
                 });
             }
-            // What is over hears replies and does nothing about them.
+            // A client whose claim is over receives replies, and does nothing about them.
             if matches!(client.phase, Phase::Asking) {
                 client.acquisition.image(image);
                 image.extend([client.choice.0, u64::from(client.choice.1), client.floor]);

@@ -167,7 +167,7 @@ impl Model {
         self.mode.is_supported()
     }
 
-    /// The holder has heard of a node, or lost it.
+    /// The holder has an answer of a node, or has lost the node.
     fn decide(&mut self) {
         if self.phase == Phase::Upgrading {
             let alone = |node: &usize| self.mode.at(*node) == Some(Mode::Exclusive);
@@ -195,7 +195,7 @@ impl Model {
     fn end(&mut self) {
         self.phase = Phase::Over;
         for message in &mut self.messages {
-            // The client hears no reply; requests are still on their way, and a request that waits is stopped.
+            // The client receives no reply; requests are still on their way, and a request that waits is stopped.
             if matches!(
                 message,
                 Message::Has(_) | Message::NoHold | Message::Waiting

@@ -1,8 +1,9 @@
 //! Queues on several nodes that may differ in their order, searched exhaustively.
 //!
-//! A contender stands in the queue of every node, is told when it is first there, or goes with all that are before it and
-//! were told, and has the name when it was told so by a majority. With some but too few nodes it may at any moment give those back, and queue
-//! again there at any later moment: that is what "after a random time" comes to. It may also leave altogether.
+//! A contender stands in the queue of every node. The node tells it when it is first there, or may hold together with all
+//! that are before it and were told. A contender that a majority has told has the name. With some but too few nodes it may
+//! give those back at any moment, and queue again there at any later moment: "after a random time" means no more than that.
+//! It may also leave altogether.
 //!
 //! The search visits all states. In each, at most one contender may claim the name, and there must be a path to a state
 //! in which all contenders have had the name. Times are drawn at random, so each way on is taken with some chance, and
@@ -46,7 +47,7 @@ enum Phase {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Node {
-    /// It answers nobody.
+    /// It answers no client.
     dead: bool,
     places: Vec<PlaceInQueue>,
     queue: Vec<usize>,
@@ -118,7 +119,7 @@ impl Split {
         renamed.min().unwrap()
     }
 
-    /// Whether the node admits `who`: all that are before it in the queue are admitted, and `who` goes with them.
+    /// Whether the node admits `who`: all that are before it in the queue are admitted, and `who` may hold together with them.
     fn admits(&self, node: &Node, who: usize) -> bool {
         for (at, other) in node.queue.iter().enumerate() {
             let before = &node.queue[..at];
@@ -143,7 +144,7 @@ impl Split {
             && self.nodes.iter().all(|node| node.queue.is_empty())
     }
 
-    /// What `who` has goes back, all of it or what is held; what is on its way is called off.
+    /// What `who` has goes back, all of it or what is held; what is on its way is cancelled.
     fn leave(&mut self, who: usize, all: bool) {
         for place in self.nodes.iter_mut().map(|node| &mut node.places[who]) {
             *place = match *place {

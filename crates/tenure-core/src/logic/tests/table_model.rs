@@ -51,7 +51,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether an actor may hold in this mode beside all actors that hold or block.
+    /// Whether an actor may hold in this mode together with all actors that hold or block.
     fn fits(actors: &[Actor], mode: Mode) -> bool {
         let others = actors.iter().filter(|other| {
             matches!(
