@@ -232,7 +232,7 @@ pub(crate) struct Acquire {
 
 fn parse_permits(text: &str) -> Result<NonZeroU32, String> {
     let number = text.parse::<u32>().ok().and_then(NonZeroU32::new);
-    number.ok_or_else(|| format!("it is a number from 1 to {}", u32::MAX))
+    number.ok_or_else(|| format!("N is a number from 1 to {}", u32::MAX))
 }
 
 /// How long a hold lasts.

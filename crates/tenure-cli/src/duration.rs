@@ -9,7 +9,7 @@ use tenure::time::{DurationError, parse_duration};
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|why| match why {
         DurationError::NoUnit if text.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("it has no unit; write it like {text}s, 500ms, 2m, 1h30m or 1d")
+            format!("the duration has no unit; write it like {text}s, 500ms, 2m, 1h30m or 1d")
         }
         why => why.to_string(),
     })
@@ -19,12 +19,14 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
     let days = Options::MAX_TTL.as_secs() / 86_400;
     match parse_duration(text) {
-        Err(DurationError::TooLong) => Err(format!("it is too long; a lease is at most {days}d")),
-        Ok(ttl) if ttl > Options::MAX_TTL => {
-            Err(format!("it is too long; a lease is at most {days}d"))
-        }
+        Err(DurationError::TooLong) => Err(format!(
+            "the duration is too long; a lease is at most {days}d"
+        )),
+        Ok(ttl) if ttl > Options::MAX_TTL => Err(format!(
+            "the duration is too long; a lease is at most {days}d"
+        )),
         Ok(ttl) if ttl < Options::MIN_TTL => Err(format!(
-            "it is too short; a lease is at least {}",
+            "the duration is too short; a lease is at least {}",
             rounded(Options::MIN_TTL)
         )),
         _ => parse(text),

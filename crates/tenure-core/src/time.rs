@@ -165,11 +165,11 @@ const fn read_unit(text: &[u8]) -> Result<(u128, &[u8]), DurationError> {
 pub enum DurationError {
     /// A number has no unit.
     NoUnit,
-    /// It begins with a minus sign.
+    /// The text begins with a minus sign.
     Negative,
-    /// It is more than 584 years, which is 2^64 ns.
+    /// The duration is more than 584 years, which is 2^64 ns.
     TooLong,
-    /// It is anything else.
+    /// Any other text.
     Malformed,
 }
 
@@ -177,12 +177,12 @@ impl DurationError {
     /// What is wrong and how to write it.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::NoUnit => "it has no unit; write it like 500ms, 5s, 2m, 1h30m or 1d",
+            Self::NoUnit => "the duration has no unit; write it like 500ms, 5s, 2m, 1h30m or 1d",
             Self::Negative => {
                 "a duration cannot be negative; write it like 500ms, 5s, 2m, 1h30m or 1d"
             }
-            Self::TooLong => "it is too long; no duration is longer than 584 years",
-            Self::Malformed => "it is no duration; write it like 500ms, 5s, 2m, 1h30m or 1d",
+            Self::TooLong => "the duration is too long; no duration is longer than 584 years",
+            Self::Malformed => "this is no duration; write one like 500ms, 5s, 2m, 1h30m or 1d",
         }
     }
 }
