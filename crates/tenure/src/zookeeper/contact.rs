@@ -17,12 +17,12 @@ use super::settings::Settings;
 
 /// A write that was sent, and the end of the lease that begins if it is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lease {
+pub(super) struct LeasePeriod {
     pub(super) sent: Time,
     pub(super) end: Time,
 }
 
-impl Lease {
+impl LeasePeriod {
     pub(super) fn length(self) -> Duration {
         self.end.since(self.sent)
     }
@@ -85,14 +85,14 @@ impl Contact {
     /// The lease of a write that is sent at `now`.
     ///
     /// `is_direct`: the server is its own leader, so a write is a contact.
-    pub(super) fn lease(&mut self, now: Time, is_direct: bool) -> Lease {
+    pub(super) fn lease(&mut self, now: Time, is_direct: bool) -> LeasePeriod {
         self.record_run(now);
         let last = match self.stop {
             _ if is_direct => now,
             Some(stop) if now < self.settled_after(stop) => self.contact_before(stop.began),
             _ => self.contact_before(now),
         };
-        Lease {
+        LeasePeriod {
             sent: now,
             end: last.after(self.timeout).max(now),
         }

@@ -12,7 +12,7 @@ use tenure_core::store::{Answer, Grant, Hold, Renewal, Request};
 use tenure_core::support::RetryBudget;
 use tenure_core::time::Time;
 
-use super::contact::Lease;
+use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
 use super::release;
 use super::requests::{self, Node};
@@ -29,16 +29,21 @@ const MAX_CHECKS: u32 = 3;
 type NumberedPath = (usize, Arc<str>);
 
 /// What is known about one node after a renewal.
-type Checked = (usize, Result<Lease, Renewal>);
+type Checked = (usize, Result<LeasePeriod, Renewal>);
 
 /// The grant of what a node holds.
-pub(super) fn granted(store: &Arc<Store>, request: &Request, node: &Node, lease: Lease) -> Answer {
+pub(super) fn granted(
+    store: &Arc<Store>,
+    request: &Request,
+    node: &Node,
+    lease: LeasePeriod,
+) -> Answer {
     let ttl = Some(record_grant(store, request, lease));
     Answer::Granted(Grant::new(node.token, lease.sent, node.round_trip, ttl))
 }
 
 /// The node holds from now on: the end of its lease and of its session are noticed. Returns the length of the lease.
-fn record_grant(store: &Arc<Store>, request: &Request, lease: Lease) -> Duration {
+fn record_grant(store: &Arc<Store>, request: &Request, lease: LeasePeriod) -> Duration {
     let ttl = lease.length().min(request.ttl);
     let until = lease.sent.after(ttl);
     store
@@ -110,13 +115,13 @@ fn batch_length(paths: &[NumberedPath]) -> usize {
     fits.count().max(1).min(paths.len())
 }
 
-fn record_renewal(store: &Store, hold: &Hold, lease: Lease) -> Renewal {
+fn record_renewal(store: &Store, hold: &Hold, lease: LeasePeriod) -> Renewal {
     let (sent, ttl) = (lease.sent, Some(extend(store, hold.owner, hold.ttl, lease)));
     Renewal::Renewed { sent, ttl }
 }
 
 /// The hold goes on with this lease, unless it has a later one. Returns the length of the lease.
-pub(super) fn extend(store: &Store, owner: OwnerId, ttl: Duration, lease: Lease) -> Duration {
+pub(super) fn extend(store: &Store, owner: OwnerId, ttl: Duration, lease: LeasePeriod) -> Duration {
     let ttl = lease.length().min(ttl);
     store.holds.update(owner, |held| {
         held.until = held.until.max(Some(lease.sent.after(ttl)));
@@ -159,7 +164,10 @@ async fn check_batch(session: &Session, batch: &[NumberedPath]) -> Vec<Checked> 
 }
 
 /// What the outcome of a check of many nodes says about each of them.
-fn renewal_of(session: &Session, outcome: &Result<Lease, RequestError>) -> Result<Lease, Renewal> {
+fn renewal_of(
+    session: &Session,
+    outcome: &Result<LeasePeriod, RequestError>,
+) -> Result<LeasePeriod, Renewal> {
     match outcome {
         Ok(lease) => Ok(*lease),
         Err(err) if err.is_session_over() => Err(Renewal::Lost(LostReason::SessionGone)),

@@ -10,7 +10,7 @@ use zookeeper_client::{
 
 use tenure_core::error::{Error, ErrorKind};
 
-use super::contact::Lease;
+use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
 use super::mode::{self, NodeRecord};
 use super::names::{self, Child};
@@ -65,7 +65,7 @@ pub(super) async fn create_node(
     dir: &str,
     stem: &str,
     data: &[u8],
-    lease: Lease,
+    lease: LeasePeriod,
 ) -> Result<Node, RequestError> {
     let path = format!("{dir}/{stem}");
     let acls = session.settings().acl.acls();
@@ -179,7 +179,10 @@ pub(super) async fn try_create(session: &Session, path: &str) -> Result<(), Requ
 }
 
 /// Checks that all of these nodes are there. A write that changes nothing, so that a majority has to agree to it.
-pub(super) async fn check_nodes(session: &Session, paths: &[&str]) -> Result<Lease, RequestError> {
+pub(super) async fn check_nodes(
+    session: &Session,
+    paths: &[&str],
+) -> Result<LeasePeriod, RequestError> {
     let lease = session.begin_lease();
     let mut writer = checks(session, paths)?;
     let request = async {
@@ -219,7 +222,7 @@ pub(super) async fn grant_token(
     path: &str,
     record: &NodeRecord,
     version: Option<i32>,
-) -> Result<Option<(u64, Lease)>, RequestError> {
+) -> Result<Option<(u64, LeasePeriod)>, RequestError> {
     let data = record.to_bytes();
     // Ends, because each repetition means that another contender has its token.
     loop {

@@ -1,7 +1,7 @@
 //! Sessions: one for each client and ttl, with an end that is computed by our own clock.
 //!
 //! The library reports that a session has expired long after the servers gave its nodes away, so nothing here
-//! waits for that report. A session lasts for certain for a [`Lease`], from the sending of the last write
+//! waits for that report. A session lasts for certain for a [`LeasePeriod`], from the sending of the last write
 //! that the servers applied in it. A *write*, because a majority of the servers has to agree to a write: a server that is
 //! cut off from the others answers reads for a while as if nothing had happened.
 
@@ -18,7 +18,7 @@ use tenure_core::support::{SingleFlight, closed};
 use tenure_core::time::Time;
 
 use super::cache::DirectoryCache;
-use super::contact::{Contact, Lease};
+use super::contact::{Contact, LeasePeriod};
 use super::diagnose;
 use super::errors::{ClientError, RequestError};
 use super::names::Dialect;
@@ -70,7 +70,7 @@ pub(super) struct Session {
     context: Arc<Context>,
     contact: Mutex<Contact>,
     /// The lease that ends last, of all writes that were applied.
-    confirmed: Mutex<Lease>,
+    confirmed: Mutex<LeasePeriod>,
     /// When an operation last asked for this session, in ns.
     last_used: AtomicU64,
     /// Raised when the library reports the end of the session.
@@ -119,19 +119,19 @@ impl Session {
     }
 
     /// The lease of a write that is about to be sent.
-    pub(super) fn begin_lease(&self) -> Lease {
+    pub(super) fn begin_lease(&self) -> LeasePeriod {
         lock(&self.contact).lease(self.clock().now(), !self.context.is_ensemble())
     }
 
     /// The write that began this lease has been applied.
-    pub(super) fn confirm(&self, lease: Lease) {
+    pub(super) fn confirm(&self, lease: LeasePeriod) {
         let mut confirmed = lock(&self.confirmed);
         if lease.end > confirmed.end {
             *confirmed = lease;
         }
     }
 
-    pub(super) fn confirmed(&self) -> Lease {
+    pub(super) fn confirmed(&self) -> LeasePeriod {
         *lock(&self.confirmed)
     }
 
@@ -315,7 +315,7 @@ impl Sessions {
             context: self.context.clone(),
             contact: Mutex::new(contact),
             // The leader makes a session, and counts from there.
-            confirmed: Mutex::new(Lease {
+            confirmed: Mutex::new(LeasePeriod {
                 sent,
                 end: sent.after(self.context.whole_lease(granted)),
             }),

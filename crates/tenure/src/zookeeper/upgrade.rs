@@ -12,7 +12,7 @@ use tenure_core::options::Mode;
 use tenure_core::queue::{self as engine, ModeChange, Others, Replaced, lost};
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
 
-use super::contact::Lease;
+use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
 use super::mode::{self, HoldMode, HoldState, MZXID, NodeRecord, WrittenToken};
 use super::names::Dialect;
@@ -177,7 +177,7 @@ impl ModeChange for Operation<'_> {
 }
 
 impl Operation<'_> {
-    fn granted(&self, token: u64, lease: Lease) -> Grant {
+    fn granted(&self, token: u64, lease: LeasePeriod) -> Grant {
         let (store, request) = (self.store, self.request);
         let ttl = renew::extend(store, request.owner, request.ttl, lease);
         let round_trip = store.clock.now().since(lease.sent);

@@ -13,7 +13,7 @@ use tenure_core::queue::{Position, QueueRequest};
 use tenure_core::rt::Clock;
 use tenure_core::store::Request;
 
-use super::contact::Lease;
+use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
 use super::queue::{Ahead, Queue};
 use super::requests::{self, Node};
@@ -47,7 +47,7 @@ pub(super) struct QueueEntry {
     pub(super) dir: Arc<str>,
     pub(super) node: Node,
     /// Of the request that made the node.
-    pub(super) lease: Lease,
+    pub(super) lease: LeasePeriod,
     pub(super) goal: Goal,
 }
 
@@ -177,7 +177,10 @@ async fn read_position(entry: &QueueEntry) -> Result<Position<Ahead>, RequestErr
 
 impl Operation<'_> {
     /// The lease that comes with our turn; `None`: our node is gone.
-    pub(super) async fn confirm_turn(&self, entry: &QueueEntry) -> Result<Option<Lease>, Error> {
+    pub(super) async fn confirm_turn(
+        &self,
+        entry: &QueueEntry,
+    ) -> Result<Option<LeasePeriod>, Error> {
         let (session, request) = (&entry.session, self.request);
         let lease = session.confirmed();
         if self.is_enough(entry, lease) {
@@ -208,7 +211,7 @@ impl Operation<'_> {
     }
 
     /// Whether as much is left of a lease as has to be, and at least half of the length of a whole lease.
-    fn is_enough(&self, entry: &QueueEntry, lease: Lease) -> bool {
+    fn is_enough(&self, entry: &QueueEntry, lease: LeasePeriod) -> bool {
         let (request, session) = (self.request, &entry.session);
         let age = self.store.clock.now().since(lease.sent);
         let left = lease.length().min(request.ttl).saturating_sub(age);
