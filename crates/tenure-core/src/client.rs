@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use crate::client_builder::ClientBuilder;
+use crate::defaults::{Defaults, Prefix};
 use crate::driver::Driver;
 use crate::entry::LockKey;
 use crate::error::Error;
@@ -9,10 +11,10 @@ use crate::guarantees::Guarantees;
 use crate::holder::{Status, Waiting};
 use crate::lock::Lock;
 use crate::lost::Loss;
-use crate::name::LockName;
+use crate::options::Options;
 use crate::owner::Owner;
 use crate::store::{Finding, Store};
-use crate::target::Target;
+use crate::target::{InvalidTarget, Target};
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
 /// queue per name.
@@ -21,6 +23,7 @@ use crate::target::Target;
 #[derive(Clone, Debug)]
 pub struct Client {
     driver: Arc<Driver>,
+    defaults: Arc<Defaults>,
 }
 
 impl Client {
@@ -30,9 +33,7 @@ impl Client {
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
     pub fn from_store(store: impl Store) -> Result<Self, Error> {
-        Ok(Self {
-            driver: Driver::new(Arc::new(store))?,
-        })
+        Self::from_dyn_store(Arc::new(store))
     }
 
     /// The same for a store that is in an `Arc` already, or whose type is known at run time only.
@@ -42,7 +43,62 @@ impl Client {
     pub fn from_dyn_store(store: Arc<dyn Store>) -> Result<Self, Error> {
         Ok(Self {
             driver: Driver::new(store)?,
+            defaults: Arc::default(),
         })
+    }
+
+    /// A client of a store that you made, with defaults for its locks.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// use std::time::Duration;
+    /// use tenure::{Client, memory};
+    ///
+    /// let client = Client::builder(memory::Store::new())
+    ///     .prefix("billing/")
+    ///     .ttl(Duration::from_secs(10))
+    ///     .wait(Duration::from_secs(5))
+    ///     .build()?;
+    /// let guard = client.lock("invoice/7").acquire().await?;
+    /// assert_eq!(guard.name().as_str(), "billing/invoice/7");
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn builder(store: impl Store) -> ClientBuilder {
+        ClientBuilder::new(Arc::new(store))
+    }
+
+    /// The options with which each lock of the returned client begins; what is set on a lock counts more. Other clones of
+    /// this client keep their defaults, and share the link to the store. An option that is out of its bounds is reported when a
+    /// lock is acquired.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let options = tenure::Options::new().max_hold(Duration::from_secs(10)).label("nightly");
+    /// let client = tenure::connect("memory:").await?.with_defaults(options);
+    /// let guard = client.lock("report").acquire().await?;
+    /// assert!(guard.remaining() <= Duration::from_secs(10));
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    #[must_use]
+    pub fn with_defaults(mut self, options: Options) -> Self {
+        Arc::make_mut(&mut self.defaults).options = options;
+        self
+    }
+
+    /// A text that the returned client puts before every name, of locks and of what is asked about them. A client without it
+    /// sees the whole names. Default: none. It replaces the prefix that this client has.
+    ///
+    /// The option `prefix` of a URL is about the keys of one store; this is about the names themselves, in every store.
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        Arc::make_mut(&mut self.defaults).prefix = Prefix::new(prefix.as_ref());
+        self
     }
 
     /// Says where the store is, in the same words in every process that uses it: [`Lock::both`] takes the locks of two
@@ -111,19 +167,28 @@ impl Client {
 
     /// The lock of that name. Sends nothing; acquire the lock with the methods of [`Lock`].
     pub fn lock(&self, name: impl AsRef<str>) -> Lock {
-        Lock::new(self.driver.clone(), Target::one(name.as_ref()))
+        let name = self.defaults.prefix.join(name.as_ref());
+        self.lock_of(Target::one(&name))
     }
 
     /// Several locks at once: all or none, acquired in byte order of their names (which keeps clients
     /// from waiting for each other in a circle), under one guard and one `wait`.
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        Lock::new(self.driver.clone(), Target::all(names))
+        self.lock_of(Target::all(self.defaults.prefix.before(names)))
     }
 
     /// Any one of these locks (buckets): the one that is free first. The search starts at a random place.
     /// [`Guard::name`](crate::Guard::name) is the name that was acquired.
     pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
-        Lock::new(self.driver.clone(), Target::any(names))
+        self.lock_of(Target::any(self.defaults.prefix.before(names)))
+    }
+
+    pub(crate) fn check_options(&self, options: &Options) -> Result<(), Error> {
+        self.driver.check_support(options)
+    }
+
+    fn lock_of(&self, target: Result<Target, InvalidTarget>) -> Lock {
+        Lock::new(self.driver.clone(), &self.defaults, target)
     }
 
     /// Whether this client or a clone of it holds `name`, in any mode and for any owner. No request is sent; so the answer
@@ -143,7 +208,8 @@ impl Client {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
     pub fn is_held_here(&self, name: impl AsRef<str>) -> bool {
-        LockName::new(name).is_ok_and(|name| self.driver.is_held(&name))
+        let name = self.defaults.prefix.name(name);
+        name.is_ok_and(|name| self.driver.is_held(&name))
     }
 
     /// Who holds `name`, since when, with which fencing token, and who waits.
@@ -151,19 +217,18 @@ impl Client {
     /// # Errors
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
-        let name = LockName::new(name)?;
+        let name = self.defaults.prefix.name(name)?;
         let status = self.driver.ask(|store| store.inspect(name.clone())).await;
         status.map_err(|err| err.with_name(&name))
     }
 
-    /// All held names that start with `prefix`, sorted.
+    /// All held names that start with `prefix`, sorted. A prefix of the client stands before it.
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
-        self.driver
-            .ask(|store| store.list_held(prefix.into()))
-            .await
+        let prefix = self.defaults.prefix.join(&prefix.into()).into_owned();
+        self.driver.ask(|store| store.list_held(prefix)).await
     }
 
     /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).
@@ -181,7 +246,7 @@ impl Client {
         name: impl AsRef<str>,
         token: impl Into<u64>,
     ) -> Result<bool, Error> {
-        let name = LockName::new(name)?;
+        let name = self.defaults.prefix.name(name)?;
         let broken = self
             .driver
             .ask(|store| store.break_lock(name.clone(), token.into()));
@@ -281,7 +346,7 @@ impl Owner {
     /// ```
     pub fn holds(&self, client: &Client, name: impl AsRef<str>) -> u32 {
         // A text that cannot be a name is not held.
-        let Ok(name) = LockName::new(name) else {
+        let Ok(name) = client.defaults.prefix.name(name) else {
             return 0;
         };
         self.entries(&LockKey {

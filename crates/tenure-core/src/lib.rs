@@ -55,6 +55,8 @@ mod acquire;
 mod after;
 mod both;
 mod client;
+mod client_builder;
+mod defaults;
 mod entry;
 mod guard;
 mod lock;
@@ -76,6 +78,7 @@ pub mod conformance;
 
 pub use after::GuardUntilOutcome;
 pub use client::{CallbackHandle, Client};
+pub use client_builder::ClientBuilder;
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::both;
+use crate::defaults::Defaults;
 use crate::driver::{Acquired, Driver};
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
@@ -92,10 +93,14 @@ impl Lock {
     }
 }
 
-/// Options. Each has a default that is safe.
+/// Options. Each has a default that is safe, or that of the client ([`Client::with_defaults`](crate::Client::with_defaults)).
 impl Lock {
-    pub(crate) fn new(driver: Arc<Driver>, target: Result<Target, InvalidTarget>) -> Self {
-        Self(StoreLocks::One(StoreLock::new(driver, target)))
+    pub(crate) fn new(
+        driver: Arc<Driver>,
+        defaults: &Defaults,
+        target: Result<Target, InvalidTarget>,
+    ) -> Self {
+        Self(StoreLocks::One(StoreLock::new(driver, defaults, target)))
     }
 
     /// Any `k` of these names instead of the name of the lock: all `k` or none, under one guard.
@@ -124,7 +129,7 @@ impl Lock {
         match &mut self.0 {
             // An error in the name that was given before stays the error.
             StoreLocks::One(part) if part.target.is_err() => {}
-            StoreLocks::One(part) => part.target = Target::k_of(names, k),
+            StoreLocks::One(part) => part.target = Target::k_of(part.prefix.before(names), k),
             StoreLocks::Two(parts) => {
                 let message = "`k_of` cannot choose among names for two stores; use it on each lock before `both`";
                 parts[0].target = Err(InvalidTarget(message.into()));

@@ -112,4 +112,89 @@ impl Options {
     pub const MAX_RESERVATION: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
     /// Longest label and longest name in metrics, in bytes.
     pub const MAX_LABEL: usize = 200;
+
+    /// The default of each option.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets [`mode`](Self#structfield.mode).
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Sets [`wait`](Self#structfield.wait).
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        let wait = Some(wait);
+        Self { wait, ..self }
+    }
+
+    /// Sets [`ttl`](Self#structfield.ttl).
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self { ttl, ..self }
+    }
+
+    /// Sets [`drift`](Self#structfield.drift).
+    #[must_use]
+    pub fn drift(self, drift: Duration) -> Self {
+        Self { drift, ..self }
+    }
+
+    /// Sets [`min_lease`](Self#structfield.min_lease).
+    #[must_use]
+    pub fn min_lease(self, min_lease: Duration) -> Self {
+        Self { min_lease, ..self }
+    }
+
+    /// Sets [`max_hold`](Self#structfield.max_hold).
+    #[must_use]
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        let max_hold = Some(max_hold);
+        Self { max_hold, ..self }
+    }
+
+    /// Sets [`renew`](Self#structfield.renew).
+    #[must_use]
+    pub fn renew(self, renew: Renew) -> Self {
+        Self { renew, ..self }
+    }
+
+    /// Sets [`fair`](Self#structfield.fair).
+    #[must_use]
+    pub fn fair(self, fair: bool) -> Self {
+        let fair = Some(fair);
+        Self { fair, ..self }
+    }
+
+    /// Sets [`min_hold`](Self#structfield.min_hold).
+    #[must_use]
+    pub fn min_hold(self, min_hold: Duration) -> Self {
+        Self { min_hold, ..self }
+    }
+
+    /// Sets [`lock_delay`](Self#structfield.lock_delay).
+    #[must_use]
+    pub fn lock_delay(self, lock_delay: Duration) -> Self {
+        Self { lock_delay, ..self }
+    }
+
+    /// Sets [`label`](Self#structfield.label).
+    #[must_use]
+    pub fn label(self, label: impl Into<String>) -> Self {
+        let label = label.into();
+        Self { label, ..self }
+    }
+
+    /// Sets [`metrics_name`](Self#structfield.metrics_name).
+    #[must_use]
+    pub fn metrics_name(self, name: impl Into<Cow<'static, str>>) -> Self {
+        let metrics_name = name.into();
+        Self {
+            metrics_name,
+            ..self
+        }
+    }
 }

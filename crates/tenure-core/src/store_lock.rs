@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::defaults::{Defaults, Prefix};
 use crate::driver::{Acquired, AcquiredAll, Asker, BusyName, Driver, Until};
 use crate::entry::{Entry, EntryOutcome, FirstEntry, LockKey};
 use crate::error::{Error, Step};
@@ -18,16 +19,23 @@ pub(crate) struct StoreLock {
     pub(crate) target: Result<Target, InvalidTarget>,
     pub(crate) options: Options,
     pub(crate) owner: Option<Owner>,
+    /// Put before every name that is given to this lock.
+    pub(crate) prefix: Prefix,
 }
 
 /// In each of these functions `fallback` is the owner if none was given and none is in scope.
 impl StoreLock {
-    pub(crate) fn new(driver: Arc<Driver>, target: Result<Target, InvalidTarget>) -> Self {
+    pub(crate) fn new(
+        driver: Arc<Driver>,
+        defaults: &Defaults,
+        target: Result<Target, InvalidTarget>,
+    ) -> Self {
         Self {
             driver,
             target,
-            options: Options::default(),
+            options: defaults.options.clone(),
             owner: None,
+            prefix: defaults.prefix.clone(),
         }
     }
 

@@ -94,6 +94,20 @@ impl Client {
         self
     }
 
+    /// See [`Client::with_defaults`](crate::Client::with_defaults).
+    #[must_use]
+    pub fn with_defaults(mut self, options: Options) -> Self {
+        self.inner = self.inner.with_defaults(options);
+        self
+    }
+
+    /// See [`Client::with_prefix`](crate::Client::with_prefix).
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: impl AsRef<str>) -> Self {
+        self.inner = self.inner.with_prefix(prefix);
+        self
+    }
+
     fn wrap(&self, inner: crate::Lock) -> Lock {
         Lock {
             inner,

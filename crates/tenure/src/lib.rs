@@ -262,9 +262,9 @@ pub use redacted::redacted_url;
 pub use tenure_core::conformance;
 #[doc(inline)]
 pub use tenure_core::{
-    CallbackHandle, Client, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder, Lock,
-    LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State, Status,
-    Waiting, error, fence, guarantees, holder, lost, memory, name, options, store, time,
+    CallbackHandle, Client, ClientBuilder, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder,
+    Lock, LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State,
+    Status, Waiting, error, fence, guarantees, holder, lost, memory, name, options, store, time,
 };
 
 /// Runs the function under a lock: acquires, runs the body, releases.
