@@ -77,7 +77,7 @@ pub(crate) async fn acquire(
 
 /// Prints an error other than that the lock is busy.
 fn report_failure(console: &Console, error: &Error, ttl: Duration) {
-    let message = error.to_string();
+    let message = format!("{error:#}");
     if console.json {
         let guard = json::restart_guard_json(error.restart_guard(), ttl);
         console.event(

@@ -40,7 +40,7 @@ impl Console {
     /// Prints an error, also with `--quiet`.
     pub(crate) fn error(&self, message: impl Display) {
         if self.json {
-            self.event("error", json!({ "message": message.to_string() }));
+            self.event("error", json!({ "message": format!("{message:#}") }));
         } else {
             self.print_message(message);
         }
@@ -98,7 +98,7 @@ impl Console {
     fn print_message(&self, message: impl Display) {
         self.erase_progress();
         // An error is ignored: there is no other place to report that standard error is closed.
-        let _ = writeln!(io::stderr(), "tenure: {message}");
+        let _ = writeln!(io::stderr(), "tenure: {message:#}");
     }
 }
 

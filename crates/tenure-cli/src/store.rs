@@ -127,7 +127,10 @@ pub(crate) async fn with_client_and_signals(
             return Err(NotConnected::Store(error));
         }
         if retries.failures() == INITIAL_FAILURES {
-            console.notice(format!("{error}; trying again for up to {}", rounded(wait)));
+            console.notice(format!(
+                "{error:#}; trying again for up to {}",
+                rounded(wait)
+            ));
         }
         tokio::select! {
             biased;

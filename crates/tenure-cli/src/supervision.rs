@@ -235,7 +235,7 @@ impl<'a> Supervision<'a> {
                     .error("the guardian of the command ended unexpectedly; the command was ended");
                 return Exit::Failed;
             }
-            (Ending::Itself(_), Some(error)) => (error.to_string(), error.to_string()),
+            (Ending::Itself(_), Some(error)) => (format!("{error:#}"), format!("{error:#}")),
             (Ending::Itself(status), None) => return Exit::Command(status),
         };
         console.event("lost", json!({ "reason": reason }));

@@ -79,7 +79,7 @@ impl View {
         let (since, error) = self.outage.as_ref()?;
         Some(Outage {
             lasts: since.elapsed(),
-            error: error.to_string(),
+            error: format!("{error:#}"),
         })
     }
 }

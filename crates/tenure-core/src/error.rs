@@ -82,6 +82,10 @@ impl fmt::Display for Step {
 /// says what was attempted, why it failed and what to do. It never contains a password:
 /// stores are named by their scheme, never by their URL.
 ///
+/// `{}` prints what this error says itself, and [`source`](StdError::source) has its cause: that of a server or of a
+/// connection is the error of the client library (`sqlx::Error`, `redis::RedisError` and so on), so a program can look at
+/// it with `downcast_ref`. `{:#}` prints the error and its cause in one line, for a log.
+///
 /// A clone is the same error: of many tasks that wait for one request, each gets one.
 #[derive(Clone)]
 pub struct Error(Box<Inner>);
@@ -95,7 +99,10 @@ struct Inner {
     step: Option<Step>,
     holder: Option<Holder>,
     restart_guard: Option<RestartGuard>,
+    is_timeout: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+    /// What the source says, where its own text is not fit for one line.
+    quote: Option<String>,
 }
 
 impl Error {
@@ -109,7 +116,9 @@ impl Error {
             step: None,
             holder: None,
             restart_guard: None,
+            is_timeout: false,
             source: None,
+            quote: None,
         }))
     }
 
@@ -148,11 +157,32 @@ impl Error {
         self
     }
 
+    /// Says that a limit of time was over.
+    #[must_use]
+    pub fn with_timeout(mut self) -> Self {
+        self.0.is_timeout = true;
+        self
+    }
+
     /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into().into());
+        self.0.quote = None;
         self
+    }
+
+    /// Attaches the cause, which `{:#}` quotes in these words: one line, without what helps no user. Empty: the message says
+    /// everything, and the cause is for programs.
+    #[must_use]
+    pub fn with_quoted_source(
+        self,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+        quote: impl Into<String>,
+    ) -> Self {
+        let mut err = self.with_source(source);
+        err.0.quote = Some(quote.into());
+        err
     }
 
     /// The kind of the error, which says what to do.
@@ -171,6 +201,29 @@ impl Error {
     /// Whether the hold ended before it was released.
     pub fn is_lost(&self) -> bool {
         self.0.kind == ErrorKind::Lost
+    }
+
+    /// Whether another client holds the lock, or the name is reserved: [`ErrorKind::WaitElapsed`].
+    pub fn is_busy(&self) -> bool {
+        self.0.kind == ErrorKind::WaitElapsed
+    }
+
+    /// Whether the store cannot be reached: [`ErrorKind::Unreachable`].
+    pub fn is_unreachable(&self) -> bool {
+        self.0.kind == ErrorKind::Unreachable
+    }
+
+    /// Whether the store refused the user of this client: [`ErrorKind::Denied`].
+    pub fn is_denied(&self) -> bool {
+        self.0.kind == ErrorKind::Denied
+    }
+
+    /// Whether a limit of time was over: the `wait` of the acquisition, or the limit of a request, an attempt to connect or
+    /// a probe. The [kind](Self::kind) says what that means.
+    pub fn is_timeout(&self) -> bool {
+        let source = self.0.source.as_ref();
+        let source = source.and_then(|source| source.downcast_ref::<Self>());
+        self.0.is_timeout || self.is_busy() || source.is_some_and(Self::is_timeout)
     }
 
     /// The lock that the error is about.
@@ -209,10 +262,13 @@ impl fmt::Display for Error {
             (None, Some(scheme)) => write!(f, " ({scheme})")?,
             (None, None) => {}
         }
-        if let Some(source) = &self.0.source {
-            write!(f, ": {source}")?;
+        match (&self.0.quote, &self.0.source) {
+            _ if !f.alternate() => Ok(()),
+            (Some(quote), _) if quote.is_empty() => Ok(()),
+            (Some(quote), _) => write!(f, ": {quote}"),
+            (None, Some(source)) => write!(f, ": {source:#}"),
+            (None, None) => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -221,14 +277,14 @@ impl fmt::Debug for Error {
         f.debug_struct("Error")
             .field("kind", &self.0.kind)
             .field("step", &self.0.step)
-            .field("message", &self.to_string())
+            .field("message", &format_args!("{self:#}"))
             .finish()
     }
 }
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        // Display already ends with the text of the source, so the chain continues with the source of the source.
-        self.0.source.as_ref().and_then(|source| source.source())
+        let source = self.0.source.as_ref()?;
+        Some(&**source)
     }
 }

@@ -30,7 +30,7 @@ impl Target {
     pub(crate) fn one(name: &str) -> Result<Self, InvalidTarget> {
         LockName::new(name)
             .map(Self::One)
-            .map_err(|err| InvalidTarget(err.to_string()))
+            .map_err(|err| InvalidTarget(format!("{err:#}")))
     }
 
     /// All of these names; a name that is given twice counts once.
@@ -89,7 +89,7 @@ fn several<N: AsRef<str>>(
 ) -> Result<Vec<LockName>, InvalidTarget> {
     let names: Vec<_> = names
         .into_iter()
-        .map(|name| LockName::new(name).map_err(|err| InvalidTarget(err.to_string())))
+        .map(|name| LockName::new(name).map_err(|err| InvalidTarget(format!("{err:#}"))))
         .collect::<Result<_, _>>()?;
     if names.is_empty() {
         return Err(InvalidTarget(

@@ -58,7 +58,7 @@ impl StoreMonitor {
                 tokio::time::timeout(self.timeout, self.client.inspect(&self.name)).await;
             match inspected {
                 Ok(Ok(_)) => self.end_outage(),
-                Ok(Err(error)) => self.begin_outage(began, &error.to_string()),
+                Ok(Err(error)) => self.begin_outage(began, &format!("{error:#}")),
                 Err(_) => self.begin_outage(began, "no answer"),
             }
             if now() > checked + crate::clock::nanos(CHECK_INTERVAL) && self.outage.is_none() {

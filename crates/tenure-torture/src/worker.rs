@@ -128,10 +128,10 @@ impl Locks for Tenure {
             let tried = lock
                 .try_acquire()
                 .await
-                .map_err(|error| error.to_string())?;
+                .map_err(|error| format!("{error:#}"))?;
             return tried.ok_or_else(|| "held".into());
         }
-        lock.acquire().await.map_err(|error| error.to_string())
+        lock.acquire().await.map_err(|error| format!("{error:#}"))
     }
 
     async fn close(self) {
@@ -181,7 +181,7 @@ pub fn main() -> Result<(), String> {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(Duration::from_millis(500));
                 }
-                Err(error) => break Err(error.to_string()),
+                Err(error) => break Err(format!("{error:#}")),
             }
         }
     })

@@ -471,4 +471,81 @@ mod tests {
         let declared: Vec<(_, Vec<_>)> = declared.collect();
         assert_eq!(table.collect::<Vec<_>>(), declared);
     }
+
+    /// Whether `E` is the error or one of its causes.
+    fn has<E: std::error::Error + 'static>(err: &Error) -> bool {
+        let mut next: Option<&(dyn std::error::Error + 'static)> = Some(err);
+        while let Some(err) = next {
+            if err.is::<E>() {
+                return true;
+            }
+            next = err.source();
+        }
+        false
+    }
+
+    /// What each store says about a server that is not there, or about a file that is none of its own.
+    #[tokio::test]
+    async fn an_error_leads_to_that_of_the_client_library() {
+        let nowhere = tenure_testkit::process::Directory::new("errors");
+        let file = nowhere.path().join("file");
+        std::fs::write(&file, "no database".repeat(50)).unwrap();
+        let file = file.display();
+        type Has = fn(&Error) -> bool;
+        let stores: &[(String, Has)] = &[
+            #[cfg(all(feature = "file", unix))]
+            (
+                format!("file:{}/{}", nowhere.path().display(), "long".repeat(100)),
+                has::<std::io::Error>,
+            ),
+            #[cfg(feature = "redis")]
+            ("redis://127.0.0.1:1".to_owned(), has::<::redis::RedisError>),
+            #[cfg(feature = "redlock")]
+            (
+                "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3".to_owned(),
+                has::<::redis::RedisError>,
+            ),
+            #[cfg(feature = "etcd")]
+            (
+                "etcd://127.0.0.1:1".to_owned(),
+                has::<tonic::transport::Error>,
+            ),
+            #[cfg(feature = "zookeeper")]
+            ("zookeeper://127.0.0.1:1".to_owned(), has::<std::io::Error>),
+            #[cfg(feature = "mysql")]
+            ("mysql://root@127.0.0.1:1/db".to_owned(), has::<sqlx::Error>),
+            #[cfg(feature = "mysql")]
+            (
+                "mysql://root@127.0.0.1:1/db?mode=table".to_owned(),
+                has::<sqlx::Error>,
+            ),
+            #[cfg(feature = "postgres")]
+            (
+                "postgres://root@127.0.0.1:1/db".to_owned(),
+                has::<sqlx::Error>,
+            ),
+            #[cfg(feature = "postgres")]
+            (
+                "postgres://root@127.0.0.1:1/db?mode=table".to_owned(),
+                has::<sqlx::Error>,
+            ),
+            #[cfg(feature = "sqlite")]
+            (format!("sqlite:{file}"), has::<sqlx::Error>),
+        ];
+        for (url, has) in stores {
+            let client = connect(url).await;
+            let outcome = match client {
+                Ok(client) => client.lock("a").try_acquire().await.map(drop),
+                Err(err) => Err(err),
+            };
+            let err = outcome.unwrap_err();
+            let source = std::error::Error::source(&err).map(ToString::to_string);
+            assert!(has(&err), "{url}: {err:?}, source {source:?}");
+            let (short, long) = (err.to_string(), format!("{err:#}"));
+            assert!(
+                long.starts_with(&short),
+                "{short} is not the beginning of {long}"
+            );
+        }
+    }
 }

@@ -44,14 +44,14 @@ pub fn url(data: &[u8]) {
             }
             url.hosts.iter().map(ToString::to_string).collect()
         }
-        Err(err) => err.to_string(),
+        Err(err) => format!("{err:#}"),
     };
     assert!(
         !said.contains(char::is_control),
         "it breaks a line: {said:?}"
     );
     if let Err(err) = database::Server::parse(text) {
-        let said = err.to_string();
+        let said = format!("{err:#}");
         assert!(
             !said.contains(char::is_control),
             "it breaks a line: {said:?}"

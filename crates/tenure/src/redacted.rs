@@ -120,7 +120,7 @@ mod tests {
             "sqlite:/nowhere/x?",
         ] {
             let refused = crate::connect(&format!("{url}colour=red")).await;
-            let refused = refused.unwrap_err().to_string();
+            let refused = format!("{:#}", refused.unwrap_err());
             let (_, options) = refused.split_once("; it has ").unwrap();
             for option in options.split(", ") {
                 let secrets = ["sentinel_user", "sentinel_password", "user", "pass"];

@@ -174,7 +174,7 @@ fn several_names_and_all_options_are_there() {
 async fn inside_async_code_it_is_refused_instead_of_blocking_the_runtime() {
     let err = tenure::blocking::connect("memory:").unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Closed);
-    assert!(err.to_string().contains("async"), "{err}");
+    assert!(format!("{err:#}").contains("async"), "{err}");
 }
 
 #[test]

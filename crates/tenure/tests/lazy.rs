@@ -117,7 +117,7 @@ async fn a_wrong_url_is_refused_at_once() {
             let err = outcome.unwrap_err();
             let is_wrong = matches!(err.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
             assert!(is_wrong, "{url}: {err:?}");
-            let message = err.to_string();
+            let message = format!("{err:#}");
             assert!(message.contains(says), "{url}: {message}");
             assert!(!message.contains("hunter2"), "{message}");
         }

@@ -44,7 +44,7 @@ async fn waits_and_names_the_holder_when_the_wait_is_over() {
     store.advance(Duration::from_secs(5));
     let err = waiting.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::WaitElapsed);
-    assert!(err.to_string().contains("\"first\""), "{err}");
+    assert!(format!("{err:#}").contains("\"first\""), "{err}");
     assert_eq!(err.holder().unwrap().pid, std::process::id());
     guard.release().await.unwrap();
     assert!(store.is_idle());
@@ -602,7 +602,7 @@ async fn what_cannot_be_is_refused_before_any_request() {
         "file://host/dir",
     ] {
         let err = tenure::connect(url).await.unwrap_err();
-        assert!(!err.to_string().contains("hunter2"));
+        assert!(!format!("{err:#}").contains("hunter2"));
         assert!(
             matches!(err.kind(), ErrorKind::Invalid | ErrorKind::Unsupported),
             "{url}: {err}"

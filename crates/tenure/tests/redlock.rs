@@ -124,7 +124,7 @@ async fn a_majority_that_fails_is_an_error_that_leaves_nothing() {
         failing().for_each(|node| node.disturb(Step::Acquire, request_fault));
         let err = client.lock("a").acquire().await.unwrap_err();
         assert_eq!(err.kind(), expected, "{err}");
-        assert!(err.to_string().contains("3 of 5 nodes"), "{err}");
+        assert!(format!("{err:#}").contains("3 of 5 nodes"), "{err}");
         settle().await;
         assert!(are_idle(&nodes));
         let guard = client.lock("a").acquire().await.unwrap();
@@ -485,10 +485,10 @@ async fn refusals_say_why() {
     let client = client(&nodes(3));
     let err = client.lock("a").permits(2).acquire().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Unsupported);
-    assert!(err.to_string().contains("a majority"), "{err}");
-    assert!(err.to_string().contains("`etcd:`"), "{err}");
+    assert!(format!("{err:#}").contains("a majority"), "{err}");
+    assert!(format!("{err:#}").contains("`etcd:`"), "{err}");
     let err = client.lock("a").fair(true).acquire().await.unwrap_err();
-    assert!(err.to_string().contains("different orders"), "{err}");
+    assert!(format!("{err:#}").contains("different orders"), "{err}");
     let guarantees = client.guarantees();
     let cell = guarantees.cell(Fault::HolderPaused).unwrap();
     assert_eq!(cell.promise, Promise::Claims);

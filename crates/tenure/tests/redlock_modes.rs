@@ -531,7 +531,7 @@ async fn a_majority_cannot_count_permits() {
         }
     }
     let lock = client(&nodes).lock("a").permits(2);
-    let refused = lock.try_acquire().await.unwrap_err().to_string();
+    let refused = format!("{:#}", lock.try_acquire().await.unwrap_err());
     assert!(
         refused.contains("three clients can have two nodes each"),
         "{refused}"

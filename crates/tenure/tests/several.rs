@@ -98,7 +98,7 @@ async fn a_wrong_k_or_a_wrong_name_is_refused_before_any_request() {
         ] {
             let err = outcome.unwrap_err();
             assert_eq!(err.kind(), ErrorKind::Invalid);
-            assert!(err.to_string().contains(cure), "{err}");
+            assert!(format!("{err:#}").contains(cure), "{err}");
         }
     }
     assert_eq!(store.requests(), 0);
@@ -399,7 +399,7 @@ async fn both_has_the_smaller_remaining_time_and_one_wait() {
     stores[1].advance(Duration::from_secs(3));
     let err = waiting.await.unwrap().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::WaitElapsed);
-    assert!(err.to_string().contains("waited 3s"), "{err}");
+    assert!(format!("{err:#}").contains("waited 3s"), "{err}");
     busy.release().await.unwrap();
 }
 
@@ -451,7 +451,7 @@ async fn what_both_cannot_do_is_refused_before_any_request() {
         ] {
             let err = outcome.unwrap_err();
             assert_eq!(err.kind(), ErrorKind::Invalid);
-            assert!(err.to_string().contains(cure), "{err}");
+            assert!(format!("{err:#}").contains(cure), "{err}");
         }
     }
     assert_eq!(store.requests(), 0);
@@ -613,7 +613,7 @@ async fn both_wants_addresses_where_nothing_else_orders_two_stores() {
     let err = Lock::both(a.lock("x"), b.lock("x")).acquire().await;
     let err = err.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Invalid);
-    assert!(err.to_string().contains("with_address"), "{err}");
+    assert!(format!("{err:#}").contains("with_address"), "{err}");
     drop(
         Lock::both(a.lock("x"), b.lock("y"))
             .acquire()

@@ -36,7 +36,7 @@ pub(crate) fn contender(arguments: &[OsString]) -> ExitCode {
     match block_on(work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tenure: {error}");
+            eprintln!("tenure: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -461,7 +461,7 @@ pub(super) async fn a_silent_store_is_not_called_busy(case: Arc<Case>) -> Verdic
         // A database that another process writes to still answers those who read: then nothing is held, and the error of
         // the wait behind the first request says that.
         let is_known_free =
-            err.kind() == ErrorKind::WaitElapsed && !err.to_string().contains("held");
+            err.kind() == ErrorKind::WaitElapsed && !format!("{err:#}").contains("held");
         check!(
             err.kind() == ErrorKind::Unreachable || is_known_free,
             "{err:?} of a silent store"

@@ -183,7 +183,7 @@ fn describes(
     );
     check!(err.scheme() == Some(store), "{err:?} names another store");
     check!(err.step() == Some(step), "{err:?} names another step");
-    let text = err.to_string();
+    let text = format!("{err:#}");
     check!(text.contains(name), "\"{text}\" does not name the lock");
     check!(
         text.lines().count() == 1,
@@ -213,7 +213,7 @@ pub(super) async fn no_error_holds_the_password(case: Arc<Case>) -> Verdict {
         errors.push(connected.await.err());
     }
     for err in errors.into_iter().flatten() {
-        let text = format!("{err} {err:?}");
+        let text = format!("{err:#} {err:?}");
         check!(!text.contains(&secret), "the password is in an error");
     }
     let debug = format!(
@@ -311,7 +311,7 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
     check!(!cannot.is_empty(), "nothing is unsupported");
     for lock in cannot {
         refused(&lock, ErrorKind::Unsupported).await?;
-        let text = lock.acquire().await.err().map(|err| err.to_string());
+        let text = lock.acquire().await.err().map(|err| format!("{err:#}"));
         let names_one = text.as_ref().is_some_and(|text| text.contains("memory"));
         check!(names_one, "{text:?} names no store that can");
     }

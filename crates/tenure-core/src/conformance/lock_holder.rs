@@ -204,7 +204,7 @@ pub fn main<F: Future<Output = Result<Client, Error>>>(connect: impl Fn(String) 
         Ok(runtime) => match Arguments::parse(arguments) {
             Ok(arguments) => runtime
                 .block_on(arguments.run(connect))
-                .map_err(|err| format!("{:?} {err}", err.kind())),
+                .map_err(|err| format!("{:?} {err:#}", err.kind())),
             Err(text) => Err(format!("Usage {text}")),
         },
         Err(err) => Err(format!("Runtime {err}")),

@@ -122,7 +122,7 @@ impl Driver {
         };
         let waited = Rounded(wait + HALF_A_MILLISECOND);
         let message = format!("the store did not answer within {waited}; {known}");
-        let err = Error::new(ErrorKind::Unreachable, message);
+        let err = Error::new(ErrorKind::Unreachable, message).with_timeout();
         Err(match cause {
             Some(cause) => err.with_source(cause),
             None => err,
@@ -161,7 +161,7 @@ impl Driver {
             let answer = self.inspect_within(&name, PING_LIMIT).await;
             answer.unwrap_or_else(|| {
                 let message = format!("the store did not answer within {PING_LIMIT:?}");
-                Err(Error::new(ErrorKind::Unreachable, message))
+                Err(Error::new(ErrorKind::Unreachable, message).with_timeout())
             })
         };
         answer

@@ -277,7 +277,7 @@ impl Held {
     }
 
     fn unanswered(self: &Arc<Self>, err: &Error) {
-        tracing::debug!(target: LOG_TARGET, name = %self.hold.name, store = self.driver.scheme(), %err, "renewal unanswered");
+        tracing::debug!(target: LOG_TARGET, name = %self.hold.name, store = self.driver.scheme(), err = format_args!("{err:#}"), "renewal unanswered");
         let clock = &self.driver.clock;
         let now = clock.now();
         lock(&self.state.lease)

@@ -80,7 +80,8 @@ impl AcquireObservation {
     }
 
     pub(crate) fn failed(self, err: &Error) {
-        self.span.record("error", tracing::field::display(err));
+        self.span
+            .record("error", tracing::field::display(format_args!("{err:#}")));
         self.end(AcquireOutcome::Failed);
     }
 

@@ -33,7 +33,7 @@ impl Driver {
         let end = || self.clock.now().after(hold.ttl);
         let mut retries = RetryBudget::until(end());
         while let Err(err) = request().await {
-            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), %err, "{step} in the background");
+            tracing::debug!(target: LOG_TARGET, name = %hold.name, store = self.scheme(), err = format_args!("{err:#}"), "{step} in the background");
             if step == Step::Release && !self.store.ends_by_itself(hold) {
                 retries.extend(end());
             }

@@ -42,7 +42,7 @@ pub async fn acquire<Q: Acquisition>(queue: &Q) -> Result<Answer, Error> {
                     return Err(err);
                 }
                 leave_with_retry(queue, limit).await?;
-                tracing::warn!(name = %request.name, %err, "queueing again at the end");
+                tracing::warn!(name = %request.name, err = format_args!("{err:#}"), "queueing again at the end");
                 true
             }
         };

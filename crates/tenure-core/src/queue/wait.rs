@@ -84,7 +84,7 @@ pub async fn wait<Q: QueueRequest>(
                 return Err(err);
             }
             Err(err) => {
-                tracing::debug!(name = %request.name, %err, "a request of a waiter failed");
+                tracing::debug!(name = %request.name, err = format_args!("{err:#}"), "a request of a waiter failed");
                 // If the caller gives up meanwhile, the next round says so.
                 let _ = request.unless_stopped(retries.pause(clock)).await;
                 position = None;

@@ -33,7 +33,7 @@ mod tests {
         ] {
             let err = not_left(Error::new(kind, "the reply"));
             assert_eq!(err.kind(), ErrorKind::Indeterminate);
-            assert!(err.to_string().contains(word), "{err}");
+            assert!(format!("{err:#}").contains(word), "{err}");
         }
     }
 }

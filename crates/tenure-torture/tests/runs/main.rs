@@ -279,5 +279,5 @@ fn a_store_in_memory_is_refused() {
     let run = Run::on("memory", "memory:".into(), None, None);
     let run = tenure_torture::torture(run.setup, "memory:".into(), Arc::default(), |_: &str| {});
     let error = block_on(run).unwrap_err();
-    assert!(error.to_string().contains("file:"), "{error}");
+    assert!(format!("{error:#}").contains("file:"), "{error}");
 }

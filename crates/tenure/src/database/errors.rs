@@ -1,6 +1,6 @@
 //! What the errors of a server mean: whether something may have been done, and the remedy.
 
-use std::fmt;
+use sqlx::error::DatabaseError;
 
 use tenure_core::error::{Error, ErrorKind};
 
@@ -29,7 +29,8 @@ pub(crate) fn explain(
         RequestError::TimedOut(limit) => Error::new(
             ErrorKind::Indeterminate,
             format!("{server} did not answer within {limit:?}"),
-        ),
+        )
+        .with_timeout(),
         RequestError::Refused(said) => {
             let (kind, what) = known.unwrap_or_else(|| {
                 let kind = if is_refusal {
@@ -39,7 +40,9 @@ pub(crate) fn explain(
                 };
                 (kind, format!("{server} refused the request"))
             });
-            Error::new(kind, what).with_source(ServerMessage(sqlx::Error::Database(said)))
+            let quote = quote(&*said);
+            let error = sqlx::Error::Database(said);
+            Error::new(kind, what).with_quoted_source(error, quote)
         }
         RequestError::Broken(sqlx::Error::Tls(why)) => match why.downcast::<rustls::Error>() {
             Ok(why) => tls::explain(&why, server, "tls=off"),
@@ -64,28 +67,12 @@ pub(crate) fn explain(
 
 /// What a server said when it refused a request. For PostgreSQL the client library adds a line of the source of the server,
 /// which helps no user.
-#[derive(Debug)]
-struct ServerMessage(sqlx::Error);
-
-impl fmt::Display for ServerMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        #[cfg(feature = "postgres")]
-        if let sqlx::Error::Database(said) = &self.0
-            && let Some(said) = said.try_downcast_ref::<sqlx::postgres::PgDatabaseError>()
-        {
-            return write!(f, "{}: {}", said.code(), said.message());
-        }
-        match &self.0 {
-            sqlx::Error::Database(said) => said.fmt(f),
-            err => err.fmt(f),
-        }
+fn quote(said: &dyn DatabaseError) -> String {
+    #[cfg(feature = "postgres")]
+    if let Some(said) = said.try_downcast_ref::<sqlx::postgres::PgDatabaseError>() {
+        return format!("{}: {}", said.code(), said.message());
     }
-}
-
-impl std::error::Error for ServerMessage {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
-    }
+    said.to_string()
 }
 
 /// The error of TLS in an error of a connection.
@@ -107,7 +94,8 @@ pub(crate) fn no_connection(error: RequestError, server: &Server) -> Error {
         RequestError::TimedOut(limit) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} did not answer within {limit:?}"),
-        ),
+        )
+        .with_timeout(),
         RequestError::Broken(err) if !is_about_tls(&err) => Error::new(
             ErrorKind::Unreachable,
             format!("{server} cannot be reached"),

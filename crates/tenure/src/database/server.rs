@@ -217,7 +217,7 @@ mod tests {
             ("postgres://a?socket=x", "path from the root"),
             ("postgres://a?timeout=2h", "between 10ms and"),
         ] {
-            let err = Server::parse(url).unwrap_err().to_string();
+            let err = format!("{:#}", Server::parse(url).unwrap_err());
             assert!(err.contains(says), "{url}: {err}");
         }
     }

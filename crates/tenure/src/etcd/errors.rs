@@ -54,13 +54,16 @@ impl RequestError {
 
     /// No reply within the time limit.
     pub(super) fn no_reply(host: &impl std::fmt::Display) -> Self {
-        Self::new(
+        let error = Error::new(
             ErrorKind::Indeterminate,
-            Recovery::AnotherMember,
             format!(
                 "no answer from {host} in time; whether the request was applied cannot be told"
             ),
-        )
+        );
+        Self {
+            error: error.with_timeout(),
+            recovery: Recovery::AnotherMember,
+        }
     }
 
     /// Whether the request may have been applied, or may be applied later.
@@ -83,7 +86,8 @@ pub(super) fn without_effect(err: Error) -> Error {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
             "the store did not answer; nothing was locked, retry",
-        ),
+        )
+        .with_quoted_source(err, ""),
         _ => err,
     }
 }
@@ -109,20 +113,22 @@ pub(super) fn explain_connect(
     }
     let io = find::<io::Error>(&err).map(io::Error::kind);
     if io == Some(io::ErrorKind::TimedOut) {
-        return another_member(silent_host(host));
+        return another_member(silent_host(host).with_quoted_source(err, ""));
     }
     if let Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) = io {
         let message = format!(
             "{host} closed the connection before it answered; is the port right, and does the server speak TLS (else write etcd://)?"
         );
-        return another_member(Error::new(ErrorKind::Unreachable, message));
+        let error = Error::new(ErrorKind::Unreachable, message);
+        return another_member(error.with_quoted_source(err, ""));
     }
+    let quote = innermost(&err);
     another_member(
         Error::new(
             ErrorKind::Unreachable,
             format!("no connection to {host}; is the server running, and the URL right?"),
         )
-        .with_source(ServerText::innermost(&err)),
+        .with_quoted_source(err, quote),
     )
 }
 
@@ -134,6 +140,7 @@ pub(super) fn silent_host(host: &impl std::fmt::Display) -> Error {
             "{host} did not answer in time; is it overloaded, stopped, or something else than etcd?"
         ),
     )
+    .with_timeout()
 }
 
 /// The meaning of an error of a client's first request. The server has not given any answer yet, so it may be no etcd.
@@ -193,10 +200,11 @@ pub(super) fn explain_status(status: &Status, host: &impl std::fmt::Display) -> 
         ),
     };
     let error = Error::new(kind, what);
-    let error = match is_server {
-        true => error.with_source(ServerText(Escaped(message).to_string())),
-        false => error,
+    let quote = match is_server {
+        true => Escaped(message).to_string(),
+        false => String::new(),
     };
+    let error = error.with_quoted_source(status.clone(), quote);
     RequestError { error, recovery }
 }
 
@@ -361,30 +369,16 @@ const ALERTS: &[AlertDescription] = &[
     AlertDescription::AccessDenied,
 ];
 
-/// The text of another program, in one line.
-#[derive(Debug)]
-struct ServerText(String);
-
-impl ServerText {
-    /// The text of the innermost error: those around it only say that there was an error.
-    fn innermost(err: &dyn StdError) -> Self {
-        let mut text = err.to_string();
-        let mut next = err.source();
-        while let Some(inner) = next {
-            text = inner.to_string();
-            next = inner.source();
-        }
-        Self(Escaped(&text).to_string())
+/// The text of the innermost error, in one line: those around it only say that there was an error.
+fn innermost(err: &dyn StdError) -> String {
+    let mut text = err.to_string();
+    let mut next = err.source();
+    while let Some(inner) = next {
+        text = inner.to_string();
+        next = inner.source();
     }
+    Escaped(&text).to_string()
 }
-
-impl std::fmt::Display for ServerText {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for ServerText {}
 
 #[cfg(test)]
 mod tests {
@@ -482,12 +476,12 @@ mod tests {
                     (*kind, *recovery),
                     "{said}"
                 );
-                let text = err.error.to_string();
+                let text = format!("{:#}", err.error);
                 assert!(!text.contains('\n') && text.len() < 300, "{text}");
             }
         }
         let new = Status::new(Code::Unknown, "etcdserver: two\nlines");
-        let new = explain_status(&new, &"host:1").error.to_string();
+        let new = format!("{:#}", explain_status(&new, &"host:1").error);
         assert!(new.ends_with("two\\nlines"), "{new}");
     }
 }

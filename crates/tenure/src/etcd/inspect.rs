@@ -153,7 +153,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     for (host, status) in store.connections.status().await {
         match status {
             Ok(status) => findings.extend(member_findings(&host, &status)),
-            Err(err) => findings.push(Finding::warning(err.to_string())),
+            Err(err) => findings.push(Finding::warning(format!("{err:#}"))),
         }
     }
     let voters = requests::count_voters(&store.connections).await?;
@@ -202,7 +202,7 @@ async fn check_rights(store: &Store) -> Vec<Finding> {
             ErrorKind::Denied => format!(
                 "no lock can be taken: this user may not {right} the keys under \"{prefix}\"; etcdctl role grant-permission ROLE --prefix=true readwrite \"{prefix}\""
             ),
-            _ => format!("no lock can be taken: {err}"),
+            _ => format!("no lock can be taken: {err:#}"),
         };
         findings.push(Finding::bad(text));
     }

@@ -159,7 +159,11 @@ async fn maintain(store: Arc<Store>) -> Time {
         .collect();
     let refreshed = store.leases.refresh_all(&due, Duration::ZERO).await;
     if let Err(err) = &refreshed {
-        tracing::debug!(store = "etcd", %err, "no reply to a keep-alive");
+        tracing::debug!(
+            store = "etcd",
+            err = format_args!("{err:#}"),
+            "no reply to a keep-alive"
+        );
     }
     let next = next_work(&store, &leases, refreshed.is_ok());
     let now = store.context.now();

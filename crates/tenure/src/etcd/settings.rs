@@ -104,7 +104,7 @@ mod tests {
             ("etcds://h?cert=x", "go together"),
             ("etcd://h?color=red", "no option \"color\""),
         ] {
-            let err = Settings::new(url).unwrap_err().to_string();
+            let err = format!("{:#}", Settings::new(url).unwrap_err());
             assert!(err.contains(says), "{url}: {err}");
         }
     }

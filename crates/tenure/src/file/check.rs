@@ -85,7 +85,7 @@ fn check_sync(directory: &Directory) -> Finding {
             "a sync works and took {took:.1?}; it is due about once a minute per name"
         )),
         Err(err) => Finding::bad(format!(
-            "a sync fails ({err}): tokens could go backward after a power loss; use another disk"
+            "a sync fails ({err:#}): tokens could go backward after a power loss; use another disk"
         )),
     }
 }

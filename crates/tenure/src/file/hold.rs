@@ -97,7 +97,7 @@ impl FileHold {
         let is_ours = self.is_current().unwrap_or(true);
         if is_ours && let Err(err) = self.write_release(end) {
             // The kernel lock decides: the next holder finds the record of a dead holder.
-            tracing::warn!(file = %self.lock_path.file, error = %err, "could not record the release in the lock file");
+            tracing::warn!(file = %self.lock_path.file, error = format_args!("{err:#}"), "could not record the release in the lock file");
         }
         if !is_ours {
             return (Release::NotHeld, None);

@@ -52,7 +52,7 @@ pub(super) fn list(shared: &Shared, prefix: &str) -> Result<Listed, Error> {
             Ok(status) => found.push(status),
             // One file of another program must not hide all others.
             Err(err) if err.kind() == ErrorKind::Denied => {
-                tracing::warn!(error = %err, "left out of the list");
+                tracing::warn!(error = format_args!("{err:#}"), "left out of the list");
             }
             Err(err) => return Err(err),
         }

@@ -65,7 +65,10 @@ pub(super) fn start_if_due(shared: &Arc<Shared>, age: Option<Duration>) {
             .entries()
             .is_ok_and(|entries| entries.take(SWEEP_THRESHOLD + 1).count() > SWEEP_THRESHOLD);
         if many && let Err(err) = sweep(&shared, MAX_REMOVED, rt::wall_micros()) {
-            tracing::warn!(error = %err, "could not clean the lock directory");
+            tracing::warn!(
+                error = format_args!("{err:#}"),
+                "could not clean the lock directory"
+            );
         }
     });
 }

@@ -30,6 +30,7 @@ pub(super) fn no_answer(timeout: Duration) -> Error {
         ErrorKind::Indeterminate,
         format!("the node did not answer within {timeout:?}"),
     )
+    .with_timeout()
 }
 
 /// The answer of a node that has granted, to an acquisition that was given up.

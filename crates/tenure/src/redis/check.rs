@@ -146,6 +146,6 @@ async fn check_write(store: &Store) -> Option<Finding> {
     let both = [keys.lock(), keys.hold()];
     let reply = store.connections.call::<i64>(&script, &both, args);
     let err = reply.await.err()?;
-    let text = format!("no lock can be taken: {err}");
+    let text = format!("no lock can be taken: {err:#}");
     Some(Finding::bad(text))
 }

@@ -80,7 +80,10 @@ async fn renew_in_time(store: &Store, items: Vec<&RenewItem>, purpose: Purpose) 
         renewals = store.requests.renew(&items, purpose) => renewals,
         () = store.context.clock.sleep_until(limit) => {
             let message = "no answer in time from the node that has the lock";
-            let late = |_| Renewal::Unknown(Error::new(ErrorKind::Indeterminate, message));
+            let late = |_| {
+                let err = Error::new(ErrorKind::Indeterminate, message);
+                Renewal::Unknown(err.with_timeout())
+            };
             items.iter().map(late).collect()
         }
     }

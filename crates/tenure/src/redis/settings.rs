@@ -202,7 +202,7 @@ mod tests {
             ("redlock://a,b,a", "twice"),
             ("redlock://a,b,c?dialect=redisson", "deprecated"),
         ] {
-            let err = Settings::independent_servers(url).unwrap_err().to_string();
+            let err = format!("{:#}", Settings::independent_servers(url).unwrap_err());
             assert!(err.contains(says), "{url}: {err}");
         }
     }

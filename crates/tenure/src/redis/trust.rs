@@ -62,7 +62,7 @@ pub(super) async fn until_trusted(
             return Err(err);
         }
         if !std::mem::replace(&mut is_reported, true) {
-            tracing::warn!(name = %request.name, "waiting: {err}");
+            tracing::warn!(name = %request.name, "waiting: {err:#}");
         }
         tokio::select! {
             biased;

@@ -63,7 +63,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
         if pacing.is_last_attempt(request.wait, clock) {
             return Err(errors::unreachable(err));
         }
-        tracing::debug!(name = %request.name, store = store.guarantees.scheme, %err, "asking again");
+        tracing::debug!(name = %request.name, store = store.guarantees.scheme, err = format_args!("{err:#}"), "asking again");
         store
             .until_cancelled(request, pacing.retries.pause(clock))
             .await;

@@ -73,10 +73,14 @@ pub(super) fn of_check(error: &OperationError, server: &Server) -> Error {
         OperationError::Refused(_) => "it refused the request",
         OperationError::SessionEnded(_) => "the connection broke",
     };
-    Error::new(
+    let err = Error::new(
         ErrorKind::Unreachable,
         format!("{server} did not say whether the session is there ({cause})"),
-    )
+    );
+    match error {
+        OperationError::TimedOut => err.with_timeout(),
+        OperationError::Refused(_) | OperationError::SessionEnded(_) => err,
+    }
 }
 
 /// A session has ended for this client, and perhaps not for the server.

@@ -260,7 +260,10 @@ impl HolderTable {
             }
             Ok(()) => {}
             Err(err) => {
-                tracing::debug!(%err, "the table tenure_holders cannot be written");
+                tracing::debug!(
+                    err = format_args!("{err:#}"),
+                    "the table tenure_holders cannot be written"
+                );
                 if err.kind() == ErrorKind::Denied {
                     self.disable();
                 }

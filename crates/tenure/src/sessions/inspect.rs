@@ -282,7 +282,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     match requests::probe_lock(&store.control, &key).await {
         Ok(()) => {}
         Err(err) if err.kind() == ErrorKind::Denied => {
-            findings.push(Finding::bad(err.to_string()));
+            findings.push(Finding::bad(format!("{err:#}")));
         }
         Err(err) => return Err(err),
     }
@@ -290,7 +290,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         true => match requests::probe_holder_table(&store.control).await {
             Ok(()) => Finding::good("the table tenure_holders says who holds"),
             Err(err) => Finding::warning(format!(
-                "the holds of this user are not shown in the table tenure_holders: {err}"
+                "the holds of this user are not shown in the table tenure_holders: {err:#}"
             )),
         },
         false => Finding::warning(

@@ -192,7 +192,7 @@ impl Sessions {
                 () = sessions.context.closing.raised() => {}
                 opened = sessions.open_unless(request.ttl, is_enough) => {
                     if let Err(err) = opened {
-                        tracing::debug!(%err, "no further session was opened");
+                        tracing::debug!(err = format_args!("{err:#}"), "no further session was opened");
                     }
                 }
             }

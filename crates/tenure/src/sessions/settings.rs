@@ -131,7 +131,7 @@ mod tests {
             ("mysql://h?restart_guard=no", "or off"),
             ("mysql://h?color=red", "no option \"color\""),
         ] {
-            let err = settings(url).unwrap_err().to_string();
+            let err = format!("{:#}", settings(url).unwrap_err());
             assert!(err.contains(says), "{url}: {err}");
         }
     }

@@ -112,7 +112,7 @@ async fn until_answered(
                 Ok(true) => retries.extend(clock.now().after(request.ttl)),
                 Ok(false) => session.end(),
                 Err(err) if !retries.is_spent(clock) => {
-                    tracing::debug!(name = %request.name, %err, "while waiting");
+                    tracing::debug!(name = %request.name, err = format_args!("{err:#}"), "while waiting");
                 }
                 Err(err) => {
                     session.end();
@@ -219,7 +219,7 @@ pub(super) async fn cancel_statement(
         };
         are_answered &= matches!(answer, Some(Ok(())));
         if let Some(Err(err)) = answer {
-            tracing::debug!(name = %request.name, %err, "the wait cannot be cancelled");
+            tracing::debug!(name = %request.name, err = format_args!("{err:#}"), "the wait cannot be cancelled");
         }
         tokio::select! {
             biased;

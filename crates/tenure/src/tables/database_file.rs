@@ -95,7 +95,7 @@ impl DatabaseFile {
             () = self.clock.sleep_until(limit) => {
                 let (shown, limit) = (self.path.display().to_string(), self.timeout);
                 let text = format!("{} could not be opened within {limit:?}", Escaped(&shown));
-                Err(Error::new(ErrorKind::Unreachable, text).into())
+                Err(Error::new(ErrorKind::Unreachable, text).with_timeout().into())
             }
         }
     }

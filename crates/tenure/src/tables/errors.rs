@@ -238,7 +238,8 @@ fn of_file(error: RequestError, settings: &Settings, path: &Path) -> Error {
             return Error::new(
                 ErrorKind::Indeterminate,
                 format!("{shown} could not be read or written within {limit:?}"),
-            );
+            )
+            .with_timeout();
         }
         RequestError::Broken(err) => err,
         RequestError::Refused(said) => sqlx::Error::Database(said),

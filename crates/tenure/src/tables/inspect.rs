@@ -159,12 +159,12 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
             let text = format!("the table {table} is there, and this user may lock");
             findings.push(Finding::good(text));
             if let Err(err) = requests.probe_modes().await {
-                let text = format!("this user can take exclusive locks only: {err}");
+                let text = format!("this user can take exclusive locks only: {err:#}");
                 findings.push(Finding::warning(text));
             }
         }
         Err(err) if err.kind() == ErrorKind::Denied => {
-            findings.push(Finding::bad(err.to_string()));
+            findings.push(Finding::bad(format!("{err:#}")));
         }
         Err(err) => return Err(err),
     }

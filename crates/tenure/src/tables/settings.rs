@@ -197,7 +197,7 @@ mod tests {
             ("postgres://h/d?mode=table&dialect=x", "tenure or shedlock"),
             ("postgres://h/d?mode=table&color=red", "no option \"color\""),
         ] {
-            let err = read(url).unwrap_err().to_string();
+            let err = format!("{:#}", read(url).unwrap_err());
             assert!(err.contains(says), "{url}: {err}");
         }
     }
@@ -227,7 +227,7 @@ mod tests {
             ("x?mode=table", "no option \"mode\""),
             ("x?timeout=1ms", "between 10ms"),
         ] {
-            let err = Settings::of_file(rest).unwrap_err().to_string();
+            let err = format!("{:#}", Settings::of_file(rest).unwrap_err());
             assert!(err.contains(says), "{rest}: {err}");
         }
     }

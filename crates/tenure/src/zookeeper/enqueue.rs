@@ -120,7 +120,8 @@ fn not_applied(err: Error) -> Error {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
             "no answer in time; nothing was applied",
-        ),
+        )
+        .with_quoted_source(err, ""),
         _ => err,
     }
 }

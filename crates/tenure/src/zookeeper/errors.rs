@@ -39,10 +39,11 @@ impl RequestError {
             return Error::new(
                 ErrorKind::Indeterminate,
                 "no answer in time; whether the request was applied cannot be told",
-            );
+            )
+            .with_timeout();
         };
         if let Some((kind, what)) = meaning(&err, user) {
-            return Error::new(kind, what);
+            return Error::new(kind, what).with_quoted_source(err, "");
         }
         let (kind, what) = match &err {
             ClientError::Unimplemented => (
@@ -156,7 +157,7 @@ mod tests {
             assert!(!failed.is_ambiguous(), "{failed:?}");
             let err = failed.explain(Some("me"));
             assert_eq!(err.kind(), kind, "{err}");
-            assert!(!err.to_string().contains('\n'));
+            assert!(!format!("{err:#}").contains('\n'));
         }
     }
 }

@@ -143,7 +143,7 @@ pub(crate) fn assert_says<T>(outcome: Result<T, Error>, kind: ErrorKind, words: 
     let Err(err) = outcome else {
         panic!("no error, {kind:?} was due");
     };
-    let text = err.to_string();
+    let text = format!("{err:#}");
     assert_eq!(err.kind(), kind, "{err:?}");
     for word in words {
         assert!(text.contains(word), "no \"{word}\" in \"{text}\"");
@@ -164,7 +164,7 @@ const NAMES: [&str; 6] = [
 /// Asserts that an error is one line of sensible length, and that no way to print it shows the password.
 #[track_caller]
 pub(crate) fn assert_clear(err: &Error) {
-    let mut texts = vec![err.to_string(), format!("{err:?}"), format!("{err:#?}")];
+    let mut texts = vec![format!("{err:#}"), format!("{err:?}"), format!("{err:#?}")];
     let mut source = std::error::Error::source(err);
     while let Some(inner) = source {
         texts.extend([inner.to_string(), format!("{inner:?}")]);

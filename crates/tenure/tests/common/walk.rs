@@ -461,12 +461,12 @@ impl<'a> Walk<'a> {
         let (guard, is_new) = match std::mem::replace(&mut self.states[who], State::Idle) {
             State::Waiting(request) => {
                 let granted = self.within("the granted hold", request).await?;
-                let guard = granted.map_err(|error| error.to_string())?;
+                let guard = granted.map_err(|error| format!("{error:#}"))?;
                 (Arc::new(guard), true)
             }
             State::Upgrading(guard, request) if mode == Mode::Exclusive => {
                 let granted = self.within("the granted upgrade", request).await?;
-                granted.map_err(|error| error.to_string())?;
+                granted.map_err(|error| format!("{error:#}"))?;
                 (guard, true)
             }
             State::Holding(guard) => (guard, false),

@@ -390,7 +390,7 @@ async fn after_an_unknown_outcome_the_lock_is_kept_until_its_lease_ends() {
     let commit = async { Err::<(), _>(CommitError) };
     let err = guard.after(commit).await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate);
-    let text = err.to_string();
+    let text = format!("{err:#}");
     for words in ["it is unknown", "\"a\"", "29.7s", "the connection broke"] {
         assert!(text.contains(words), "{words}: {text}");
     }
@@ -429,7 +429,7 @@ async fn a_loss_meanwhile_is_an_error_whether_the_end_was_done_or_not() {
     pass(&store, TTL).await;
     let err = task.await.unwrap().unwrap_err();
     assert!(
-        err.is_lost() && err.to_string().contains("it is unknown"),
+        err.is_lost() && format!("{err:#}").contains("it is unknown"),
         "{err}"
     );
     assert!(commit.is_closed(), "the end was dropped");
@@ -445,7 +445,7 @@ async fn a_loss_meanwhile_is_an_error_whether_the_end_was_done_or_not() {
     };
     let err = guard.after(end).await.unwrap_err();
     assert!(
-        err.is_lost() && err.to_string().contains("was done, but"),
+        err.is_lost() && format!("{err:#}").contains("was done, but"),
         "{err}"
     );
 }
@@ -480,7 +480,7 @@ async fn an_unknown_outcome_of_an_inner_entry_is_one_of_the_whole_hold() {
     let err = outer.release().await.unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Indeterminate);
     assert!(
-        err.to_string().contains("kept until its lease ends"),
+        format!("{err:#}").contains("kept until its lease ends"),
         "{err}"
     );
     assert_kept_to_its_end(&store, "a").await;

@@ -320,7 +320,7 @@ async fn a_string_under_the_name_is_one_clear_error() {
             .await
             .unwrap_err(),
     ] {
-        let text = error.to_string();
+        let text = format!("{error:#}");
         assert!(text.contains("holds a string"), "{text}");
         assert!(text.contains("leave dialect=redisson out"), "{text}");
         assert!(text.contains(NAME), "{text}");
@@ -336,7 +336,7 @@ async fn a_hold_of_redisson_is_an_error_to_the_other_dialect() {
     let other = redis.client().await;
     foreign.take(NAME, LONG).await;
     let error = other.lock(NAME).try_acquire().await.unwrap_err();
-    assert!(error.to_string().contains("redisson"), "{error}");
+    assert!(format!("{error:#}").contains("redisson"), "{error}");
     foreign.unlock(NAME).await;
 
     let guard = take(&other, NAME).await;

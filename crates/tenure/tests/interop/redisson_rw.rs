@@ -184,7 +184,7 @@ async fn a_shared_hold_believes_in_no_more_than_a_watchdog_leaves_it() {
     let fixed = lock().renew(Renew::Never);
     let error = fixed.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    assert!(error.to_string().contains("30s"), "{error}");
+    assert!(format!("{error:#}").contains("30s"), "{error}");
     assert_eq!(their_keys(&redis), [""; 0]);
     let guard = lock().try_acquire().await.unwrap().unwrap();
     assert!(guard.remaining() <= LONG);
@@ -328,7 +328,7 @@ async fn another_lock_of_redisson_under_the_name_is_an_error() {
                 lock.clone().try_acquire().await.unwrap_err(),
                 lock.wait(WAIT_TIMEOUT).acquire().await.unwrap_err(),
             ] {
-                let text = error.to_string();
+                let text = format!("{error:#}");
                 assert!(text.contains("lock=plain or lock=fair"), "{text}");
             }
         }
@@ -341,7 +341,7 @@ async fn another_lock_of_redisson_under_the_name_is_an_error() {
         for lock in ["plain", "fair"] {
             let other = redis.redisson_lock(lock).await;
             let error = other.lock(NAME).try_acquire().await.unwrap_err();
-            assert!(error.to_string().contains("use lock=rw"), "{error}");
+            assert!(format!("{error:#}").contains("use lock=rw"), "{error}");
         }
         foreign.unlock(NAME).await;
         assert!(!redis.exists(NAME));

@@ -134,7 +134,7 @@ async fn the_number_of_permits_is_set_once_and_another_number_is_refused() {
             lock.clone().try_acquire().await.unwrap_err(),
             lock.wait(WAIT_TIMEOUT).acquire().await.unwrap_err(),
         ] {
-            let text = error.to_string();
+            let text = format!("{error:#}");
             assert!(says.iter().all(|it| text.contains(it)), "{text}");
             assert!(text.contains(NAME), "{text}");
         }
@@ -216,12 +216,12 @@ async fn something_else_under_the_name_is_one_clear_error() {
     let our_client = redis.redisson_lock("semaphore").await;
     let lock = || our_client.lock(NAME).permits(2);
     redis.ask(&["SET", NAME, "somebody"]);
-    let text = lock().try_acquire().await.unwrap_err().to_string();
+    let text = format!("{:#}", lock().try_acquire().await.unwrap_err());
     assert!(text.contains("leave dialect=redisson out"), "{text}");
     assert_eq!(redis.ask(&["GET", NAME]).text(), "somebody");
     redis.ask(&["DEL", NAME]);
     redis.ask(&["HSET", NAME, "somebody", "1"]);
-    let text = lock().try_acquire().await.unwrap_err().to_string();
+    let text = format!("{:#}", lock().try_acquire().await.unwrap_err());
     assert!(
         text.contains("holds a hash") && text.contains("lock=rw"),
         "{text}"
@@ -229,7 +229,7 @@ async fn something_else_under_the_name_is_one_clear_error() {
     assert_eq!(redis.hash(NAME).len(), 1);
     redis.ask(&["DEL", NAME]);
     redis.ask(&["SET", NAME, "2", "PX", "60000"]);
-    let text = lock().try_acquire().await.unwrap_err().to_string();
+    let text = format!("{:#}", lock().try_acquire().await.unwrap_err());
     assert!(text.contains("clearExpire()"), "{text}");
     assert_eq!(free(&redis), "2");
 }

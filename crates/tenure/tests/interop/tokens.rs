@@ -237,7 +237,7 @@ async fn a_hash_under_the_name_is_one_clear_error() {
             .await
             .unwrap_err(),
     ] {
-        let text = error.to_string();
+        let text = format!("{error:#}");
         assert!(text.contains("holds a hash"), "{text}");
         assert!(text.contains("use dialect=redisson"), "{text}");
         assert!(text.contains("\"a\""), "{text}");

@@ -26,7 +26,7 @@ async fn a_store_that_said_nothing_in_the_whole_wait_is_unreachable() {
     store.pause();
     let err = end_of_wait(&store, || {}).await;
     assert_eq!(err.kind(), ErrorKind::Unreachable);
-    let message = err.to_string();
+    let message = format!("{err:#}");
     assert!(message.contains("did not answer within 200ms"), "{message}");
     assert!(!message.contains("held"), "{message}");
     store.resume();
@@ -40,7 +40,7 @@ async fn a_store_that_falls_silent_after_it_said_busy_is_busy() {
     let _guard = client.lock("a").acquire().await.unwrap();
     let err = end_of_wait(&store, || store.pause()).await;
     assert_eq!(err.kind(), ErrorKind::WaitElapsed);
-    let message = err.to_string();
+    let message = format!("{err:#}");
     assert!(message.contains("the store answered last"), "{message}");
 }
 
@@ -52,7 +52,7 @@ async fn a_wait_that_is_shorter_than_the_round_trip_claims_no_holder() {
     store.disturb(Step::Acquire, late());
     let err = end_of_wait(&store, || {}).await;
     assert_eq!(err.kind(), ErrorKind::Unreachable);
-    assert!(err.to_string().contains("the lock is free now"), "{err}");
+    assert!(format!("{err:#}").contains("the lock is free now"), "{err}");
     let guard = client.lock("a").acquire().await.unwrap();
     store.disturb(Step::Acquire, late());
     let err = end_of_wait(&store, || {}).await;

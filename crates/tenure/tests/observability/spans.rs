@@ -135,7 +135,7 @@ fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
         assert_eq!(err.kind(), ErrorKind::Closed);
         assert_eq!(ends(), end("forever", "failed"));
         let failed = recorder.named("tenure.acquire").pop().unwrap();
-        assert_eq!(failed.field("error"), err.to_string());
+        assert_eq!(failed.field("error"), format!("{err:#}"));
         assert_eq!(failed.field("token"), "");
         drop(guard);
         assert_eq!(recorder.entered(), 0);

@@ -206,5 +206,5 @@ async fn some_nodes_of_the_url_are_down() {
     let wrong = format!("redis+cluster://{}{options}", server.address());
     let err = soon(tenure::connect(&wrong)).await.unwrap_err();
     assert_clear(&err);
-    assert!(err.to_string().contains("cluster"), "{err}");
+    assert!(format!("{err:#}").contains("cluster"), "{err}");
 }

@@ -183,7 +183,7 @@ async fn sentinels_do_not_know_the_service() {
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;
     let err = refused.unwrap_err();
-    assert!(err.to_string().contains("somebody"), "{err}");
+    assert!(format!("{err:#}").contains("somebody"), "{err}");
     crate::support::assert_clear(&err);
     // A server is no sentinel, and says so.
     let server = Redis::start(&[]);

@@ -191,7 +191,7 @@ async fn a_client_that_comes_later_is_guarded_too() {
     let guard = err.restart_guard().expect("it says why");
     assert_eq!(guard.server, server.address());
     assert_eq!(guard.guard, Duration::from_secs(60));
-    let text = err.to_string();
+    let text = format!("{err:#}");
     assert!(text.contains("`?restart_guard=off`"), "{text}");
     let status = soon(client.inspect("x")).await.unwrap();
     assert_eq!(status.restart_guard.unwrap().server, server.address());

@@ -83,7 +83,7 @@ fn assert_debug_has_no_password(what: &str, shown: &dyn Debug) {
 #[track_caller]
 fn assert_error_has_no_password<T: Debug>(what: &str, outcome: Result<T, Error>) -> Error {
     let err = outcome.expect_err(what);
-    assert_no_password(what, &err.to_string());
+    assert_no_password(what, &format!("{err:#}"));
     assert_debug_has_no_password(what, &err);
     let mut source = std::error::Error::source(&err);
     while let Some(inner) = source {

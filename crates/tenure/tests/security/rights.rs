@@ -105,7 +105,7 @@ async fn sessions(url: &str, sql: impl Fn(&str), table: &str, user: &str) {
         };
         let is_clear = matches!(err.kind(), Denied | Unsupported);
         assert!(
-            is_clear && err.to_string().contains("tenure_holders"),
+            is_clear && format!("{err:#}").contains("tenure_holders"),
             "{missing}: {err}"
         );
         first.close().await;

@@ -15,7 +15,7 @@ pub(crate) fn assert_says<T>(
     let Err(err) = outcome else {
         panic!("{what}: no error, {kind:?} was due");
     };
-    let text = err.to_string();
+    let text = format!("{err:#}");
     assert_eq!(err.kind(), kind, "{what}: {text}");
     for word in words {
         assert!(text.contains(word), "{what}: no \"{word}\" in \"{text}\"");

@@ -271,7 +271,7 @@ impl Worker {
         let kind = err.kind();
         self.simulation.note(self.number, "fails", "", kind as u64);
         // A wait may be shorter than the way to the store and back.
-        let is_short = kind == ErrorKind::Unreachable && err.to_string().contains("within");
+        let is_short = kind == ErrorKind::Unreachable && format!("{err:#}").contains("within");
         let is_elapsed = kind == ErrorKind::WaitElapsed || is_short;
         let expected = is_elapsed || ends_by_itself && kind == ErrorKind::Lost;
         if self.is_without_faults() && !expected {

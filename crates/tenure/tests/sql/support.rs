@@ -296,7 +296,7 @@ pub(crate) fn until(
 /// The error is one line and has these words.
 #[track_caller]
 pub(crate) fn assert_says(err: &Error, words: &[&str]) {
-    let said = err.to_string();
+    let said = format!("{err:#}");
     assert!(!said.contains('\n'), "{said}");
     for word in words {
         assert!(said.contains(word), "{word} is not in: {said}");

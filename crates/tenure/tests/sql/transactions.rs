@@ -208,7 +208,7 @@ async fn several_names_are_held_until_the_end<DB: Bank>() {
         }
         write::<DB>(tx, &id, 111)
             .await
-            .map_err(|err| Error::new(ErrorKind::Store, err.to_string()))
+            .map_err(|err| Error::new(ErrorKind::Store, format!("{err:#}")))
     });
     soon(outcome).await.unwrap();
     assert_eq!(balance(&pool, &id).await, 111);

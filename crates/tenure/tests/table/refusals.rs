@@ -27,7 +27,7 @@ async fn a_wrong_password() {
         let outcome = soon(tenure::connect(&url)).await;
         if let Err(err) = &outcome {
             // PostgreSQL sends a line of its own source, too.
-            assert!(!err.to_string().contains("at line"), "{err}");
+            assert!(!format!("{err:#}").contains("at line"), "{err}");
         }
         assert_says(outcome, no_database(&db), &["\"nowhere\""]);
     }
@@ -272,7 +272,7 @@ async fn what_a_table_has_not_other_stores_have() {
     };
     let client = connect(&format!("{}&dialect=shedlock", db.url())).await;
     let says = |what: &str, have: &[&str], have_not: &[&str], outcome: Result<Guard, Error>| {
-        let text = outcome.as_ref().unwrap_err().to_string();
+        let text = format!("{:#}", outcome.as_ref().unwrap_err());
         assert_says(outcome, ErrorKind::Unsupported, &[what]);
         let (_, listed) = text.split_once("stores that have it: ").unwrap();
         for store in have {

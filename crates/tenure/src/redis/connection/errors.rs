@@ -17,21 +17,27 @@ pub(crate) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
     if let Some(explained) = explained {
         return explained;
     }
-    if let Some(refused) = turned_away(&err, host) {
-        return refused;
+    if let Some((kind, what)) = turned_away(&err) {
+        let quote = ServerMessage::of(&err).text;
+        return Error::new(kind, format!("{host} {what}")).with_quoted_source(err, quote);
     }
     let code = err.code().unwrap_or_default().to_owned();
+    let mut quote = String::new();
     let error = |kind, what: String| Error::new(kind, what);
-    match (err.kind(), code.as_str()) {
+    let error = match (err.kind(), code.as_str()) {
         (Kind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => error(
             ErrorKind::Denied,
             format!("{host} refused user or password; they stand before `@` in the URL"),
         ),
-        (Kind::Server(Server::NoPerm), _) => error(
-            ErrorKind::Denied,
-            format!("{host} does not let this user do what this client needs; docs/stores/redis.md lists the commands and keys"),
-        )
-        .with_source(ServerMessage::of(&err)),
+        (Kind::Server(Server::NoPerm), _) => {
+            quote = ServerMessage::of(&err).text;
+            error(
+                ErrorKind::Denied,
+                format!(
+                    "{host} does not let this user do what this client needs; docs/stores/redis.md lists the commands and keys"
+                ),
+            )
+        }
         (Kind::RESP3NotSupported, _) => error(
             ErrorKind::Unsupported,
             format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
@@ -45,51 +51,59 @@ pub(crate) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
                 ErrorKind::Unreachable,
                 format!("{host} did not answer in time; is it overloaded, stopped, or {or}?"),
             )
+            .with_timeout()
         }
         // So does a server that expects TLS.
-        (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => error(
-            ErrorKind::Unreachable,
-            format!("{host} closed the connection before it answered; is the port right, and does the server expect TLS (then write rediss://)?"),
-        ),
-        (Kind::Io, _) => error(
-            ErrorKind::Unreachable,
-            format!("no connection to {host}; is the server running, and the URL right?"),
-        )
-        .with_source(err),
+        (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => {
+            error(
+                ErrorKind::Unreachable,
+                format!(
+                    "{host} closed the connection before it answered; is the port right, and does the server expect TLS (then write rediss://)?"
+                ),
+            )
+        }
+        (Kind::Io, _) => {
+            quote = err.to_string();
+            error(
+                ErrorKind::Unreachable,
+                format!("no connection to {host}; is the server running, and the URL right?"),
+            )
+        }
         (Kind::Parse, _) => error(
             ErrorKind::Unreachable,
-            format!("{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"),
+            format!(
+                "{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"
+            ),
         ),
         // A password for a server that has none: the client library passes on what the server said.
         _ if err.to_string().contains("without any password configured") => error(
             ErrorKind::Denied,
             format!("{host} has no password; leave it out of the URL"),
         ),
-        _ => refused(err),
-    }
+        _ => return refused(err),
+    };
+    error.with_quoted_source(err, quote)
 }
 
 /// What a server says instead of logging the user in, in words of its own: the client library gives these errors another
 /// code, or the code `ERR`.
-fn turned_away(err: &RedisError, host: &impl std::fmt::Display) -> Option<Error> {
+fn turned_away(err: &RedisError) -> Option<(ErrorKind, &'static str)> {
     let text = err.to_string();
-    let (kind, what) = if text.contains("max number of clients") {
+    if text.contains("max number of clients") {
         let what = "has no connection left; raise its setting maxclients, or close connections of other programs";
-        (ErrorKind::Unreachable, what)
+        Some((ErrorKind::Unreachable, what))
     } else if text.contains("protected mode") {
         let what = "is in protected mode and serves its own machine only; give its user a password, or set protected-mode to no where only your own machines can reach the server";
-        (ErrorKind::Denied, what)
+        Some((ErrorKind::Denied, what))
     } else if text.contains("no permissions to run") {
         let what = "does not let this user do what this client needs; docs/stores/redis.md lists the commands and keys";
-        (ErrorKind::Denied, what)
+        Some((ErrorKind::Denied, what))
     } else if text.contains("DB index") || text.contains("refused to switch database") {
         let what = "has no database of that number (setting databases); the number stands after the host in the URL";
-        (ErrorKind::Invalid, what)
+        Some((ErrorKind::Invalid, what))
     } else {
-        return None;
-    };
-    let message = ServerMessage::of(err);
-    Some(Error::new(kind, format!("{host} {what}")).with_source(message))
+        None
+    }
 }
 
 /// An error after a request was sent.
@@ -98,11 +112,14 @@ pub(crate) fn request(err: RedisError) -> Error {
         Kind::Io | Kind::Parse if err.is_timeout() => Error::new(
             ErrorKind::Indeterminate,
             "no answer in time; whether the request was applied cannot be told",
-        ),
+        )
+        .with_timeout()
+        .with_quoted_source(err, ""),
         Kind::Io | Kind::Parse => Error::new(
             ErrorKind::Indeterminate,
             "the connection broke before the answer; whether the request was applied cannot be told",
-        ),
+        )
+        .with_quoted_source(err, ""),
         _ => refused(err),
     }
 }
@@ -164,12 +181,11 @@ fn refused(err: RedisError) -> Error {
         ),
         _ => (ErrorKind::Store, "the server refused the request"),
     };
-    Error::new(kind, what).with_source(message)
+    Error::new(kind, what).with_quoted_source(err, message.text)
 }
 
 /// The first sentence of the server's message. What may follow it does not help a user: the digest of a script, and
 /// advice about the server's configuration.
-#[derive(Debug)]
 struct ServerMessage {
     code: String,
     text: String,
@@ -205,14 +221,6 @@ impl ServerMessage {
         }
     }
 }
-
-impl std::fmt::Display for ServerMessage {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl std::error::Error for ServerMessage {}
 
 fn first_sentence(text: &str) -> &str {
     let text = text.split(" script: ").next().unwrap_or_default();
@@ -294,7 +302,7 @@ mod tests {
             ),
         ] {
             let err = refusal(code, &detail);
-            let text = err.to_string();
+            let text = format!("{err:#}");
             assert_eq!(err.kind(), kind, "{text}");
             assert!(text.ends_with(&format!(": {quoted}")), "{text}");
         }

@@ -71,7 +71,10 @@ impl Connections {
                     Err(err)
                         if settings.may_be_unreachable && err.kind() == ErrorKind::Unreachable =>
                     {
-                        tracing::warn!(%err, "one of the servers cannot be reached");
+                        tracing::warn!(
+                            err = format_args!("{err:#}"),
+                            "one of the servers cannot be reached"
+                        );
                     }
                     outcome => drop(outcome?),
                 }

@@ -362,7 +362,7 @@ fn no_answer(count: usize, mut failures: Vec<Error>) -> Error {
     // The error of a sentinel that refused us says more than that of one that cannot be reached.
     failures.sort_by_key(|err| err.kind() != ErrorKind::Denied);
     let Some(first) = failures.into_iter().next() else {
-        return Error::new(ErrorKind::Unreachable, "no sentinel answered in time");
+        return Error::new(ErrorKind::Unreachable, "no sentinel answered in time").with_timeout();
     };
     let hint = match first.kind() {
         ErrorKind::Denied => "; see sentinel_user and sentinel_password",

@@ -305,7 +305,7 @@ impl ShardSubscriptions {
             } else if err.is_cluster_error() {
                 self.map.mark_stale();
             } else {
-                tracing::debug!(host = %connection.host, %err, "no subscription; subscribers ask again and again");
+                tracing::debug!(host = %connection.host, err = format_args!("{err:#}"), "no subscription; subscribers ask again and again");
             }
         }
     }
