@@ -245,6 +245,7 @@ mod connect;
 mod fenced;
 mod lazy;
 mod redacted;
+mod scheme;
 pub mod sql;
 
 // For our own tests.
