@@ -147,6 +147,11 @@ impl Url {
         Ok(url)
     }
 
+    /// The options that nobody took out, in their order.
+    pub fn into_options(self) -> Vec<(String, String)> {
+        self.options
+    }
+
     /// Takes an option out.
     pub fn take(&mut self, key: &str) -> Option<String> {
         let at = self.options.iter().position(|(known, _)| known == key)?;

@@ -58,6 +58,32 @@ pub fn connect_lazy(url: &str) -> Result<Client, Error> {
     Client::open(|| async { crate::connect_lazy(url) })
 }
 
+/// Clients of settings, for threads.
+macro_rules! connects {
+    ($settings:ty) => {
+        impl $settings {
+            /// A client for threads; see [`tenure::blocking`](crate::blocking).
+            ///
+            /// # Errors
+            /// The errors of [`blocking::connect`](crate::blocking::connect()).
+            pub fn connect_blocking(&self) -> Result<Client, Error> {
+                connect(&self.url()?)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "etcd")]
+connects!(crate::etcd::Settings);
+#[cfg(feature = "redis")]
+connects!(crate::redis::Settings);
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+connects!(crate::sessions::Settings);
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+connects!(crate::tables::Settings);
+#[cfg(feature = "zookeeper")]
+connects!(crate::zookeeper::Settings);
+
 /// A client of a store, for threads. A clone is cheap.
 #[derive(Clone, Debug)]
 pub struct Client {

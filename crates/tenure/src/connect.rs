@@ -178,6 +178,43 @@ pub fn connect_lazy(url: &str) -> Result<Client, Error> {
     unconnected().map_err(|err: Error| err.with_step(Step::Connect))
 }
 
+/// Clients of settings. It stands here because settings belong to a store, and no store knows the client.
+macro_rules! connects {
+    ($settings:ty) => {
+        impl $settings {
+            /// Connects; see [`tenure::connect`](crate::connect()).
+            ///
+            /// # Cancel safety
+            /// Cancel safe.
+            ///
+            /// # Errors
+            /// The errors of [`tenure::connect`](crate::connect()).
+            pub async fn connect(&self) -> Result<Client, Error> {
+                connect(&self.url()?).await
+            }
+
+            /// A client that connects at its first request; see [`tenure::connect_lazy`](crate::connect_lazy()).
+            ///
+            /// # Errors
+            /// The errors of [`tenure::connect_lazy`](crate::connect_lazy()).
+            pub fn connect_lazy(&self) -> Result<Client, Error> {
+                connect_lazy(&self.url()?)
+            }
+        }
+    };
+}
+
+#[cfg(feature = "etcd")]
+connects!(etcd::Settings);
+#[cfg(feature = "redis")]
+connects!(redis::Settings);
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+connects!(sessions::Settings);
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+connects!(tables::Settings);
+#[cfg(feature = "zookeeper")]
+connects!(zookeeper::Settings);
+
 fn addressed(client: Client, url: &str) -> Client {
     match store_address(url) {
         Some(address) => client.with_address(address),

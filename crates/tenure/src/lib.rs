@@ -247,6 +247,15 @@ mod lazy;
 mod redacted;
 mod scheme;
 pub mod sql;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+mod store_url;
 
 // For our own tests.
 #[cfg(feature = "_fuzzing")]

@@ -15,6 +15,7 @@
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 
 mod acquire;
+mod builder;
 mod connection;
 mod context;
 mod endpoint;
@@ -51,6 +52,7 @@ use tenure_core::store::{
 
 use crate::capabilities::stores_with;
 
+pub use self::builder::Settings;
 pub use self::guarantees::guarantees;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;

@@ -27,6 +27,7 @@
 
 mod acquire;
 mod batch;
+mod builder;
 mod check;
 mod connection;
 mod context;
@@ -60,6 +61,7 @@ use tenure_core::store::{
 
 use crate::capabilities::stores_with;
 
+pub use self::builder::Settings;
 pub use self::connection::Persistence;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::format::fuzz as fuzz_names;

@@ -17,6 +17,7 @@ mod acquire;
 mod acquisitions;
 mod attempt;
 mod batch;
+mod builder;
 mod connection;
 mod contended;
 mod context;
@@ -66,6 +67,7 @@ use tenure_core::store::{
 
 use crate::capabilities::stores_with;
 
+pub use self::builder::Settings;
 pub use self::guarantees::{Configuration, guarantees};
 use self::session::{Session, SessionObserver};
 pub use self::store::Store;

@@ -15,6 +15,7 @@
 //! `inspect` and `init` (for operators).
 
 mod acquire;
+mod builder;
 mod cells;
 mod connection;
 #[cfg(feature = "sqlite")]
@@ -55,6 +56,7 @@ use tenure_core::store::{
 
 use crate::capabilities::stores_with;
 
+pub use self::builder::Settings;
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;

@@ -17,6 +17,7 @@
 //! operators).
 
 mod acquire;
+mod builder;
 mod cache;
 mod contact;
 mod diagnose;
@@ -54,6 +55,7 @@ use tenure_core::store::{
 
 use crate::capabilities::stores_with;
 
+pub use self::builder::Settings;
 pub use self::guarantees::{Configuration, Dialect, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
