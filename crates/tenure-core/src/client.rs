@@ -218,7 +218,7 @@ impl Client {
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
         let name = self.defaults.prefix.name(name)?;
-        let status = self.driver.ask(|store| store.inspect(name.clone())).await;
+        let status = self.driver.read(|store| store.inspect(name.clone())).await;
         status.map_err(|err| err.with_name(&name))
     }
 
@@ -228,7 +228,7 @@ impl Client {
     /// `Unreachable` and `Denied` from the store.
     pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
         let prefix = self.defaults.prefix.join(&prefix.into()).into_owned();
-        self.driver.ask(|store| store.list_held(prefix)).await
+        self.driver.read(|store| store.list_held(prefix)).await
     }
 
     /// Ends the hold of `name` that has this token, and no other. `false`: there is no such hold (any more).

@@ -185,6 +185,17 @@ impl Error {
         err
     }
 
+    /// The error as one of a request that only reads: nothing can have been applied, so no answer is `Unreachable`.
+    pub(crate) fn of_read(mut self) -> Self {
+        if self.0.kind == ErrorKind::Indeterminate {
+            self.0.kind = ErrorKind::Unreachable;
+            // The rest says that the outcome of a write is not known.
+            let end = self.0.message.find("; whether ");
+            self.0.message.truncate(end.unwrap_or(usize::MAX));
+        }
+        self
+    }
+
     /// The kind of the error, which says what to do.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

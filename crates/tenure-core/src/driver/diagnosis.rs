@@ -146,7 +146,7 @@ impl Driver {
         let inspecting = self.send(|store| store.inspect(name.clone()));
         match self.until_over(self.end(until), inspecting).await? {
             Ok(answer) => {
-                let last = LastStatus::Said(Box::new(answer?));
+                let last = LastStatus::Said(Box::new(answer.map_err(Error::of_read)?));
                 Ok(BusyName::new(name, last))
             }
             Err(()) => self.refuse_silence(name, None, wait, Asker::AnotherTask),
@@ -167,7 +167,7 @@ impl Driver {
         answer
             .await
             .map(drop)
-            .map_err(|err| self.explain_inspection(err))
+            .map_err(|err| self.explain_inspection(err.of_read()))
     }
 
     /// What the store says about the name; `None`: nothing within `limit`.

@@ -149,6 +149,14 @@ impl Driver {
         answer.await.map_err(|err| self.explain_inspection(err))
     }
 
+    /// [`ask`](Self::ask) for a request that only reads.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Arc<dyn Store>) -> BoxFuture<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.ask(request).await.map_err(Error::of_read)
+    }
+
     /// Adds what every error of a request that is about no hold should name.
     pub(super) fn explain_inspection(&self, err: Error) -> Error {
         err.with_scheme(self.scheme()).with_step(Step::Inspect)
