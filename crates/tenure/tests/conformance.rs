@@ -33,9 +33,9 @@ mod harness {
 use harness::skips::{
     CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
     NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_ORDER_OF_READERS,
-    NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART, NO_SHARED, NO_UPGRADABLE, ONE_PERMIT,
-    ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips, UPGRADABLE_OUTSIDE_THE_QUEUE,
+    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_ORDER_AFTER_UPGRADES,
+    NO_ORDER_OF_READERS, NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART, NO_SHARED, NO_UPGRADABLE,
+    ONE_PERMIT, ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips, UPGRADABLE_OUTSIDE_THE_QUEUE,
 };
 use tenure::conformance::{Open, Setup, run_only};
 
@@ -108,15 +108,9 @@ fn file() {
             NEVER_SILENT,
             NO_LOST_REQUESTS,
             NO_LOST_UPGRADES,
-            (
-                "no order of waiters is promised",
-                &[
-                    "waiting::clients_are_served_in_order",
-                    "mode_matrix::a_queue_of_all_modes_is_served_in_order",
-                    "many::k_of_does_not_block_others_with_what_it_cannot_use",
-                    "modes::a_writer_is_not_starved",
-                ],
-            ),
+            NO_ORDER,
+            NO_ORDER_OF_READERS,
+            NO_ORDER_AFTER_UPGRADES,
             NO_COUNT,
         ]],
     );
@@ -206,6 +200,7 @@ fn redlock() {
                 NO_LOST_UPGRADES,
                 NO_ORDER,
                 NO_ORDER_OF_READERS,
+                NO_ORDER_AFTER_UPGRADES,
                 NO_PASSWORD,
             ],
         ],
@@ -221,7 +216,12 @@ fn redlock_over_memory() {
         harness::redlock::open_virtual,
         &[
             IN_THIS_PROCESS,
-            &[NO_PERMITS, NO_ORDER, NO_ORDER_OF_READERS],
+            &[
+                NO_PERMITS,
+                NO_ORDER,
+                NO_ORDER_OF_READERS,
+                NO_ORDER_AFTER_UPGRADES,
+            ],
         ],
     );
 }
@@ -244,6 +244,7 @@ fn redlock_over_memory_on_the_real_clock() {
                 NO_EVICTION,
                 NO_ORDER,
                 NO_ORDER_OF_READERS,
+                NO_ORDER_AFTER_UPGRADES,
             ],
         ],
     );

@@ -50,36 +50,6 @@ fn acquire(lock: tenure::Lock) -> JoinHandle<Result<Guard, Error>> {
 }
 
 #[tokio::test]
-async fn k_of_takes_k_names_or_none() {
-    let client = client();
-    let buckets = ["b-0", "b-1", "b-2", "b-3"];
-    let two = client.lock("x").k_of(buckets, 2);
-    let (first, second) = (two.acquire().await.unwrap(), two.acquire().await.unwrap());
-    let mut all = [names(&first), names(&second)].concat();
-    assert!(first.names().is_sorted() && second.names().is_sorted());
-    all.sort_unstable();
-    assert_eq!(all, buckets);
-    assert_eq!(first.tokens().count(), 2);
-    assert_eq!(holders(&client, "x").await, 0, "the group is no lock");
-    assert!(two.try_acquire().await.unwrap().is_none());
-    second.release().await.unwrap();
-    assert!(
-        client
-            .lock("x")
-            .k_of(buckets, 3)
-            .try_acquire()
-            .await
-            .unwrap()
-            .is_none()
-    );
-    let held = two.try_acquire().await.unwrap().unwrap();
-    drop((first, held));
-    for bucket in buckets {
-        assert_eq!(holders(&client, bucket).await, 0, "{bucket}");
-    }
-}
-
-#[tokio::test]
 async fn a_wrong_k_or_a_wrong_name_is_refused_before_any_request() {
     let store = memory::Store::new();
     let client = Client::from_store(store.clone()).unwrap();
@@ -102,30 +72,6 @@ async fn a_wrong_k_or_a_wrong_name_is_refused_before_any_request() {
         }
     }
     assert_eq!(store.requests(), 0);
-}
-
-#[tokio::test]
-async fn k_of_waits_until_k_names_are_free() {
-    let store = memory::Store::new();
-    let [holder, waiter] = clients(&store);
-    let buckets = ["a", "b", "c", "d"];
-    let mut held = Vec::new();
-    for bucket in buckets {
-        held.push(holder.lock(bucket).acquire().await.unwrap());
-    }
-    let waiting = acquire(waiter.lock("x").k_of(buckets, 3));
-    settle().await;
-    // Whatever order the names become free in, the third one is enough.
-    for _ in 0..2 {
-        held.pop().unwrap().release().await.unwrap();
-        settle().await;
-        assert!(!waiting.is_finished());
-    }
-    held.remove(0).release().await.unwrap();
-    let guard = soon(waiting).await.unwrap().unwrap();
-    assert_eq!(names(&guard), ["a", "c", "d"]);
-    assert_eq!(waiters(&holder, "b").await, 0);
-    guard.release().await.unwrap();
 }
 
 #[tokio::test]
@@ -205,29 +151,6 @@ async fn clients_do_not_share_the_last_names_for_ever() {
     }
     assert_eq!(guards, 2);
     busy.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn many_clients_with_different_names_get_on() {
-    let store = memory::Store::new();
-    let mut players = Vec::new();
-    for player in 0..6_usize {
-        let client = Client::from_store(store.clone()).unwrap();
-        let all = ["a", "b", "c", "d", "e"];
-        let own: Vec<_> = (0..4).map(|at| all[(player + at) % 5]).collect();
-        let lock = client.lock("x").k_of(own, 1 + player % 4);
-        players.push(tokio::spawn(async move {
-            for _ in 0..50 {
-                let guard = lock.acquire().await.unwrap();
-                assert_eq!(guard.names().count(), 1 + player % 4);
-                tokio::task::yield_now().await;
-                guard.release().await.unwrap();
-            }
-        }));
-    }
-    for player in players {
-        soon(player).await.unwrap();
-    }
 }
 
 #[tokio::test]

@@ -112,6 +112,7 @@ behaviours! {
     modes::shared_holders_go_together, "1", shared;
     modes::readers_and_a_writer_never_meet, "1", shared;
     modes::a_writer_is_not_starved, "10", shared & fair;
+    modes::a_reader_does_not_overtake_a_waiting_writer, "10", shared & fair;
     modes::permits_never_exceed_their_limit, "1", permits;
     modes::a_permit_goes_to_the_next_waiter, "8", permits;
     modes::permits_and_exclusive_never_meet, "1", permits;
@@ -124,6 +125,9 @@ behaviours! {
 
     upgrade::an_upgradable_holder_goes_with_shared_holders, "1", upgradable;
     upgrade::an_upgrade_lets_no_writer_in_between, "10", upgradable;
+    upgrade::tokens_grow_over_an_upgrade_for_all_who_waited, "7", upgradable;
+    upgrade::readers_who_waited_for_an_upgraded_holder_come_in_together, "7", upgradable & fair;
+    upgrade::an_upgraded_hold_is_broken_by_its_new_token, "13", upgradable;
     upgrade::an_upgrade_without_other_holders_is_immediate, "7", upgradable;
     upgrade::a_dropped_upgrade_leaves_an_upgradable_hold, "15", upgradable;
     upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold, "15", upgradable & lost_requests & outlives_connections;
@@ -139,6 +143,7 @@ behaviours! {
     many::lock_all_keeps_one_wait_for_all, "12", nothing;
     many::a_dropped_lock_all_leaves_nothing, "15", nothing;
     many::lock_all_at_once_and_one_by_one_exclude_each_other, "1", nothing;
+    many::lock_all_does_not_overtake_a_waiter, "10", fair;
     many::lock_all_without_an_answer_leaves_nothing, "15", lost_requests;
     many::lock_any_takes_whichever_is_free, "1", nothing;
     many::lock_any_waits_for_whichever_comes_first, "8", nothing;

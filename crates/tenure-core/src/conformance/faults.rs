@@ -284,12 +284,23 @@ pub(super) async fn a_paused_holder_behaves_as_promised(case: Arc<Case>) -> Verd
             .is_some_and(|word| word.starts_with("lost") || word.starts_with("status lost"));
         check!(lost, "the woken holder says {word:?}");
         check!(guard.is_held(), "the woken holder ended the next hold");
+        helper.say("release")?;
         helper.hang_up();
         helper.wait()?;
         check!(
-            guard.is_held(),
+            guard.is_held() && case.count_contenders(&name).await?.holders == 1,
             "the release of the woken holder ended the next hold"
         );
+        // A renewal would tell.
+        let mut last = guard.remaining();
+        case.in_time(case.ttl(), "the next hold is renewed", async {
+            while guard.remaining() <= last {
+                last = guard.remaining();
+                case.look_again().await;
+            }
+        })
+        .await?;
+        check!(guard.is_held(), "the next hold was ended in the store");
         guard.release().await?;
         return Ok(());
     }
@@ -377,9 +388,10 @@ pub(super) async fn a_holder_in_another_process_is_visible(case: Arc<Case>) -> V
 
 /// Rule 5: with a store that has fallen silent the claim ends at the deadline, and stays over when the store is back.
 pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>) -> Verdict {
-    let (client, name) = (case.client().await?, case.name("silent"));
+    let (client, other, name) = case.two_clients("silent").await?;
     let start = case.now();
     let guard = case.lease(&client, &name).await?;
+    let token = guard.token().get();
     let lost = case.start(guard.lost()).await;
     case.pause_store().await?;
     let reason = case
@@ -404,10 +416,14 @@ pub(super) async fn lost_fires_by_the_deadline_of_a_silent_store(case: Arc<Case>
         guard.release().await.is_err(),
         "the release looks like success"
     );
-    let lock = client.lock(&name).ttl(case.ttl());
+    let lock = other.lock(&name).ttl(case.ttl());
     let limit = case.ttl() + GRACE;
     let next = case.acquire_within(limit, &lock).await??;
-    Ok(next.release().await?)
+    expect_greater(&next, token)?;
+    let counts = case.count_contenders(&name).await?;
+    check!(counts.holders == 1, "after the next grant: {counts:?}");
+    next.release().await?;
+    case.acquire_and_release(&client, &name).await
 }
 
 /// Rule 12: a store that does not answer grants nothing, and a wait still ends in time.

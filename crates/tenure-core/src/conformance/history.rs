@@ -127,7 +127,8 @@ fn first_fault(claims: &[Claim]) -> Option<String> {
     None
 }
 
-/// A token belongs to one hold, and is greater than all tokens that were granted before its request was sent.
+/// A token belongs to one hold. It is greater than all tokens that were granted before its request was sent, and than those of
+/// the holds that had to end before it was granted.
 fn wrong_tokens(one: &Claim, other: &Claim) -> Option<String> {
     let (first, second) = match one.start < other.start {
         true => (one, other),
@@ -136,7 +137,8 @@ fn wrong_tokens(one: &Claim, other: &Claim) -> Option<String> {
     if second.keeps_token {
         return None;
     }
-    let is_later = first.start < second.asked;
+    let is_excluded = !may_be_together(first.mode, second.mode) && first.end < second.start;
+    let is_later = first.start < second.asked || is_excluded;
     let is_wrong = second.token == first.token || is_later && second.token < first.token;
     is_wrong.then(|| format!("the token does not grow: {first:?}, then {second:?}"))
 }
@@ -227,6 +229,11 @@ mod tests {
         assert!(fault(reader(5, [0, 1, 9]), reader(4, [2, 3, 9])), "smaller");
         // Of two requests at the same time the store may have decided either one first.
         assert!(!fault(reader(5, [0, 2, 9]), reader(4, [1, 3, 9])));
+        let writer = |token, times| claim(Mode::Exclusive, token, times);
+        assert!(
+            fault(writer(5, [0, 2, 4]), writer(4, [1, 5, 9])),
+            "smaller, of a writer that waited for the end of the first one"
+        );
         let kept = Claim {
             keeps_token: true,
             ..reader(5, [2, 3, 9])

@@ -41,6 +41,11 @@ pub(super) async fn lock_all_is_all_or_none(case: Arc<Case>) -> Verdict {
         }
         one.release().await?;
     }
+    if case.guarantees().shared {
+        let reader = second.lock(&b).ttl(case.long()).shared().acquire().await?;
+        check!(all.try_acquire().await?.is_none(), "all beside a reader");
+        reader.release().await?;
+    }
     Ok(all.acquire().await?.release().await?)
 }
 
@@ -314,10 +319,11 @@ async fn compete(case: &Case, locks: Vec<Lock>, names: &[String], rounds: u32) -
 pub(super) async fn lock_all_at_once_and_one_by_one_exclude_each_other(case: Arc<Case>) -> Verdict {
     let names = ["a", "b", "c"].map(|tail| case.name(tail));
     let mut locks = Vec::new();
-    for player in 0..4 {
+    for player in 0..5 {
         let client = case.client().await?;
         let lock = match player {
             0 => client.lock(&names[1]),
+            4 => client.lock("group").k_of(&names, 2),
             1 => client.lock_all(&names[..2]),
             2 => client.lock_all(&names[1..]),
             _ => client.lock_all(&names),
@@ -325,6 +331,31 @@ pub(super) async fn lock_all_at_once_and_one_by_one_exclude_each_other(case: Arc
         locks.push(lock.ttl(case.long()));
     }
     compete(&case, locks, &names, 15).await
+}
+
+/// Rule 10: a client that waits for one of the names is served before a client that asks for all of them later.
+pub(super) async fn lock_all_does_not_overtake_a_waiter(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    let third = case.client().await?;
+    let names = ["a", "b", "c"].map(|tail| case.name(tail));
+    let held = case.take(&first, &names[1]).await?;
+    let lock = second.lock(&names[1]).ttl(case.long());
+    let waiting = case.start_acquire(lock).await;
+    case.until_waiting(&names[1], 1).await?;
+    let all = third.lock_all(&names).ttl(case.long());
+    check!(
+        all.try_acquire().await?.is_none(),
+        "all, though one is held"
+    );
+    let all = case.start_acquire(all).await;
+    case.until_held(&names[0]).await?;
+    case.until_waiting(&names[1], 2).await?;
+    held.release().await?;
+    let next = case.soon("the waiter's turn", waiting).await???;
+    check!(!all.is_finished(), "two hold one name");
+    next.release().await?;
+    let guard = case.soon("all names are free", all).await???;
+    Ok(guard.release().await?)
 }
 
 /// Rule 15: when the answer to the request for several names is lost, no name stays behind.
@@ -357,6 +388,8 @@ pub(super) async fn k_of_takes_k_names_or_none(case: Arc<Case>) -> Verdict {
     let held: Vec<_> = guard.names().map(|name| name.as_str().to_owned()).collect();
     check!(held.len() == 2 && held.is_sorted(), "held are {held:?}");
     check!(guard.tokens().count() == 2, "each name has a token");
+    let group = first.inspect("group").await?;
+    check!(!group.is_held(), "the group is a lock");
     let theirs = second.lock("group").k_of(&names, 2).ttl(case.long());
     check!(theirs.try_acquire().await?.is_none(), "four of three names");
     for name in &names {

@@ -57,8 +57,13 @@ pub(super) async fn no_two_holders_conflict(case: Arc<Case>) -> Verdict {
                 let mode = modes[(first + turn * (first + 1)) % modes.len()];
                 let lock = in_mode(client.lock(&name).ttl(case.long()), mode);
                 let asked = history.now();
-                let guard = lock.acquire().await?;
-                hold(guard, &history, asked, turn).await?;
+                let guard = match (first + turn).is_multiple_of(3) {
+                    true => lock.try_acquire().await?,
+                    false => Some(lock.acquire().await?),
+                };
+                if let Some(guard) = guard {
+                    hold(guard, &history, asked, turn).await?;
+                }
             }
             Ok::<_, Failure>(())
         }));
@@ -68,7 +73,9 @@ pub(super) async fn no_two_holders_conflict(case: Arc<Case>) -> Verdict {
     }
     history.check()?;
     let counted = history.count(|mode| modes.contains(&mode));
-    check!(counted >= CLIENTS * TURNS, "{counted} claims are recorded");
+    // All but the tries, of which each may find the name taken.
+    let least = CLIENTS * TURNS * 3 / 5;
+    check!(counted >= least, "{counted} claims are recorded");
     Ok(())
 }
 

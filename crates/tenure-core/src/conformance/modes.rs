@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::case::Case;
+use super::case::{Case, expect_greater};
 use super::failure::{Failure, Verdict, check};
 
 /// Rule 1: shared holders of several clients hold together, and no exclusive holder at the same time.
@@ -111,6 +111,45 @@ pub(super) async fn a_writer_is_not_starved(case: Arc<Case>) -> Verdict {
     writer.release().await?;
     for reader in readers {
         case.soon("the reader ends", reader).await???;
+    }
+    Ok(())
+}
+
+/// Rule 10: a reader that could go with the holder waits behind a writer that came before it, and comes in when that writer
+/// is done or has left the queue.
+pub(super) async fn a_reader_does_not_overtake_a_waiting_writer(case: Arc<Case>) -> Verdict {
+    let (first, second, name) = case.two_clients("overtaken").await?;
+    let third = case.client().await?;
+    let lock = |client: &crate::Client| client.lock(&name).ttl(case.long());
+    for writer_leaves in [false, true] {
+        let acquire = lock(&first).shared();
+        let reader = case.soon("the reader", acquire.acquire()).await??;
+        let mut last = reader.token().get();
+        let writer = case.start_acquire(lock(&second)).await;
+        case.until_waiting(&name, 1).await?;
+        for client in [&first, &third] {
+            let tried = lock(client).shared().try_acquire().await?;
+            check!(tried.is_none(), "a reader overtook the writer");
+        }
+        let late = case.start_acquire(lock(&third).shared()).await;
+        case.until_waiting(&name, 2).await?;
+        let mut holder = Some(reader);
+        if writer_leaves {
+            writer.abort();
+        } else if let Some(reader) = holder.take() {
+            reader.release().await?;
+            let writer = case.soon("the writer's turn", writer).await???;
+            check!(!late.is_finished(), "a reader beside a writer");
+            last = expect_greater(&writer, last)?;
+            writer.release().await?;
+        }
+        let late = case.soon("the reader's turn", late).await???;
+        expect_greater(&late, last)?;
+        late.release().await?;
+        if let Some(reader) = holder {
+            check!(reader.is_held(), "the first reader lost its hold");
+            reader.release().await?;
+        }
     }
     Ok(())
 }

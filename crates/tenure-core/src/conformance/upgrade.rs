@@ -5,9 +5,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
 use super::case::{Case, expect_error, expect_greater};
 use super::failure::{Failure, Verdict, check};
 use super::harness::RequestFault;
+use crate::LostReason;
 use crate::client::Client;
 use crate::error::{Error, ErrorKind, Step};
 use crate::guard::Guard;
@@ -120,6 +124,179 @@ pub(super) async fn an_upgrade_lets_no_writer_in_between(case: Arc<Case>) -> Ver
     let writer = case.soon("the writer's turn", waiting).await???;
     expect_greater(&writer, token)?;
     Ok(writer.release().await?)
+}
+
+/// Starts a task that sends the token of its grant while it holds.
+async fn start_writer(
+    case: &Case,
+    lock: Lock,
+    granted: &mpsc::UnboundedSender<u64>,
+) -> JoinHandle<Result<(), Error>> {
+    let granted = granted.clone();
+    let write = async move {
+        let guard = lock.acquire().await?;
+        let _ = granted.send(guard.token().get());
+        guard.release().await
+    };
+    case.start(write).await
+}
+
+/// Rule 7: all who waited before an upgrade or came after it have greater tokens than the upgrade, although their requests may
+/// be older; so has the upgrade, compared with all who held before it.
+pub(super) async fn tokens_grow_over_an_upgrade_for_all_who_waited(case: Arc<Case>) -> Verdict {
+    let mut clients = Vec::new();
+    for _ in 0..6 {
+        clients.push(case.client().await?);
+    }
+    let locks = Locks::new(&case, "tokens");
+    for (has_reader, early) in [(false, 3), (true, 0), (true, 1), (true, 4)] {
+        let lock = locks.exclusive(&clients[0]).upgradable();
+        let upgradable = Arc::new(case.soon("a holder", lock.acquire()).await??);
+        let mut last = upgradable.token().get();
+        let (granted, mut grants) = mpsc::unbounded_channel();
+        let reader = match has_reader {
+            true => Some(locks.reader(&clients[5]).await?),
+            false => None,
+        };
+        last = last.max(reader.as_ref().map_or(0, |reader| reader.token().get()));
+        let mut waiting = Vec::new();
+        for client in &clients[1..=early] {
+            let lock = locks.exclusive(client);
+            waiting.push(start_writer(&case, lock, &granted).await);
+            case.until_waiting(&locks.name, waiting.len()).await?;
+        }
+        let upgrading = {
+            let guard = upgradable.clone();
+            case.start(async move { guard.upgrade().await }).await
+        };
+        if let Some(reader) = reader {
+            reader.release().await?;
+        }
+        case.soon("the upgrade", upgrading).await???;
+        last = expect_greater(&upgradable, last)?;
+        let lock = locks.exclusive(&clients[5]);
+        waiting.push(start_writer(&case, lock, &granted).await);
+        case.until_waiting(&locks.name, early + 1).await?;
+        check!(
+            grants.try_recv().is_err(),
+            "a writer beside the upgraded holder"
+        );
+        let guard = Arc::into_inner(upgradable).ok_or(Failure::new("the guard is in use"))?;
+        guard.release().await?;
+        for waiter in waiting {
+            case.soon("the turn of each writer", waiter).await???;
+            let token = grants.recv().await.unwrap_or_default();
+            check!(token > last, "{token} follows {last}");
+            last = token;
+        }
+    }
+    Ok(())
+}
+
+/// Rule 7: readers that waited for an upgraded holder come in at the same moment, each with a token of its own.
+pub(super) async fn readers_who_waited_for_an_upgraded_holder_come_in_together(
+    case: Arc<Case>,
+) -> Verdict {
+    const READERS: usize = 8;
+    let (first, second) = (case.client().await?, case.client().await?);
+    let locks = Locks::new(&case, "together");
+    let upgradable = locks.upgradable(&first).await?;
+    // The writer keeps the readers behind it, so that all of them are there before the upgrade.
+    let writer = case.start_acquire(locks.exclusive(&second)).await;
+    case.until_waiting(&locks.name, 1).await?;
+    let mut readers = Vec::new();
+    for count in 2..READERS + 2 {
+        let client = case.client().await?;
+        readers.push(case.start_acquire(locks.shared(&client)).await);
+        case.until_waiting(&locks.name, count).await?;
+    }
+    case.soon("the upgrade", upgradable.upgrade()).await??;
+    let last = upgradable.token().get();
+    writer.abort();
+    upgradable.release().await?;
+    let mut guards = Vec::new();
+    for reader in readers {
+        guards.push(case.soon("each reader comes in", reader).await???);
+    }
+    let mut tokens = Vec::new();
+    for guard in guards {
+        tokens.push(expect_greater(&guard, last)?);
+        check!(guard.is_held(), "a reader was lost");
+        guard.release().await?;
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    check!(tokens.len() == READERS, "of {READERS} readers: {tokens:?}");
+    Ok(())
+}
+
+/// Breaks the hold of that guard by its token, when the store shows it; the token is shown a moment after the grant.
+async fn break_shown(case: &Case, client: &Client, guard: &Guard) -> Verdict {
+    let (name, token) = (guard.name().as_str(), guard.token());
+    case.soon("the hold is shown with its token", async {
+        loop {
+            let holds = client.inspect(name).await?.holds;
+            if holds.iter().any(|hold| hold.token == Some(token)) {
+                return Ok::<_, Failure>(());
+            }
+            case.look_again().await;
+        }
+    })
+    .await??;
+    let broken = client.break_lock(name, token).await?;
+    check!(broken, "{token} was shown and is not broken");
+    let again = client.break_lock(name, token).await?;
+    check!(!again, "{token} was broken twice");
+    Ok(())
+}
+
+/// Rule 13: `break_lock` ends a reader while an upgrade waits for two, and an upgraded hold by its new token and not by the
+/// former one, also after a downgrade.
+pub(super) async fn an_upgraded_hold_is_broken_by_its_new_token(case: Arc<Case>) -> Verdict {
+    let (first, second) = (case.client().await?, case.client().await?);
+    for is_downgraded in [false, true] {
+        let locks = Locks::new(&case, &format!("broken-{is_downgraded}"));
+        let upgradable = locks.exclusive(&first).upgradable().ttl(case.ttl());
+        let upgradable = Arc::new(upgradable.acquire().await?);
+        let former = upgradable.token();
+        let broken = locks.shared(&second).ttl(case.ttl()).acquire().await?;
+        let reader = locks.reader(&second).await?;
+        let upgrading = {
+            let guard = upgradable.clone();
+            case.start(async move { guard.upgrade().await }).await
+        };
+        break_shown(&case, &first, &broken).await?;
+        // Each of the two is told in one of the rounds: that takes a part of the lease.
+        if !is_downgraded {
+            let told = case.in_time(case.ttl(), "the reader is told", broken.lost());
+            let reason = told.await?;
+            let is_due = matches!(
+                reason,
+                Some(LostReason::TakenOver | LostReason::StoreSaysNo)
+            );
+            check!(is_due, "lost because {reason:?}");
+        }
+        check!(reader.is_held(), "both readers were broken");
+        check!(!upgrading.is_finished(), "exclusive beside a reader");
+        let last = reader.token().get();
+        reader.release().await?;
+        case.soon("the upgrade", upgrading).await???;
+        expect_greater(&upgradable, last)?;
+        if is_downgraded {
+            upgradable.downgrade().await?;
+        }
+        check!(
+            !second.break_lock(&locks.name, former).await?,
+            "the former token names the hold"
+        );
+        break_shown(&case, &second, &upgradable).await?;
+        if is_downgraded {
+            let told = case.in_time(case.ttl(), "the holder is told", upgradable.lost());
+            told.await?;
+        }
+        case.until_idle(&locks.name).await?;
+    }
+    Ok(())
 }
 
 /// An upgrade that need not wait, one that may not wait, and one of a hold that is exclusive already.

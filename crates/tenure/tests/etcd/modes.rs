@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode};
+use tenure::{Client, Error, ErrorKind, Guard, Mode};
 use tenure_testkit::etcd::{Etcd, Key};
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
@@ -85,34 +85,9 @@ async fn the_queue_does_what_the_table_says() {
     }
 }
 
-/// A reader that could go with the holder waits behind a writer that came before.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reader_does_not_overtake_a_writer_that_waits() {
-    needs!(etcd);
-    let name = name("overtaken");
-    let (first, second, third) = (direct().await, direct().await, direct().await);
-    let lock = |client: &Client| client.lock(&name).ttl(TTL);
-    let reader = soon(lock(&first).shared().acquire()).await.unwrap();
-    let writer = start_acquire(lock(&second));
-    until("the writer waits", || keys(&name) == 2).await;
-    let tried = soon(lock(&third).shared().try_acquire()).await.unwrap();
-    assert!(tried.is_none(), "a reader overtook the writer");
-    let late = start_acquire(lock(&third).shared());
-    until("the reader waits", || keys(&name) == 3).await;
-    soon(reader.release()).await.unwrap();
-    let writer = soon(writer).await.unwrap().unwrap();
-    assert!(!late.is_finished(), "a reader beside a writer");
-    let token = writer.token();
-    soon(writer.release()).await.unwrap();
-    let late = soon(late).await.unwrap().unwrap();
-    assert!(late.token() > token);
-    soon(late.release()).await.unwrap();
-}
-
-/// An upgradable holder with a reader, and another client that may wait.
+/// An upgradable holder, and a reader of another client.
 struct Scene {
     name: String,
-    other: Client,
     reader: Guard,
     upgradable: Arc<Guard>,
 }
@@ -126,13 +101,8 @@ impl Scene {
         Self {
             reader: soon(reader.acquire()).await.unwrap(),
             upgradable: Arc::new(upgradable),
-            other,
             name,
         }
-    }
-
-    fn reader(&self) -> Lock {
-        self.other.lock(&self.name).ttl(TTL).shared()
     }
 }
 
@@ -257,76 +227,6 @@ async fn an_upgrade_and_the_end_of_leases() {
     }
 }
 
-/// `break` ends one of several holders, by the token that is shown; the broken one learns of it, the others go on.
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_several_holders_is_broken() {
-    needs!(etcd);
-    let client = direct().await;
-    let scene = Scene::new(&client, "broken").await;
-    let more = soon(scene.reader().acquire()).await.unwrap();
-    let status = soon(client.list(&scene.name)).await.unwrap();
-    let tokens: Vec<_> = status[0].holds.iter().map(|hold| hold.token).collect();
-    let guards = [&*scene.upgradable, &scene.reader, &more];
-    assert_eq!(tokens, guards.map(|guard| Some(guard.token())));
-    let upgrading = start_upgrade(&scene.upgradable);
-    until_upgrading(&SHARED, &scene.name).await;
-    let broken = scene.reader.token().get();
-    assert!(soon(client.break_lock(&scene.name, broken)).await.unwrap());
-    assert!(!soon(client.break_lock(&scene.name, broken)).await.unwrap());
-    soon(scene.reader.lost()).await;
-    assert!(more.is_held() && !upgrading.is_finished());
-    let last = more.token();
-    soon(more.release()).await.unwrap();
-    soon(upgrading).await.unwrap().unwrap();
-    let token = scene.upgradable.token();
-    assert!(token > last);
-    // The former token names no hold any more.
-    let former = tokens[0].unwrap().get();
-    assert!(!soon(client.break_lock(&scene.name, former)).await.unwrap());
-    assert!(
-        soon(client.break_lock(&scene.name, token.get()))
-            .await
-            .unwrap()
-    );
-    soon(scene.upgradable.lost()).await;
-    until("nothing is left", || keys(&scene.name) == 0).await;
-}
-
-/// Writers queue before the upgrade, and their keys are older than the upgrade: their tokens are greater all the same.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_token_of_an_upgrade_is_between_those_before_and_those_after() {
-    needs!(etcd);
-    let client = direct().await;
-    for round in 0..10 {
-        let scene = Scene::new(&client, "between").await;
-        let mut waiting = Vec::new();
-        let mut clients = Vec::new();
-        for _ in 0..round {
-            let client = direct().await;
-            let count = keys(&scene.name);
-            waiting.push(start_acquire(client.lock(&scene.name).ttl(TTL)));
-            until("it waits", || keys(&scene.name) > count).await;
-            clients.push(client);
-        }
-        let before = scene.reader.token().max(scene.upgradable.token());
-        let upgrading = start_upgrade(&scene.upgradable);
-        until_upgrading(&SHARED, &scene.name).await;
-        soon(scene.reader.release()).await.unwrap();
-        soon(upgrading).await.unwrap().unwrap();
-        let mut last = scene.upgradable.token();
-        assert!(last > before, "{last:?} after {before:?}");
-        soon(Arc::into_inner(scene.upgradable).unwrap().release())
-            .await
-            .unwrap();
-        for waiting in waiting {
-            let writer = soon(waiting).await.unwrap().unwrap();
-            assert!(writer.token() > last, "{:?} after {last:?}", writer.token());
-            last = writer.token();
-            soon(writer.release()).await.unwrap();
-        }
-    }
-}
-
 /// No other key is there when the upgrade looks and when it becomes exclusive, but one came and went in between.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_has_a_greater_token_than_a_reader_that_came_and_went() {
@@ -424,53 +324,4 @@ async fn an_upgrade_before_a_waiter_that_queues_again_has_a_token_of_its_own() {
         );
         soon(next.release()).await.unwrap();
     }
-}
-
-/// Readers, writers and upgrades of many clients at once: each token is granted once, and the order of grants is that of
-/// the tokens as far as the grants exclude each other.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_upgrades_counts_right() {
-    needs!(etcd);
-    let etcd = Etcd::start(1, &[]);
-    let name = "crowd";
-    let counter = Arc::new(std::sync::Mutex::new((0_u64, Vec::new())));
-    let mut tasks = Vec::new();
-    for who in 0..6_u64 {
-        let (client, counter) = (connect(&etcd.url()).await, counter.clone());
-        tasks.push(tokio::spawn(async move {
-            for round in 0..15_u64 {
-                let lock = client.lock(name).ttl(HOUR);
-                let guard = match (who + round) % 3 {
-                    0 => lock.acquire().await.unwrap(),
-                    1 => lock.shared().acquire().await.unwrap(),
-                    _ => lock.upgradable().acquire().await.unwrap(),
-                };
-                counter.lock().unwrap().1.push(guard.token().get());
-                if guard.mode() == Mode::Upgradable {
-                    guard.upgrade().await.unwrap();
-                    counter.lock().unwrap().1.push(guard.token().get());
-                }
-                if guard.mode() == Mode::Exclusive {
-                    let (before, last) = {
-                        let mut counter = counter.lock().unwrap();
-                        counter.0 += 1;
-                        (counter.0, counter.1.iter().max().copied())
-                    };
-                    assert_eq!(last, Some(guard.token().get()), "a greater token before");
-                    tokio::task::yield_now().await;
-                    assert_eq!(counter.lock().unwrap().0, before, "two writers");
-                }
-                guard.release().await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(HOUR, task).await.unwrap().unwrap();
-    }
-    let mut tokens = std::mem::take(&mut counter.lock().unwrap().1);
-    let count = tokens.len();
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert_eq!(tokens.len(), count, "a token was granted twice");
-    assert!(etcd.keys("crowd/").is_empty());
 }

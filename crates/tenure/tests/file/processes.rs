@@ -7,44 +7,9 @@ use std::time::Duration;
 use tenure::store::Store as _;
 
 use crate::support::{
-    LockProcess, Scratch, block_on, blocked_on, hold, inspect, is_free, list, release,
-    start_waiting, take, until, waiting,
+    LockProcess, Scratch, block_on, hold, inspect, is_free, list, release, start_waiting, take,
+    waiting,
 };
-
-#[test]
-fn processes_exclude_each_other_and_see_who_holds() {
-    let scratch = Scratch::new();
-    let store = scratch.open();
-    let mut other = LockProcess::start(&scratch.locks());
-    let token: u64 = other.ask("try a").parse().unwrap();
-    assert!(!is_free(&store, "a"));
-    let status = inspect(&store, "a");
-    assert_eq!(status.holds[0].holder.pid, other.pid());
-    assert_eq!(status.holds[0].token.unwrap().get(), token);
-    assert_eq!(other.ask("release"), "Released");
-    let held = take(&store, "a");
-    assert!(held.token > token);
-    assert_eq!(other.ask("try a"), "busy");
-    release(&store, held);
-}
-
-#[test]
-fn a_killed_holder_hands_over_at_once() {
-    let scratch = Scratch::new();
-    let store = scratch.open();
-    let mut last = 0;
-    for _ in 0..5 {
-        let mut other = LockProcess::start(&scratch.locks());
-        let token: u64 = other.ask("try a").parse().unwrap();
-        assert!(token > last);
-        let (request, future) = start_waiting(&store, waiting("a"));
-        other.kill();
-        let (held, grant) = hold(&request, block_on(future).unwrap()).unwrap();
-        assert!(grant.token > token);
-        last = grant.token;
-        release(&store, held);
-    }
-}
 
 #[test]
 fn a_dead_holder_is_not_shown() {
@@ -68,19 +33,6 @@ fn a_holder_that_died_leaves_its_lock_delay() {
     drop(other);
     assert!(!is_free(&store, "a"));
     assert!(inspect(&store, "a").reserved.is_some());
-}
-
-#[test]
-fn a_killed_waiter_is_not_waited_for() {
-    let scratch = Scratch::new();
-    let store = scratch.open();
-    let held = take(&store, "a");
-    let mut other = LockProcess::start(&scratch.locks());
-    other.send("lock a");
-    until(|| blocked_on(&scratch.locks().join("a")) == 1);
-    drop(other);
-    release(&store, held);
-    assert!(is_free(&store, "a"));
 }
 
 #[test]

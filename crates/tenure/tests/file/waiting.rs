@@ -3,27 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::Mode;
 use tenure::store::{Answer, Operate as _, Release, Store as _};
-use tenure::{ErrorKind, Mode};
 
 use crate::support::{
     Scratch, add_one, block_on, blocked_on, hold, inspect, is_free, name, now, open_below, poll,
     release, request, start_waiting, take, try_acquire, until, waiting,
 };
-
-#[test]
-fn a_waiter_gets_the_name_when_it_is_released() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.open(), scratch.open());
-    let first = take(&one, "a");
-    let (request, future) = start_waiting(&two, waiting("a"));
-    let token = first.token;
-    release(&one, first);
-    let (second, grant) = hold(&request, block_on(future).unwrap()).unwrap();
-    assert!(grant.token > token);
-    assert!(!is_free(&one, "a"));
-    release(&two, second);
-}
 
 /// A client waits, gives up and waits again: the same thread is still blocked in the kernel.
 #[test]
@@ -120,16 +106,6 @@ fn a_waiter_dropped_with_its_runtime_gives_back_what_it_was_handed() {
     assert!(is_free(&one, "a"));
 }
 
-#[test]
-fn close_ends_waiting() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.open(), scratch.open());
-    let _first = take(&one, "a");
-    let (_request, future) = start_waiting(&two, waiting("a"));
-    now(two.clone().close());
-    assert_eq!(block_on(future).unwrap_err().kind(), ErrorKind::Closed);
-}
-
 /// The kernel does not wake a thread that is blocked on the replaced file, because the holder of that file still lives.
 #[test]
 fn a_waiter_gets_the_name_when_it_is_broken() {
@@ -153,24 +129,6 @@ fn a_waiter_gets_the_name_when_it_is_broken() {
     });
     assert!(grant.token > first.token);
     assert_eq!(now(one.clone().release(first)).unwrap(), Release::NotHeld);
-    release(&two, second);
-}
-
-#[test]
-fn a_waiter_gets_the_name_when_its_reservation_is_over() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.open(), scratch.open());
-    let mut kept = request("a");
-    kept.min_hold = Duration::from_millis(200);
-    let start = std::time::Instant::now();
-    let (first, _) = try_acquire(&one, kept).unwrap().unwrap();
-    release(&one, first);
-    let second = take_eventually(&two);
-    assert!(
-        start.elapsed() >= Duration::from_millis(200),
-        "{:?}",
-        start.elapsed()
-    );
     release(&two, second);
 }
 

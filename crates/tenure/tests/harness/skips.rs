@@ -72,6 +72,7 @@ pub(crate) const NO_SHARED: Skips = (
         "modes::shared_holders_go_together",
         "modes::readers_and_a_writer_never_meet",
         "modes::a_writer_is_not_starved",
+        "modes::a_reader_does_not_overtake_a_waiting_writer",
     ],
 );
 
@@ -80,6 +81,9 @@ pub(crate) const NO_UPGRADABLE: Skips = (
     &[
         "upgrade::an_upgradable_holder_goes_with_shared_holders",
         "upgrade::an_upgrade_lets_no_writer_in_between",
+        "upgrade::tokens_grow_over_an_upgrade_for_all_who_waited",
+        "upgrade::readers_who_waited_for_an_upgraded_holder_come_in_together",
+        "upgrade::an_upgraded_hold_is_broken_by_its_new_token",
         "upgrade::an_upgrade_without_other_holders_is_immediate",
         "upgrade::a_dropped_upgrade_leaves_an_upgradable_hold",
         "upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold",
@@ -110,11 +114,24 @@ pub(crate) const NO_ORDER: Skips = (
         "waiting::clients_are_served_in_order",
         "mode_matrix::a_queue_of_all_modes_is_served_in_order",
         "many::k_of_does_not_block_others_with_what_it_cannot_use",
+        "many::lock_all_does_not_overtake_a_waiter",
     ],
 );
 
 /// For a store without an order that has shared holds.
-pub(crate) const NO_ORDER_OF_READERS: Skips = (NO_ORDER.0, &["modes::a_writer_is_not_starved"]);
+pub(crate) const NO_ORDER_OF_READERS: Skips = (
+    NO_ORDER.0,
+    &[
+        "modes::a_writer_is_not_starved",
+        "modes::a_reader_does_not_overtake_a_waiting_writer",
+    ],
+);
+
+/// For a store without an order that has upgradable holds.
+pub(crate) const NO_ORDER_AFTER_UPGRADES: Skips = (
+    NO_ORDER.0,
+    &["upgrade::readers_who_waited_for_an_upgraded_holder_come_in_together"],
+);
 
 /// Of sessions in PostgreSQL.
 pub(crate) const UPGRADABLE_OUTSIDE_THE_QUEUE: Skips = (

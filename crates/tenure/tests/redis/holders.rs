@@ -8,15 +8,6 @@ use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
 use tenure_testkit::redis::Redis;
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_holder_is_stopped_for_longer_than_its_ttl() {
-    needs!(redis);
-    let server = Redis::start(&[]);
-    let (url, client) = (server.url() + TRUSTED, client_of(&server).await);
-    let owner = || owner(&server, "x");
-    holders::stop_one_for_longer_than_its_ttl((&url, &client), "x", TTL, owner).await;
-}
-
 /// Its key ends with its lease, its place in the queue is skipped, its channel is gone at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_and_a_waiter_are_killed() {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::{Client, Error, ErrorKind, Guard, Lock, LostReason, Mode};
+use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::SqlClient;
-use tenure_testkit::{TEST_TIMEOUT, needs};
 use tokio::task::JoinHandle;
 
 use crate::common::walk::{Walk, WalkOptions};
@@ -276,55 +276,6 @@ async fn a_dead_session_frees_both_keys() {
     soon(last.release()).await.unwrap();
     soon(reader.release()).await.unwrap();
     drop(guard);
-    assert_nothing_left(&server).await;
-}
-
-/// `list` shows each holder with its mode, and `break` ends the one with that token.
-#[tokio::test(flavor = "multi_thread")]
-async fn all_holders_are_shown_and_one_is_broken() {
-    needs!(postgres);
-    let server = Postgres::start(&[]);
-    let (client, other, _) = parties(&server).await;
-    let name = name("shown");
-    let first = reader(&client, &name).await;
-    let second = reader(&other, &name).await;
-    let guard = upgradable(&client, &name).await;
-    let modes = async || {
-        let listed = soon(other.list(&name)).await.unwrap();
-        assert!(listed.len() <= 1, "{listed:?}");
-        let mut holds: Vec<_> = listed.into_iter().flat_map(|it| it.holds).collect();
-        holds.sort_by_key(|hold| hold.token);
-        let shown = holds
-            .iter()
-            .map(|hold| (hold.mode, hold.token.map(|it| it.get())));
-        shown.collect::<Vec<_>>()
-    };
-    // The rows that show holds are written a moment after the grants.
-    let until_shown = async |expected: &[(Mode, Option<u64>)]| {
-        let start = Instant::now();
-        while modes().await != expected && start.elapsed() < TEST_TIMEOUT {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        assert_eq!(modes().await, expected);
-    };
-    let of = |guard: &Guard, mode| (mode, Some(guard.token().get()));
-    let shown = [
-        of(&first, Mode::Shared),
-        of(&second, Mode::Shared),
-        of(&guard, Mode::Upgradable),
-    ];
-    until_shown(&shown).await;
-    let broken = other.break_lock(&name, first.token().get());
-    assert!(soon(broken).await.unwrap());
-    assert_eq!(soon(first.lost()).await, Some(LostReason::TakenOver));
-    until_shown(&shown[1..]).await;
-    soon(second.release()).await.unwrap();
-    soon(guard.upgrade()).await.unwrap();
-    until_shown(&[of(&guard, Mode::Exclusive)]).await;
-    let broken = other.break_lock(&name, guard.token().get());
-    assert!(soon(broken).await.unwrap());
-    assert_eq!(soon(guard.lost()).await, Some(LostReason::TakenOver));
-    drop((first, guard));
     assert_nothing_left(&server).await;
 }
 

@@ -10,7 +10,6 @@ mod support;
 
 mod failovers;
 mod faults;
-mod holders;
 mod journal;
 mod load;
 mod min_hold;

@@ -1,35 +1,19 @@
 //! Holds beside others: random steps against the reference table, what the rows say, and what a crash leaves.
 
-use std::num::NonZeroU32;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use tenure::conformance::lock_holder::LockHolder;
-use tenure::{ErrorKind, Guard, HoldInfo, Lock, Mode};
+use tenure::{ErrorKind, Guard, HoldInfo};
 
 use crate::common::walk::{HolderStep, Walk, WalkOptions};
 use crate::support::{
-    Db, SHORT, TTL, assert_says, connect, name, shared, short_lock_holder, soon, start_acquire,
-    take_and_release, until, wait_as,
+    Db, SHORT, TTL, assert_says, connect, name, shared, short_lock_holder, soon, take_and_release,
+    until,
 };
 
 /// Longer than the test.
 const LONG: Duration = Duration::from_secs(120);
-
-const TWO: Mode = Mode::Permits {
-    limit: NonZeroU32::MIN.saturating_add(1),
-};
-
-fn in_mode(lock: Lock, mode: Mode) -> Lock {
-    match mode {
-        Mode::Shared => lock.shared(),
-        Mode::Upgradable => lock.upgradable(),
-        Mode::Permits { limit } => lock.permits(limit.get()),
-        _ => lock,
-    }
-}
 
 /// How many rows of shared holders a name has: of all, or of one kind.
 fn mode_rows(db: &Db, name: &str, which: &str) -> i64 {
@@ -86,81 +70,6 @@ async fn the_rows_do_what_the_table_says() {
     for db in shared().await {
         let walks = (0..8).map(|seed| walk(db, seed));
         futures_util::future::join_all(walks).await;
-    }
-}
-
-/// Who is inside at the moment, of each mode.
-#[derive(Default)]
-struct Inside {
-    exclusive: AtomicI32,
-    upgradable: AtomicI32,
-    permits: AtomicI32,
-    beside: AtomicI32,
-}
-
-impl Inside {
-    async fn visit(&self, guard: Guard) {
-        let count = |counter: &AtomicI32, by| counter.fetch_add(by, Ordering::SeqCst) + by;
-        let mode = guard.mode();
-        let counter = match mode {
-            Mode::Exclusive => &self.exclusive,
-            Mode::Upgradable => &self.upgradable,
-            Mode::Permits { .. } => &self.permits,
-            _ => &self.beside,
-        };
-        let same = count(counter, 1);
-        let exclusive = self.exclusive.load(Ordering::SeqCst);
-        let others = [&self.upgradable, &self.permits, &self.beside];
-        let others: i32 = others.map(|it| it.load(Ordering::SeqCst)).iter().sum();
-        match mode {
-            Mode::Exclusive => assert_eq!((same, others), (1, 0)),
-            Mode::Upgradable => assert_eq!((same, exclusive), (1, 0)),
-            Mode::Permits { .. } => assert!(same <= 2 && exclusive == 0),
-            _ => assert_eq!(exclusive, 0),
-        }
-        tokio::task::yield_now().await;
-        count(counter, -1);
-        if mode == Mode::Upgradable && guard.token().get().is_multiple_of(2) {
-            soon(guard.upgrade()).await.unwrap();
-            assert_eq!(count(&self.exclusive, 1), 1);
-            let others = [&self.upgradable, &self.permits, &self.beside];
-            let others = others.map(|it| it.load(Ordering::SeqCst));
-            assert_eq!(others, [0, 0, 0]);
-            tokio::task::yield_now().await;
-            count(&self.exclusive, -1);
-            soon(guard.downgrade()).await.unwrap();
-        }
-        soon(guard.release()).await.unwrap();
-    }
-}
-
-/// Requests of all modes meet, the statements of exclusive locks among them, which know no other mode.
-#[tokio::test(flavor = "multi_thread")]
-async fn modes_that_exclude_each_other_never_meet() {
-    for db in shared().await {
-        let (name, inside) = (name("meet"), Arc::new(Inside::default()));
-        let modes = [Mode::Exclusive, Mode::Shared, Mode::Upgradable, TWO];
-        let mut tasks = Vec::new();
-        for mode in modes.into_iter().chain(modes) {
-            let (client, inside) = (connect(&db.url()).await, inside.clone());
-            let lock = in_mode(client.lock(&name).ttl(LONG), mode);
-            tasks.push(tokio::spawn(async move {
-                for round in 0..12 {
-                    if round % 3 == 0 {
-                        if let Some(guard) = soon(lock.try_acquire()).await.unwrap() {
-                            inside.visit(guard).await;
-                        }
-                    } else {
-                        inside.visit(soon(lock.acquire()).await.unwrap()).await;
-                    }
-                }
-                client.close().await;
-            }));
-        }
-        for task in tasks {
-            task.await.unwrap();
-        }
-        until_nothing_is_left(db, &name).await;
     }
 }
 
@@ -332,36 +241,6 @@ async fn reserved_places_conflict_as_the_holds_did() {
         soon(last.release()).await.unwrap();
         let reader = soon(exclusive.clone().shared().acquire()).await.unwrap();
         assert_eq!(mode_rows(db, &name, "owner='-0'"), 0);
-        soon(reader.release()).await.unwrap();
-        until_nothing_is_left(db, &name).await;
-    }
-}
-
-/// A reader waits behind a writer that waits; when the writer leaves the queue, the reader goes with the holder.
-#[tokio::test(flavor = "multi_thread")]
-async fn readers_come_in_when_the_writer_before_them_leaves() {
-    for db in shared().await {
-        let name = name("leaves");
-        let clients = [
-            connect(&db.url()).await,
-            connect(&db.url()).await,
-            connect(&db.url()).await,
-        ];
-        let lock = |at: usize| clients[at].lock(&name).ttl(LONG);
-        let reader = soon(lock(0).shared().acquire()).await.unwrap();
-        let writer = wait_as(db, &clients[1], &name, 1).await;
-        let second = start_acquire(lock(2).shared());
-        until("both wait", || db.waiting(&name) == 2).await;
-        assert!(
-            soon(lock(0).shared().try_acquire())
-                .await
-                .unwrap()
-                .is_none()
-        );
-        writer.abort();
-        let second = soon(second).await.unwrap().unwrap();
-        assert!(reader.is_held());
-        soon(second.release()).await.unwrap();
         soon(reader.release()).await.unwrap();
         until_nothing_is_left(db, &name).await;
     }

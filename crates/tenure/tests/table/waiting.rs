@@ -2,7 +2,7 @@
 
 use crate::support::{
     Db, TTL, connect, lock_holder, name, shared, short_lock_holder, soon, start_acquire, take,
-    take_and_release, until, wait_as,
+    until, wait_as,
 };
 
 /// First come, first served, whoever they are and however they look.
@@ -33,21 +33,6 @@ async fn processes_are_served_in_the_order_of_their_arrival() {
             soon(lock_holder.expect("released")).await.unwrap();
         }
         assert_eq!(db.waiting(&name), 0);
-    }
-}
-
-/// While somebody waits, nobody overtakes him; when nobody waits any more, the name is free.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_is_left_is_in_nobodys_way() {
-    for db in shared().await {
-        let name = name("left");
-        let (first, second) = (connect(&db.url()).await, connect(&db.url()).await);
-        let guard = take(&first, &name, TTL).await;
-        let waiting = wait_as(db, &second, &name, 1).await;
-        waiting.abort();
-        until("it has left", || db.waiting(&name) == 0).await;
-        soon(guard.release()).await.unwrap();
-        take_and_release(&first, &name, TTL).await;
     }
 }
 

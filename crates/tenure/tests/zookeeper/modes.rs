@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::{Client, ErrorKind, Mode};
+use tenure::{ErrorKind, Mode};
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
 
@@ -48,110 +48,6 @@ async fn a_foreign_holder_excludes_readers_and_permits() {
         let all = nodes(&SHARED, &name);
         assert!(waits.ends_with(&all[0]), "nothing in front: {all:?}");
         wire.delete(&waits);
-    }
-}
-
-/// A reader that could go with the holder waits behind a writer that came before.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_reader_does_not_overtake_a_writer_that_waits() {
-    needs!(zookeeper);
-    let name = unique("overtaken");
-    let [first, second, third] = [
-        client_of(&SHARED).await,
-        client_of(&SHARED).await,
-        client_of(&SHARED).await,
-    ];
-    let lock = |client: &Client| client.lock(&name).ttl(LONG);
-    let reader = soon(lock(&first).shared().acquire()).await.unwrap();
-    let writer = start_acquire(lock(&second));
-    until("the writer waits", || nodes(&SHARED, &name).len() == 2).await;
-    let tried = soon(lock(&third).shared().try_acquire()).await.unwrap();
-    assert!(tried.is_none(), "a reader overtook the writer");
-    let late = start_acquire(lock(&third).shared());
-    until("the reader waits", || nodes(&SHARED, &name).len() == 3).await;
-    soon(reader.release()).await.unwrap();
-    let writer = soon(writer).await.unwrap().unwrap();
-    assert!(!late.is_finished(), "a reader beside a writer");
-    let token = writer.token();
-    soon(writer.release()).await.unwrap();
-    let late = soon(late).await.unwrap().unwrap();
-    assert!(late.token() > token);
-    soon(late.release()).await.unwrap();
-}
-
-/// The lowest numbers first: a waiter that came before the upgrade, one that comes after it, and readers among them.
-#[tokio::test(flavor = "multi_thread")]
-async fn tokens_grow_over_an_upgrade_for_all_that_waited() {
-    needs!(zookeeper);
-    let name = unique("tokens");
-    let mut clients = Vec::new();
-    for _ in 0..6 {
-        clients.push(client_of(&SHARED).await);
-    }
-    let lock = |client: usize| clients[client].lock(&name).ttl(LONG);
-    let upgradable = soon(lock(0).upgradable().acquire()).await.unwrap();
-    let mut waiting = Vec::new();
-    for client in 1..4 {
-        waiting.push(start_acquire(lock(client)));
-        let count = client + 1;
-        until("it waits", || nodes(&SHARED, &name).len() == count).await;
-    }
-    soon(upgradable.upgrade()).await.unwrap();
-    let mut last = upgradable.token().get();
-    for client in 4..6 {
-        waiting.push(start_acquire(lock(client)));
-        let count = client + 1;
-        until("it waits", || nodes(&SHARED, &name).len() == count).await;
-    }
-    soon(upgradable.release()).await.unwrap();
-    for waiting in waiting {
-        let guard = soon(waiting).await.unwrap().unwrap();
-        let token = guard.token().get();
-        assert!(token > last, "{token} follows {last}");
-        let status = soon(clients[0].inspect(&name)).await.unwrap();
-        assert_eq!(status.holds[0].token.unwrap().get(), token);
-        last = token;
-        soon(guard.release()).await.unwrap();
-    }
-}
-
-/// Twenty readers that waited for an upgraded holder come in at the same moment, each with a token of its own.
-#[tokio::test(flavor = "multi_thread")]
-async fn many_readers_come_in_after_an_upgrade() {
-    needs!(zookeeper);
-    let (client, name) = (client_of(&SHARED).await, unique("crowd"));
-    let lock = client.lock(&name).ttl(LONG).upgradable();
-    let upgradable = soon(lock.acquire()).await.unwrap();
-    let writer = client_of(&SHARED).await;
-    // The writer keeps the readers behind it, so that all readers are there before the upgrade.
-    let writing = start_acquire(writer.lock(&name).ttl(LONG));
-    until("a writer waits", || nodes(&SHARED, &name).len() == 2).await;
-    let (mut clients, mut waiting) = (Vec::new(), Vec::new());
-    for count in 3..23 {
-        let client = client_of(&SHARED).await;
-        waiting.push(start_acquire(client.lock(&name).shared().ttl(LONG)));
-        clients.push(client);
-        until("it waits", || nodes(&SHARED, &name).len() == count).await;
-    }
-    soon(upgradable.upgrade()).await.unwrap();
-    let token = upgradable.token();
-    writing.abort();
-    soon(upgradable.release()).await.unwrap();
-    let mut tokens = Vec::new();
-    let mut guards = Vec::new();
-    for waiting in waiting {
-        let guard = soon(waiting).await.unwrap().unwrap();
-        tokens.push(guard.token());
-        guards.push(guard);
-    }
-    tokens.sort();
-    tokens.dedup();
-    assert!(
-        tokens.len() == 20 && tokens[0] > token,
-        "{tokens:?}, {token:?}"
-    );
-    for guard in guards {
-        soon(guard.release()).await.unwrap();
     }
 }
 
@@ -199,32 +95,6 @@ async fn a_holder_that_upgrades_crashes() {
         }
         proxy.resume();
     }
-}
-
-/// One of three holders is broken by its token, and only that one; also by the token of an upgrade.
-#[tokio::test(flavor = "multi_thread")]
-async fn one_of_several_holders_is_broken() {
-    needs!(zookeeper);
-    let (client, name) = (client_of(&SHARED).await, unique("break"));
-    let lock = || client.lock(&name).ttl(LONG);
-    let reader = soon(lock().shared().acquire()).await.unwrap();
-    let permit = soon(lock().permits(2).acquire()).await.unwrap();
-    let upgradable = soon(lock().upgradable().acquire()).await.unwrap();
-    let status = soon(client.inspect(&name)).await.unwrap();
-    assert_eq!(status.holds.len(), 3);
-    assert_eq!(soon(client.list(&name)).await.unwrap()[0].holds.len(), 3);
-    let before = upgradable.token();
-    for guard in [&reader, &permit] {
-        let broken = client.break_lock(&name, guard.token());
-        assert!(soon(broken).await.unwrap());
-    }
-    soon(upgradable.upgrade()).await.unwrap();
-    assert_eq!(nodes(&SHARED, &name).len(), 1);
-    assert!(!soon(client.break_lock(&name, before)).await.unwrap());
-    let token = upgradable.token();
-    soon(upgradable.downgrade()).await.unwrap();
-    assert!(soon(client.break_lock(&name, token)).await.unwrap());
-    assert!(nodes(&SHARED, &name).is_empty());
 }
 
 /// Each request of an upgrade and of a downgrade is lost, or its reply is: no other contender comes in beside an
