@@ -3,7 +3,7 @@
 //! The testkit uses nothing of the library: a test acts on a server and inspects it by the server's own means.
 //!
 //! - Servers: [`redis`], [`etcd`], [`zookeeper`], [`mariadb`], [`postgres`], [`pgbouncer`], [`sqlite`]; [`process`]
-//!   starts and kills them.
+//!   starts and kills them, and [`server`] is what all of them have in common.
 //! - Their environment: [`clock`] moves the clocks of a process, [`disk`] loses what was not synced, [`network`] cuts
 //!   servers off from each other.
 //! - Clients that are not of the library: [`resp`], [`jute`], [`sql_client`].
@@ -31,6 +31,7 @@ pub mod proxy;
 pub mod recorder;
 pub mod redis;
 pub mod resp;
+pub mod server;
 mod skip;
 pub mod sql_client;
 pub mod sqlite;
