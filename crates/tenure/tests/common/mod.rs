@@ -6,7 +6,6 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
-pub(crate) mod closed;
 pub(crate) mod holders;
 pub(crate) mod partitions;
 pub(crate) mod power;

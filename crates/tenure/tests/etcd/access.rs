@@ -89,21 +89,8 @@ async fn a_wrong_login_is_one_clear_line() {
 async fn a_wrong_address_is_one_clear_line() {
     needs!(etcd, "openssl");
     let connect = |url: String| async move { soon(tenure::connect(&url)).await };
-    let nobody = tenure_testkit::process::Port::reserve();
-    let url = format!("etcd://127.0.0.1:{}", nobody.number());
-    assert_says(
-        connect(url).await,
-        ErrorKind::Unreachable,
-        &["no connection to"],
-    );
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let url = format!("etcd://127.0.0.1:{port}?timeout=200ms");
-    assert_says(
-        connect(url).await,
-        ErrorKind::Unreachable,
-        &["no answer as an etcd member", "is the port right"],
-    );
     let url = format!("etcds://127.0.0.1:{port}?timeout=200ms");
     assert_says(
         connect(url).await,

@@ -4,40 +4,10 @@ use std::time::{Duration, Instant};
 
 use tenure::Renew;
 
-use crate::support::{TTL, connect, soon, take, take_and_release, until, until_renewed};
+use crate::support::{connect, soon, take, take_and_release, until, until_renewed};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_tries_and_dropped_waits_leave_nothing() {
-    needs!(etcd);
-    let etcd = Etcd::start(1, &[]);
-    let (holder, client) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
-    let guard = take(&holder, "x", TTL * 10).await;
-    let lock = client.lock("x").ttl(TTL * 10);
-    for i in 0..1_000_u64 {
-        if i % 4 == 0 {
-            let wait = Duration::from_micros(i * 4);
-            // Dropped at whatever step it has reached.
-            let _ = tokio::time::timeout(wait, lock.acquire()).await;
-        } else {
-            assert!(soon(lock.try_acquire()).await.unwrap().is_none());
-        }
-    }
-    until("only the holder is left", || etcd.keys("").len() == 1).await;
-    until("no watch is left", || etcd.watches() == 0).await;
-    assert_eq!(etcd.leases().len(), 2, "one lease for each client");
-    assert!(guard.is_held());
-    soon(guard.release()).await.unwrap();
-    soon(lock.acquire()).await.unwrap().release().await.unwrap();
-    soon(client.close()).await;
-    soon(holder.close()).await;
-    until("nothing is left", || {
-        (etcd.keys("").len(), etcd.leases().len()) == (0, 0)
-    })
-    .await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_per_lock_goes_with_its_lock() {

@@ -9,7 +9,6 @@ mod common;
 mod support;
 
 mod access;
-mod closed;
 mod delays;
 mod leaks;
 mod members;

@@ -1,4 +1,4 @@
-//! Each request of a lock's life, when the request or its reply is lost, late, or never comes.
+//! Requests and sessions that only etcd has, when they are lost, late, or refused; the others are in `faults/requests.rs`.
 
 use std::time::Duration;
 
@@ -6,61 +6,19 @@ use tenure::{ErrorKind, LostReason};
 
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, take_and_release, until,
-    until_renewed, wait_behind,
+    wait_behind,
 };
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Fault, Proxy};
-
-/// Later than the time limit of a request.
-const LATE: Duration = Duration::from_secs(3);
 
 fn faults() -> [Fault; 4] {
     [
         Fault::CutBefore,
         Fault::CutAfter,
         Fault::NoReply,
-        Fault::Late(LATE),
+        // Later than the time limit of a request.
+        Fault::Late(Duration::from_secs(3)),
     ]
-}
-
-fn keys(name: &str) -> usize {
-    SHARED.keys(&format!("{name}/")).len()
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_acquire_of_unknown_fate_leaves_nothing() {
-    needs!(etcd);
-    let (proxy, client) = proxied().await;
-    let other = direct().await;
-    // The driver keeps the shared lease alive for this hold, so the lease does not delete what is left.
-    let kept = take(&client, &name("kept"), TTL).await;
-    for waits in [false, true] {
-        for fault in faults() {
-            let name = name("acquire");
-            // The shared lease exists after this, so the fault hits the request for the key.
-            take_and_release(&client, &name, TTL).await;
-            let is_late = matches!(fault, Fault::Late(_));
-            proxy.plan("acquire", fault);
-            let lock = client.lock(&name).ttl(TTL);
-            let outcome = match waits {
-                true => soon(lock.acquire()).await.map(Some),
-                false => soon(lock.try_acquire()).await,
-            };
-            assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
-            proxy.resume();
-            until("the fault happened", || proxy.is_done()).await;
-            if is_late {
-                // The key is put after it was released, and is deleted again: another client can acquire the name soon.
-                let lock = other.lock(&name).ttl(TTL);
-                soon(soon(lock.acquire()).await.unwrap().release())
-                    .await
-                    .unwrap();
-            }
-            until("nothing is left", || keys(&name) == 0).await;
-            take_and_release(&other, &name, TTL).await;
-        }
-    }
-    drop(kept);
 }
 
 /// The first request made the key and got no reply, the second one finds the key, and then the queue cannot be read.
@@ -77,59 +35,8 @@ async fn an_error_after_the_key_was_made_leaves_nothing() {
     let outcome = soon(client.lock(&name).ttl(TTL).try_acquire()).await;
     assert_says(outcome, ErrorKind::Denied, &[]);
     assert!(proxy.is_done());
-    assert_eq!(keys(&name), 0, "the key is left");
+    assert_eq!(SHARED.keys(&format!("{name}/")).len(), 0, "the key is left");
     take_and_release(&direct().await, &name, TTL).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_release_of_unknown_fate_frees_the_name_and_nobody_else() {
-    needs!(etcd);
-    let (proxy, client) = proxied().await;
-    let other = direct().await;
-    for fault in faults() {
-        let name = name("release");
-        let guard = take(&client, &name, TTL).await;
-        proxy.plan("release", fault.clone());
-        let outcome = soon(guard.release()).await;
-        assert_says(outcome, ErrorKind::Indeterminate, &["cannot be told"]);
-        until("nothing is left", || keys(&name) == 0).await;
-        let next = take(&other, &name, TTL).await;
-        proxy.resume();
-        until("the fault happened", || proxy.is_done()).await;
-        // One more request, so that late requests have arrived.
-        take_and_release(&client, &crate::support::name("after"), TTL).await;
-        assert_eq!(keys(&name), 1, "{fault:?} freed the next hold");
-        soon(next.release()).await.unwrap();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_renewal_is_neither_loss_nor_success() {
-    needs!(etcd);
-    let mut cases = Vec::new();
-    for step in ["renew", "keep-alive"] {
-        for fault in [
-            Fault::Answer("14 etcdserver: no leader"),
-            Fault::CutBefore,
-            Fault::CutAfter,
-            Fault::NoReply,
-        ] {
-            // At the same time, because the leases are long: a busy machine has time for another renewal.
-            cases.push(tokio::spawn(async move {
-                let (proxy, client) = proxied().await;
-                let guard = take(&client, &name("renew"), TTL * 3).await;
-                proxy.plan(step, fault);
-                until("the fault happened", || proxy.is_done()).await;
-                until_renewed(&guard).await;
-                assert!(guard.is_held(), "{:?}", guard.state());
-                proxy.resume();
-                soon(guard.release()).await.unwrap();
-            }));
-        }
-    }
-    for case in cases {
-        case.await.unwrap();
-    }
 }
 
 /// A lease whose grant got no reply is revoked.

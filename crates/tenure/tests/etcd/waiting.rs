@@ -1,6 +1,5 @@
 //! Waiting in the queue: order, deleted keys, and watches that break or report nothing.
 
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tenure::{Error, ErrorKind};
@@ -78,40 +77,6 @@ async fn a_waiter_whose_key_is_deleted_queues_again() {
         tokio::spawn(async move { waiting.await.unwrap().unwrap().release().await.unwrap() });
     }
     until("each waiter had its turn", || SHARED.keys(&path).is_empty()).await;
-}
-
-/// Grants come in the order in which the keys were created in the store.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_contenders_are_served_in_the_order_of_their_keys() {
-    needs!(etcd);
-    let name = name("fifo");
-    let holder = direct().await;
-    let guard = take(&holder, &name, TTL).await;
-    let granted = Arc::new(Mutex::new(vec![guard.token().get()]));
-    let mut contenders = Vec::new();
-    let mut clients = Vec::new();
-    for _ in 0..40 {
-        let client = direct().await;
-        for _ in 0..5 {
-            let (lock, granted) = (client.lock(&name).ttl(TTL), granted.clone());
-            contenders.push(tokio::spawn(async move {
-                let guard = lock.acquire().await.unwrap();
-                granted.lock().unwrap().push(guard.token().get());
-                guard.release().await.unwrap();
-            }));
-        }
-        clients.push(client);
-    }
-    let path = format!("{name}/");
-    until("all clients wait", || SHARED.keys(&path).len() == 41).await;
-    soon(guard.release()).await.unwrap();
-    for contender in contenders {
-        soon(contender).await.unwrap();
-    }
-    let granted = granted.lock().unwrap();
-    assert_eq!(granted.len(), 201);
-    assert!(granted.is_sorted(), "{granted:?}");
-    assert!(SHARED.keys(&path).is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -280,22 +245,4 @@ async fn a_waiter_keeps_its_place_while_many_keys_are_deleted() {
     let granted = soon(waiting).await.unwrap().unwrap();
     proxy.resume();
     soon(granted.release()).await.unwrap();
-}
-
-/// `max_hold` counts from the request for the lock, and not from the last renewal of the lease that the hold shares.
-#[tokio::test(flavor = "multi_thread")]
-async fn max_hold_may_be_shorter_than_the_time_since_a_renewal() {
-    needs!(etcd);
-    let (client, ttl) = (direct().await, Duration::from_secs(60));
-    take(&client, &name("max-hold"), ttl)
-        .await
-        .release()
-        .await
-        .unwrap();
-    // The next renewal comes after a third of the ttl.
-    tokio::time::sleep(TTL).await;
-    let name = name("max-hold");
-    let lock = client.lock(&name).ttl(ttl).max_hold(TTL);
-    let guard = soon(lock.acquire()).await.unwrap();
-    soon(guard.release()).await.unwrap();
 }

@@ -102,8 +102,7 @@ impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
-        let keys = self.etcd.keys(&directory(self.prefix, name));
-        let counts = counts_of(&keys);
+        let counts = look(self.etcd, &directory(self.prefix, name));
         Box::pin(std::future::ready(Ok(counts)))
     }
 
@@ -195,8 +194,9 @@ pub(crate) fn directory(prefix: &str, name: &str) -> String {
     directory + "/"
 }
 
-/// The first key holds, alone or together with the following keys of its kind.
-fn counts_of(keys: &[Key]) -> ContenderCounts {
+/// Who holds and who waits in that [`directory`]. The first key holds, alone or together with the following keys of its kind.
+pub(crate) fn look(etcd: &Etcd, directory: &str) -> ContenderCounts {
+    let keys = etcd.keys(directory);
     let value = |key: &Key| serde_json::from_str(&key.value).unwrap_or(serde_json::Value::Null);
     let (mut holders, mut waiters, mut permits, mut upgradable) = (0, 0, 0, 0);
     let mut is_blocked = false;

@@ -266,14 +266,14 @@ impl Harness for ServerHarness {
 }
 
 /// The keys of a lock, by the published format and not by the library's code.
-struct Keys {
+pub(crate) struct Keys {
     lock: String,
     queue: String,
     holders: String,
 }
 
 impl Keys {
-    fn of(name: &str) -> Self {
+    pub(crate) fn of(name: &str) -> Self {
         let lock = if name.starts_with("tenure:{") || name.starts_with("tenure:=") {
             format!("tenure:={name}")
         } else {
@@ -300,8 +300,8 @@ impl Keys {
         }
     }
 
-    /// The number of holders and of waiters on one server.
-    fn count_contenders(&self, server: &Redis) -> (usize, usize) {
+    /// The number of holders and of waiters on one server, in tenure's own format.
+    pub(crate) fn count_contenders(&self, server: &Redis) -> (usize, usize) {
         let holders = match server.ask(&["GET", &self.lock]) {
             // The name is reserved, and there is no holder.
             Value::Bulk(value) if value == b"-" => 0,

@@ -205,7 +205,7 @@ fn hex(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn look_at_mysql(server: &MariaDb, name: &str) -> ContenderCounts {
+pub(crate) fn look_at_mysql(server: &MariaDb, name: &str) -> ContenderCounts {
     let key = mysql_key(name);
     let row = ask(
         server.admin(),
@@ -217,7 +217,7 @@ fn look_at_mysql(server: &MariaDb, name: &str) -> ContenderCounts {
     counts(&row[0])
 }
 
-fn look_at_postgres(server: &Postgres, name: &str) -> ContenderCounts {
+pub(crate) fn look_at_postgres(server: &Postgres, name: &str) -> ContenderCounts {
     static INSIDE: LazyLock<Mutex<Option<SqlClient>>> = LazyLock::new(Mutex::default);
     let mut inside = INSIDE.lock().unwrap_or_else(PoisonError::into_inner);
     let inside = inside.get_or_insert_with(|| server.database_admin());
@@ -234,7 +234,7 @@ fn look_at_postgres(server: &Postgres, name: &str) -> ContenderCounts {
 }
 
 /// After a restart the server's last words come first, and then the connection is broken.
-fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
+pub(crate) fn ask(operator: &SqlClient, sql: &str) -> Vec<Vec<Option<String>>> {
     let mut rows = None;
     until("the server answers", || {
         rows = operator.try_rows(sql).ok();

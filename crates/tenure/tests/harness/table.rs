@@ -13,6 +13,7 @@ use tenure::error::Step;
 use tenure::store::BoxFuture;
 
 use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::session::ask;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::{Direction, Planner, Proxy};
@@ -57,7 +58,7 @@ fn open_harness(url: String, database: Database, proxy: Option<Proxy>) -> Opened
 }
 
 #[derive(Clone)]
-enum Database {
+pub(crate) enum Database {
     MySql(&'static MariaDb),
     Postgres(&'static Postgres, &'static SqlClient),
     File(Arc<DatabaseFile>),
@@ -67,8 +68,27 @@ impl Database {
     fn rows(&self, sql: &str) -> Vec<Row> {
         match self {
             Self::MySql(server) => server.admin().rows(sql),
-            Self::Postgres(_, inside) => inside.rows(sql),
+            Self::Postgres(_, inside) => ask(inside, sql),
             Self::File(file) => file.rows(sql),
+        }
+    }
+
+    /// Who holds and who waits.
+    pub(crate) fn look(&self, name: &str) -> ContenderCounts {
+        let (table, now, name) = (self.table(), self.now(), self.name(name));
+        let rows = self.rows(&format!(
+            "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner NOT IN ('', '*') AND until-delay>{now})
+                    +(SELECT COUNT(*) FROM {table} l JOIN {table}_modes m ON m.name=l.name
+                      WHERE l.name={name} AND l.owner='*' AND m.token>0 AND m.until-m.delay>{now}),
+                    (SELECT COUNT(*) FROM {table}_waiters WHERE name={name} AND until>{now})"
+        ));
+        let count = |at: usize| {
+            let cell: Option<&str> = rows[0][at].as_deref();
+            cell.unwrap_or_default().parse().unwrap_or(0)
+        };
+        ContenderCounts {
+            holders: count(0),
+            waiters: Some(count(1)),
         }
     }
 
@@ -125,28 +145,7 @@ impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
-        let (table, now, name) = (
-            self.database.table(),
-            self.database.now(),
-            self.database.name(name),
-        );
-        let rows = self.database.rows(&format!(
-            "SELECT (SELECT COUNT(*) FROM {table} WHERE name={name} AND owner NOT IN ('', '*') AND until-delay>{now})
-                    +(SELECT COUNT(*) FROM {table} l JOIN {table}_modes m ON m.name=l.name
-                      WHERE l.name={name} AND l.owner='*' AND m.token>0 AND m.until-m.delay>{now}),
-                    (SELECT COUNT(*) FROM {table}_waiters WHERE name={name} AND until>{now})"
-        ));
-        let count = |at: usize| {
-            rows[0][at]
-                .as_deref()
-                .unwrap_or_default()
-                .parse()
-                .unwrap_or(0)
-        };
-        let counts = ContenderCounts {
-            holders: count(0),
-            waiters: Some(count(1)),
-        };
+        let counts = self.database.look(name);
         Box::pin(std::future::ready(Ok(counts)))
     }
 

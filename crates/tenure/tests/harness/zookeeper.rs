@@ -98,13 +98,7 @@ impl Harness for ServerHarness {
     methods_of_stores!();
 
     fn count_contenders(&self, name: &str) -> BoxFuture<Result<ContenderCounts, Failure>> {
-        let mut wire = self.servers[0].session();
-        let queue = Queue::read(&mut wire, name);
-        let holders = queue.holders();
-        let counts = ContenderCounts {
-            holders,
-            waiters: Some(queue.all.len() - holders),
-        };
+        let counts = look(self.servers[0], name);
         Box::pin(std::future::ready(Ok(counts)))
     }
 
@@ -187,6 +181,16 @@ impl Harness for ServerHarness {
             servers.iter().for_each(|server| server.begin());
             servers.iter().for_each(|server| server.until_serving());
         })
+    }
+}
+
+/// Who holds and who waits.
+pub(crate) fn look(server: &Zookeeper, name: &str) -> ContenderCounts {
+    let queue = Queue::read(&mut server.session(), name);
+    let holders = queue.holders();
+    ContenderCounts {
+        holders,
+        waiters: Some(queue.all.len() - holders),
     }
 }
 

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::runtimes::assert_no_panic_after_the_runtime;
-use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, client_of, connect, keys, owner, soon, start_acquire, take,
     take_and_release, until, waiting,
@@ -24,83 +22,6 @@ fn connections(server: &Redis) -> usize {
 
 fn channels(server: &Redis) -> usize {
     server.ask(&["PUBSUB", "CHANNELS", "*"]).items().len()
-}
-
-/// A panic in a drop ends the process where `panic` is `abort`, though the driver catches it elsewhere.
-#[test]
-fn a_guard_that_outlives_its_runtime_does_not_panic() {
-    needs!(redis);
-    let server = Redis::start(&[]);
-    let url = format!("{}{TRUSTED}", server.url());
-    assert_no_panic_after_the_runtime(&url, "outlives");
-}
-
-/// A task that waits for a loss ends with the hold, and the connection with the client.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_thousand_tasks_that_wait_for_a_loss() {
-    needs!(redis);
-    let server = Redis::start(&[]);
-    let before = alive_tasks();
-    let client = client_of(&server).await;
-    take_and_release(&client, "warm", TTL).await;
-    let with_client = alive_tasks();
-    for round in 0..1_000 {
-        let guard = take(&client, "held", TTL).await;
-        tokio::spawn(guard.lost());
-        tokio::spawn(guard.at_risk());
-        match round % 2 {
-            0 => soon(guard.release()).await.unwrap(),
-            _ => drop(guard),
-        }
-    }
-    until("the tasks end with their holds", || {
-        alive_tasks() <= with_client
-    })
-    .await;
-    let guard = take(&client, "last", TTL).await;
-    let kept = (guard.lost(), guard.at_risk());
-    drop((guard, client));
-    until("the connection ends with the client", || {
-        connections(&server) == 0 && alive_tasks() <= before
-    })
-    .await;
-    assert_eq!(soon(kept.0).await, None);
-}
-
-/// Ten thousand futures of `acquire`, dropped after none to some polls, on names that are free and on one
-/// that is held.
-#[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_dropped_acquires() {
-    needs!(redis);
-    let server = Redis::start(&[]);
-    let before = alive_tasks();
-    let (client, other) = (client_of(&server).await, client_of(&server).await);
-    let holder = take(&other, "held", TTL * 100).await;
-    drop_acquires(&client, TTL, 10_000, 97).await;
-    until("no lock is held, no client waits", || {
-        let left = keys(&server);
-        waiting(&server, "held") == 0
-            && left
-                .iter()
-                .all(|key| key == "held" || key.ends_with(":hold"))
-    })
-    .await;
-    assert!(holder.is_held(), "{:?}", holder.state());
-    assert_all_expire(&server);
-    soon(holder.release()).await.unwrap();
-    // The last of these requests may still be on their way, so this waits.
-    for (client, name) in [(&other, "free1"), (&other, "free96"), (&client, "held")] {
-        let guard = soon(client.lock(name).ttl(TTL).acquire()).await.unwrap();
-        soon(guard.release()).await.unwrap();
-    }
-    assert_eq!(connections(&server), 2);
-    soon(client.close()).await;
-    soon(other.close()).await;
-    drop((client, other));
-    until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
-    })
-    .await;
 }
 
 /// A thousand clients that wait for one name die with the runtime that they run in, without a word.
@@ -155,41 +76,6 @@ async fn a_thousand_queued_clients_die() {
     assert_eq!(owner(&server, "x"), "");
     until("the queue's keys are gone", || {
         keys(&server) == ["tenure:{x}:hold"]
-    })
-    .await;
-    assert_all_expire(&server);
-}
-
-/// Clients that come and go leave no subscription and no task.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_clients_come_and_go() {
-    needs!(redis);
-    let server = Redis::start(&[]);
-    let before = alive_tasks();
-    for number in 0..100 {
-        let client = client_of(&server).await;
-        let guard = take(&client, "x", TTL).await;
-        match number % 3 {
-            // Closed properly, with its lock released.
-            0 => {
-                soon(guard.release()).await.unwrap();
-                soon(client.close()).await;
-            }
-            // Closed with a lock in hand.
-            1 => {
-                soon(client.close()).await;
-                drop(guard);
-            }
-            // Just dropped, the guard last.
-            _ => {
-                drop(client);
-                drop(guard);
-            }
-        }
-        until("it is free again", || owner(&server, "x").is_empty()).await;
-    }
-    until("no connection, no channel, no task is left", || {
-        connections(&server) == 0 && channels(&server) == 0 && alive_tasks() <= before
     })
     .await;
     assert_all_expire(&server);

@@ -1,9 +1,6 @@
 //! Servers that are not there, not ready, or would not have us: one clear line, of the right kind,
 //! without the password.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
-
 use tenure::ErrorKind::{Denied, Invalid, Store, Unreachable};
 use tenure::store::Severity;
 
@@ -13,61 +10,8 @@ use crate::support::{
 };
 use tenure_testkit::needs;
 use tenure_testkit::network::Network;
-use tenure_testkit::process::{Port, new_directory};
+use tenure_testkit::process::new_directory;
 use tenure_testkit::redis::{Cluster, PASSWORD, Redis, SentinelSetup, USER};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_server_listens_there() {
-    let port = Port::reserve();
-    let url = format!("redis://{USER}:{PASSWORD}@127.0.0.1:{}/", port.number());
-    let refused = soon(tenure::connect(&url)).await;
-    assert_says(
-        refused,
-        Unreachable,
-        &[&format!("127.0.0.1:{}", port.number())],
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_host_has_no_address() {
-    let url = format!("redis://{USER}:{PASSWORD}@no-such-host.invalid/");
-    assert_says(
-        soon(tenure::connect(&url)).await,
-        Unreachable,
-        &["no-such-host.invalid"],
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_listener_says_nothing() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    let url = format!("redis://{USER}:{PASSWORD}@{at}/?timeout=200ms");
-    assert_says(
-        soon(tenure::connect(&url)).await,
-        Unreachable,
-        &[&at.to_string(), "answer"],
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_listener_speaks_something_else() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 1024]);
-            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
-        }
-    });
-    let url = format!("redis://{USER}:{PASSWORD}@{at}/?timeout=1s");
-    assert_says(
-        soon(tenure::connect(&url)).await,
-        Unreachable,
-        &[&at.to_string()],
-    );
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_password_is_missing_wrong_or_too_much() {

@@ -143,31 +143,6 @@ async fn a_server_that_keeps_every_write_goes_on_where_it_was() {
     let after = restart(&server, "timeout=3s", TTL).await;
     assert!(!after.both, "both claim to hold it");
     soon(after.next.release()).await.unwrap();
-
-    // With its connection, the holder keeps the lock over any number of restarts, and no other client is granted it.
-    let (first, second) = (connect(&server.url()).await, connect(&server.url()).await);
-    let guard = take(&first, "y", TTL * 3).await;
-    let value = owner(&server, "y");
-    for _ in 0..3 {
-        server.restart();
-        until("it has loaded", || {
-            server.info_is("persistence", "loading", "0")
-        })
-        .await;
-        assert_eq!(owner(&server, "y"), value);
-        let tried = soon(second.lock("y").ttl(TTL).try_acquire()).await;
-        assert!(
-            !matches!(tried, Ok(Some(_))),
-            "granted to a second one: {tried:?}"
-        );
-    }
-    let start = std::time::Instant::now();
-    while start.elapsed() < TTL * 4 {
-        assert!(guard.is_held(), "{:?}", guard.state());
-        tokio::time::sleep(TTL / 20).await;
-    }
-    assert_eq!(owner(&server, "y"), value);
-    soon(guard.release()).await.unwrap();
 }
 
 /// The server says itself when it was started: no client has to have seen it.
@@ -201,31 +176,6 @@ async fn a_client_that_comes_later_is_guarded_too() {
         .iter()
         .any(|finding| finding.text.contains("started lately"));
     assert!(says, "{findings:?}");
-}
-
-/// Waiters go on waiting when the server dies, and are served when it is back.
-#[tokio::test(flavor = "multi_thread")]
-async fn waiters_outlast_a_restart() {
-    needs!(redis);
-    for lines in [&[][..], &["appendonly yes", "appendfsync always"]] {
-        let server = Redis::start(lines);
-        let url = format!("{}?timeout=3s&restart_guard=off", server.url());
-        let (first, second) = (connect(&url).await, connect(&url).await);
-        let holder = take(&first, "x", TTL * 3).await;
-        let waiter = start_acquire(second.lock("x").ttl(TTL * 3));
-        until("it waits", || crate::support::waiting(&server, "x") == 1).await;
-        server.kill();
-        tokio::time::sleep(TTL / 4).await;
-        server.launch();
-        // The holder may learn that it lost the lock, or keep the lock and release it.
-        let released = soon(holder.release()).await;
-        let waited = tokio::time::timeout(TTL * 3 + TEST_TIMEOUT, waiter).await;
-        let guard = waited.expect("its turn comes").unwrap();
-        match guard {
-            Ok(guard) => soon(guard.release()).await.unwrap(),
-            Err(err) => panic!("told {err} instead of served ({released:?})"),
-        }
-    }
 }
 
 /// `kill -9` between request and answer, a hundred times: tokens grow, and no two clients hold the lock at once.

@@ -8,12 +8,12 @@ use tenure::ErrorKind::{self, Indeterminate, Store, Unreachable};
 use tenure::{Client, Error, Guard, State};
 
 use crate::support::{
-    TTL, assert_all_expire, assert_clear, assert_says, client_of, connect, owner, soon,
-    start_acquire, take, take_and_release, until, waiting,
+    TTL, assert_all_expire, assert_clear, client_of, connect, owner, soon, start_acquire, take,
+    take_and_release, until, waiting,
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::Redis;
 
 /// What a request meets, and the error that comes of it when it is not repeated.
@@ -393,61 +393,4 @@ async fn the_scripts_are_forgotten_while_we_hold() {
     }
     flush();
     take_and_release(&client, "a", TTL).await;
-}
-
-/// Both directions silent for longer than the ttl: the claim ends at the deadline, while the other side goes on.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_network_is_gone_for_longer_than_the_ttl() {
-    needs!(redis);
-    let site = Site::new().await;
-    for directions in [
-        &[Direction::Up, Direction::Down][..],
-        &[Direction::Up],
-        &[Direction::Down],
-    ] {
-        let name = format!("gone{directions:?}");
-        let old = take(&site.client, &name, TTL).await;
-        let token = old.token().get();
-        for direction in directions {
-            site.proxy.hold(*direction, true);
-        }
-        let lock = site.other.lock(&name).ttl(TTL * 10);
-        let next = tokio::time::timeout(TTL * 3 + TEST_TIMEOUT, lock.acquire()).await;
-        let next = next.expect("the lease ends").unwrap();
-        assert!(!old.is_held(), "both claim to hold it");
-        assert!(next.token().get() > token);
-        let value = owner(&site.server, &name);
-        site.proxy.resume();
-        // Late renewals and releases of the old holder arrive now.
-        let late = soon(old.release()).await;
-        assert_says(late, ErrorKind::Lost, &[]);
-        tokio::time::sleep(TTL).await;
-        assert!(next.is_held(), "{:?}", next.state());
-        assert_eq!(owner(&site.server, &name), value);
-        soon(next.release()).await.unwrap();
-        site.settles(&name).await;
-        take_and_release(&site.client, &name, TTL).await;
-        site.settles(&name).await;
-    }
-}
-
-/// A slow link is not a broken one.
-#[tokio::test(flavor = "multi_thread")]
-async fn every_way_takes_forty_milliseconds() {
-    needs!(redis);
-    let site = Site::new().await;
-    for direction in [Direction::Up, Direction::Down] {
-        site.proxy.delay(direction, Duration::from_millis(40));
-    }
-    let name = "slow";
-    let guard = take(&site.client, name, KEPT_TTL).await;
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_held(), "{:?}", guard.state());
-    let waiter = start_acquire(site.other.lock(name).ttl(TTL));
-    until("it waits", || waiting(&site.server, name) == 1).await;
-    soon(guard.release()).await.unwrap();
-    soon(soon(waiter).await.unwrap().unwrap().release())
-        .await
-        .unwrap();
-    site.settles(name).await;
 }

@@ -6,8 +6,8 @@ use tenure::ErrorKind;
 use tenure::store::{Finding, Severity};
 
 use crate::support::{
-    Database, MARIADB, OPTIONS, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone,
-    soon, take,
+    Database, MARIADB, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone, soon,
+    take,
 };
 use tenure_testkit::mariadb::{DATABASE, MariaDb, PASSWORD, USER};
 use tenure_testkit::needs;
@@ -68,22 +68,6 @@ async fn what_does_not_exist_is_named(database: &dyn Database) {
         false => ErrorKind::Denied,
     };
     assert_says(soon(tenure::connect(&nowhere)).await, kind, &["nowhere"]);
-    let port = {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        nobody.local_addr().unwrap().port()
-    };
-    let away = format!("{}?{OPTIONS}", database.url_at(port));
-    let outcome = soon(tenure::connect(&away)).await;
-    assert_says(outcome, ErrorKind::Unreachable, &["cannot be reached"]);
-    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = deaf.local_addr().unwrap().port();
-    let deaf_url = format!("{}?{OPTIONS}", database.url_at(port));
-    let outcome = soon(tenure::connect(&deaf_url)).await;
-    assert_says(
-        outcome,
-        ErrorKind::Unreachable,
-        &["did not answer within 3s"],
-    );
 }
 
 /// A user that may log in may lock. Only inspection needs a table.

@@ -3,7 +3,6 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::common::holders;
 use tenure::{ErrorKind, Guard, LostReason};
 
 use crate::support::{
@@ -14,8 +13,8 @@ use tenure_testkit::needs;
 use tenure_testkit::proxy::Direction;
 use tenure_testkit::{mariadb, postgres};
 
-on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_client_that_is_cut_off_knows_before_the_lock_is_free a_stopped_holder_loses_and_knows a_cut_connection_is_reported_soon the_end_of_a_connection_is_noticed_without_a_check a_holder_that_is_not_told_of_the_end_shares_the_lock an_idle_limit_does_not_end_what_is_held);
-on_both_alone!(a_holder_that_is_not_told_of_a_restart_shares_the_lock a_restart_is_a_loss_and_nothing_is_granted_for_a_while tokens_grow_over_restarts a_closed_client_has_no_session_left a_locked_table_ends_no_hold);
+on_both!(a_session_that_is_ended_is_a_loss_that_is_reported_soon all_callers_get_their_error_in_time a_cut_connection_is_reported_soon the_end_of_a_connection_is_noticed_without_a_check a_holder_that_is_not_told_of_the_end_shares_the_lock an_idle_limit_does_not_end_what_is_held);
+on_both_alone!(a_holder_that_is_not_told_of_a_restart_shares_the_lock a_restart_is_a_loss_and_nothing_is_granted_for_a_while a_closed_client_has_no_session_left a_locked_table_ends_no_hold);
 
 /// The time that may pass before a client notices a fault: `validate`, and the delay of a busy machine.
 const SOON: Duration = Duration::from_secs(10);
@@ -127,43 +126,6 @@ async fn two_hold_when(database: &dyn Database, end: impl Fn(&str)) {
     soon(next.release()).await.unwrap();
 }
 
-/// No data arrives in either direction, and no connection is closed.
-async fn a_client_that_is_cut_off_knows_before_the_lock_is_free(database: &dyn Database) {
-    let proxy = proxy(database);
-    let client = connect(&format!("{}?{OPTIONS}", database.url_at(proxy.port()))).await;
-    let other = connect(&database.url()).await;
-    for waits in [false, true] {
-        let name = name("silence");
-        let guard = take(&client, &name).await;
-        let waiting = match waits {
-            true => Some(wait_as(database, &other, &name, 1).await),
-            false => None,
-        };
-        proxy.hold(Direction::Up, true);
-        proxy.hold(Direction::Down, true);
-        let cut = Instant::now();
-        let next = match waiting {
-            Some(waiting) => soon(waiting).await.unwrap().unwrap(),
-            None => {
-                let lock = other.lock(&name).ttl(TTL);
-                soon(lock.acquire()).await.unwrap()
-            }
-        };
-        assert!(!guard.is_held(), "both believe to hold the lock");
-        let took = cut.elapsed();
-        assert!(took < TTL + Duration::from_secs(1) + SOON, "{took:?}");
-        assert!(next.token() > guard.token());
-        soon(next.release()).await.unwrap();
-        proxy.resume();
-        assert!(!guard.is_held(), "resurrected");
-        drop(guard);
-        let lock = client.lock(&name).ttl(TTL);
-        soon(soon(lock.acquire()).await.unwrap().release())
-            .await
-            .unwrap();
-    }
-}
-
 /// The task that has the connection watches the time limits of all callers: of those in its statement, of those behind it,
 /// and of those that come later. The session itself is not ended before its lease is over.
 async fn all_callers_get_their_error_in_time(database: &dyn Database) {
@@ -201,25 +163,6 @@ async fn all_callers_get_their_error_in_time(database: &dyn Database) {
     }
     assert!(guard.is_held(), "the session was not over");
     soon(guard.release()).await.unwrap();
-}
-
-async fn a_stopped_holder_loses_and_knows(database: &dyn Database) {
-    let (client, name) = (connect(&database.url()).await, name("stopped"));
-    let mut old = holders::start(&database.url(), &name, Duration::from_secs(2));
-    let token = soon(old.held()).await.unwrap();
-    old.stop().unwrap();
-    let lock = client.lock(&name).ttl(TTL);
-    let next = soon(lock.acquire()).await.unwrap();
-    assert!(next.token().get() > token);
-    old.go_on().unwrap();
-    old.say("status").unwrap();
-    let word = soon(old.line()).await.unwrap();
-    assert!(word.contains("lost"), "{word}");
-    assert!(next.is_held());
-    old.hang_up();
-    old.wait().unwrap();
-    assert_eq!(database.holders(&name).len(), 1);
-    soon(next.release()).await.unwrap();
 }
 
 /// The server would end the session after one ttl of silence, so the client is never silent for that long.
@@ -270,30 +213,6 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     assert!(before.elapsed() > Duration::from_secs(11), "granted early");
     assert!(next.token() > old.token());
     soon(next.release()).await.unwrap();
-}
-
-async fn tokens_grow_over_restarts(database: &dyn Database) {
-    let (mut last, name) = (0, name("tokens"));
-    for _ in 0..4 {
-        let client = connect(&database.url()).await;
-        for _ in 0..10 {
-            let guard = take(&client, &name).await;
-            assert!(
-                guard.token().get() > last,
-                "{} follows {last}",
-                guard.token()
-            );
-            last = guard.token().get();
-            soon(guard.release()).await.unwrap();
-        }
-        // Tokens of MySQL begin with the second of the start.
-        let second = Instant::now();
-        until("the next second", || {
-            second.elapsed() > Duration::from_millis(1_100)
-        })
-        .await;
-        database.restart();
-    }
 }
 
 /// `close` waits for the tasks that end sessions. The client stays in scope: nothing ends because the client is dropped.
@@ -401,28 +320,6 @@ async fn a_crash_of_one_process_of_postgres_is_a_restart() {
     }
     let now = server.admin().value("SELECT pg_postmaster_start_time()");
     assert_eq!(start, now, "that was no restart of the first process");
-}
-
-/// A server that stands still for longer than the ttl ends no session. The client ends the hold by itself.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stands_still_is_not_trusted() {
-    needs!(mariadb);
-    let server = mariadb::MariaDb::start(&[]);
-    let (client, name) = (connect(&Database::url(&server)).await, name("still"));
-    let guard = take(&client, &name).await;
-    server.stop();
-    assert_eq!(soon(guard.lost()).await, Some(LostReason::Expired));
-    server.resume();
-    assert!(!guard.is_held());
-    until("its session is ended", || {
-        Database::holders(&server, &name).is_empty()
-    })
-    .await;
-    drop(guard);
-    let lock = client.lock(&name).ttl(TTL);
-    soon(soon(lock.acquire()).await.unwrap().release())
-        .await
-        .unwrap();
 }
 
 /// The counter of `UUID_SHORT()` carries into the time of the server's start after 2^24 calls.

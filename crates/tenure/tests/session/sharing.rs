@@ -11,7 +11,7 @@ use crate::support::{
     until, wait_as,
 };
 
-on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_without_renewal_ends contenders_on_few_names_count_exactly shared_locks_are_shared_or_refused);
+on_both!(two_tasks_of_a_client_exclude_each_other one_release_is_enough a_hold_without_renewal_ends shared_locks_are_shared_or_refused);
 on_both_alone!(a_thousand_free_locks_take_few_connections two_sessions_serve_many_requests waiters_take_no_more_connections_than_they_may idle_sessions_are_closed);
 
 /// The server would grant the lock to the session once more, because it counts the locks of a session.
@@ -53,46 +53,6 @@ async fn a_hold_without_renewal_ends(database: &dyn Database) {
     until("the lock is released", || database.holders(&one).is_empty()).await;
     assert!(other.is_held());
     soon(other.release()).await.unwrap();
-}
-
-/// 200 contenders on 5 names, in 10 clients.
-async fn contenders_on_few_names_count_exactly(database: &dyn Database) {
-    let names: Vec<_> = (0..5).map(|at| name(&format!("few{at}"))).collect();
-    let counters: Vec<_> = names
-        .iter()
-        .map(|_| Arc::new((AtomicU32::new(0), AtomicU32::new(0))))
-        .collect();
-    let mut contenders = Vec::new();
-    for _ in 0..10 {
-        let client = connect(&database.url()).await;
-        for task in 0..20 {
-            let lock = client.lock(&names[task % 5]).ttl(Duration::from_secs(20));
-            let counter = counters[task % 5].clone();
-            contenders.push(tokio::spawn(async move {
-                let guard = soon(lock.acquire()).await.unwrap();
-                assert_eq!(
-                    counter.0.fetch_add(1, Ordering::SeqCst),
-                    0,
-                    "two tasks have the lock"
-                );
-                let seen = counter.1.load(Ordering::SeqCst);
-                tokio::time::sleep(Duration::from_micros(200)).await;
-                counter.1.store(seen + 1, Ordering::SeqCst);
-                counter.0.fetch_sub(1, Ordering::SeqCst);
-                soon(guard.release()).await.unwrap();
-            }));
-        }
-    }
-    for contender in contenders {
-        soon(contender).await.unwrap();
-    }
-    for counter in &counters {
-        assert_eq!(counter.1.load(Ordering::SeqCst), 40);
-    }
-    for name in &names {
-        assert!(database.holders(name).is_empty());
-        assert!(database.waiters(name).is_empty());
-    }
 }
 
 async fn shared_locks_are_shared_or_refused(database: &dyn Database) {

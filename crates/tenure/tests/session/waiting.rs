@@ -10,7 +10,7 @@ use crate::support::{
     Database, TTL, connect, name, on_both, soon, start_acquire, take, until, wait_as,
 };
 
-on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing dropped_acquires_leave_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_that_an_administrator_cancels_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
+on_both!(a_wait_that_ends_as_it_is_granted_leaves_nothing a_client_that_gave_up_waits_still_sees_the_holder a_wait_that_an_administrator_cancels_goes_on a_waiting_session_that_is_ended_is_replaced a_try_that_is_interrupted_takes_nothing waiters_are_seen other_programs_take_the_same_lock two_that_want_what_the_other_has_wait_for_their_limit);
 
 /// The end of the wait and the grant meet at all moments.
 async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Database) {
@@ -56,34 +56,6 @@ async fn a_wait_that_ends_as_it_is_granted_leaves_nothing(database: &dyn Databas
         .await;
     }
     assert!((1..200).contains(&granted), "{granted} of 200 were granted");
-}
-
-async fn dropped_acquires_leave_nothing(database: &dyn Database) {
-    let holder = connect(&database.url()).await;
-    let (client, name) = (connect(&database.url()).await, name("dropped"));
-    let sessions =
-        |client: &tenure::Client| (client.guarantees().scheme, database.sessions().len());
-    for round in 0..30_u32 {
-        // An acquisition that was dropped may still take the lock for a moment, and release it.
-        let guard = soon(holder.lock(&name).ttl(TTL).acquire()).await.unwrap();
-        let lock = client.lock(&name).ttl(TTL);
-        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
-        if round % 2 == 0 {
-            until("it waits", || database.waiters(&name).len() == 1).await;
-        } else {
-            tokio::time::sleep(Duration::from_micros(u64::from(round) * 173)).await;
-        }
-        waiting.abort();
-        let _ = waiting.await;
-        until("no session waits", || database.waiters(&name).is_empty()).await;
-        assert!(guard.is_held());
-        soon(guard.release()).await.unwrap();
-        until("no session holds", || database.holders(&name).is_empty()).await;
-    }
-    let (_, open) = sessions(&client);
-    assert!(open < 60, "{open} sessions");
-    let last = soon(client.lock(&name).ttl(TTL).acquire()).await.unwrap();
-    soon(last.release()).await.unwrap();
 }
 
 /// A session that waits holds nothing, so the servers' search for deadlocks never picks one of ours as its victim

@@ -1,50 +1,6 @@
 //! Many at once.
 
-use std::sync::Arc;
-
-use crate::support::{Db, TTL, connect, name, shared, soon, take};
-
-/// 200 contenders add to five numbers by reading and writing them, which nothing but the locks keeps apart.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_contenders_on_five_names_count_exactly() {
-    const CLIENTS: usize = 10;
-    const TASKS: usize = 20;
-    for db in shared().await {
-        // Some twenty connections for all of them.
-        let url = db.url().replace("timeout=3s", "timeout=20s");
-        assert!(matches!(db, Db::File(_)) || url.contains("timeout=20s"));
-        let names: Vec<_> = (0..5).map(|at| name(&format!("count{at}"))).collect();
-        let counts = Arc::new([const { std::sync::atomic::AtomicU64::new(0) }; 5]);
-        let mut tasks = Vec::new();
-        for client in 0..CLIENTS {
-            let client_of = connect(&url).await;
-            for task in 0..TASKS {
-                let at = (client + task) % names.len();
-                let lock = client_of.lock(&names[at]).ttl(TTL * 5);
-                let counts = counts.clone();
-                tasks.push(tokio::spawn(async move {
-                    let guard = lock.acquire().await.unwrap();
-                    let order = std::sync::atomic::Ordering::Relaxed;
-                    let seen = counts[at].load(order);
-                    tokio::task::yield_now().await;
-                    counts[at].store(seen + 1, order);
-                    guard.release().await.unwrap();
-                }));
-            }
-        }
-        for task in tasks {
-            // Where nobody is told, each hand-over takes a look.
-            tokio::time::timeout(tenure_testkit::TEST_TIMEOUT * 4, task)
-                .await
-                .unwrap()
-                .unwrap();
-        }
-        for count in &*counts {
-            let count = count.load(std::sync::atomic::Ordering::Relaxed);
-            assert_eq!(count, (CLIENTS * TASKS / names.len()) as u64);
-        }
-    }
-}
+use crate::support::{Db, TTL, connect, soon, take};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_holds_need_four_connections() {

@@ -4,7 +4,7 @@ use tenure::store::{Finding, Severity};
 use tenure::{Error, ErrorKind, Guard};
 
 use crate::support::{
-    Db, OPTIONS, TTL, assert_says, connect, directory, soon, take, take_and_release, until,
+    Db, TTL, assert_says, connect, directory, soon, take, take_and_release, until,
 };
 use tenure_testkit::mariadb::{DATABASE, PASSWORD, USER};
 use tenure_testkit::sqlite::DatabaseFile;
@@ -230,17 +230,6 @@ async fn a_full_connection_table() {
         let mut client = None;
         until("they are gone", || db.connections() == 0).await;
         client.replace(connect(&db.url()).await);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_listens_there() {
-    let port = tenure_testkit::process::Port::reserve();
-    for scheme in ["mysql", "postgres"] {
-        let address = format!("127.0.0.1:{}", port.number());
-        let url = format!("{scheme}://{USER}:{PASSWORD}@{address}/{DATABASE}{OPTIONS}");
-        let outcome = soon(tenure::connect(&url)).await;
-        assert_says(outcome, ErrorKind::Unreachable, &[&address]);
     }
 }
 

@@ -1,9 +1,6 @@
 //! Several locks are acquired with one transaction, all or none.
 
-use tenure::ErrorKind::Indeterminate;
-use tenure_testkit::proxy::Fault;
-
-use crate::support::{Db, TTL, connect, name, shared, soon, start_acquire, take, until, wait_as};
+use crate::support::{Db, TTL, connect, name, shared, soon, until};
 
 const TAILS: [&str; 3] = ["a", "b", "c"];
 
@@ -78,99 +75,5 @@ async fn these_are_two_round_trips() {
         assert!(soon(other.try_acquire()).await.unwrap().is_none());
         assert_eq!(seen(), ["acquire", "rollback"]);
         soon(guard.release()).await.unwrap();
-    }
-}
-
-/// A name with a holder in any mode, or with a waiter, is not free, and then nothing is taken.
-#[tokio::test(flavor = "multi_thread")]
-async fn names_that_are_not_free() {
-    for db in shared().await {
-        let (client, other) = (connect(&db.url()).await, connect(&db.url()).await);
-        let names = TAILS.map(name);
-        let lock = client.lock_all(&names).ttl(TTL);
-        for busy in &names {
-            let held = take(&other, busy, TTL).await;
-            assert!(soon(lock.try_acquire()).await.unwrap().is_none());
-            let free: Vec<_> = names.iter().filter(|it| *it != busy).cloned().collect();
-            assert_free(db, &free);
-            soon(held.release()).await.unwrap();
-        }
-        let reader = soon(other.lock(&names[1]).shared().ttl(TTL).acquire()).await;
-        let reader = reader.unwrap();
-        assert!(soon(lock.try_acquire()).await.unwrap().is_none());
-        soon(reader.release()).await.unwrap();
-        // A waiter is served before, also by a client that asks for all names.
-        let held = take(&other, &names[1], TTL * 10).await;
-        let waiter = connect(&db.url()).await;
-        let waiting = wait_as(db, &waiter, &names[1], 1).await;
-        let all = start_acquire(client.lock_all(&names).ttl(TTL * 10));
-        until("both wait", || db.waiting(&names[1]) == 2).await;
-        soon(held.release()).await.unwrap();
-        let next = soon(waiting).await.unwrap().unwrap();
-        assert!(!all.is_finished(), "two hold it");
-        soon(next.release()).await.unwrap();
-        let guard = soon(all).await.unwrap().unwrap();
-        soon(guard.release()).await.unwrap();
-        assert_free(db, &names);
-    }
-}
-
-/// Whichever of the two requests gets lost, before or after the server has done it: all names are taken, or none is left.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lost_request_leaves_nothing() {
-    for db in Db::servers() {
-        db.init().await;
-        let (proxy, url) = db.proxied();
-        let (client, other) = (connect(&url).await, connect(&db.url()).await);
-        for request in ["acquire", "commit"] {
-            for fault in [Fault::CutBefore, Fault::CutAfter, Fault::NoReply] {
-                let names = TAILS.map(name);
-                proxy.plan(request, fault.clone());
-                let lock = client.lock_all(&names).ttl(TTL);
-                match soon(lock.try_acquire()).await {
-                    Ok(guard) => {
-                        let guard = guard.expect("all names are free");
-                        soon(guard.release()).await.unwrap();
-                    }
-                    Err(err) => {
-                        assert_eq!(err.kind(), Indeterminate, "{request}, {fault:?}: {err}");
-                    }
-                }
-                assert!(proxy.is_done(), "the fault did not happen");
-                proxy.resume();
-                until("no name is held", || {
-                    names.iter().all(|name| held(&db, name) == 0)
-                })
-                .await;
-                let guard = soon(other.lock_all(&names).ttl(TTL).acquire()).await;
-                soon(guard.unwrap().release()).await.unwrap();
-            }
-        }
-    }
-}
-
-/// Clients that take the same names in different orders do not end each other's transactions.
-#[tokio::test(flavor = "multi_thread")]
-async fn overlapping_sets_do_not_disturb_each_other() {
-    for db in shared().await {
-        let names = TAILS.map(name);
-        let mut players = Vec::new();
-        for player in 0..4 {
-            let client = connect(&db.url()).await;
-            let mut names = names.clone();
-            names.rotate_left(player % 3);
-            players.push(tokio::spawn(async move {
-                for count in [3, 2, 3, 2, 3] {
-                    let lock = client.lock_all(&names[..count]).ttl(TTL * 100);
-                    let guard = soon(lock.acquire()).await.unwrap();
-                    tokio::task::yield_now().await;
-                    soon(guard.release()).await.unwrap();
-                }
-            }));
-        }
-        for player in players {
-            soon(player).await.unwrap();
-        }
-        assert_free(db, &names);
     }
 }

@@ -4,8 +4,6 @@ use std::time::{Duration, Instant};
 
 use tenure::Renew;
 
-use crate::common::runtimes::assert_no_panic_after_the_runtime;
-use crate::common::{alive_tasks, drop_acquires};
 use crate::support::{
     ROOT, SHARED, client_by, client_of, connect, nodes, soon, start_acquire, take,
     take_and_release, unique, until, url,
@@ -20,58 +18,6 @@ const TTL: Duration = Duration::from_secs(20);
 fn connections(server: &Zookeeper) -> usize {
     let lines = server.word("cons");
     lines.lines().filter(|line| line.contains("sid=")).count()
-}
-
-/// How many paths have a watch.
-fn watched(server: &Zookeeper) -> usize {
-    let lines = server.word("wchp");
-    lines.lines().filter(|line| line.starts_with('/')).count()
-}
-
-/// A panic in a drop ends the process where `panic` is `abort`, though the driver catches it elsewhere.
-#[test]
-fn a_guard_that_outlives_its_runtime_does_not_panic() {
-    needs!(zookeeper);
-    let server = Zookeeper::start(&[]);
-    assert_no_panic_after_the_runtime(&url(server.port(), ""), "outlives");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_tries_and_dropped_acquires() {
-    needs!(zookeeper);
-    let server = Zookeeper::start(&[]);
-    let before = alive_tasks();
-    let (client, other) = (client_of(&server).await, client_of(&server).await);
-    let holder = take(&other, "held", TTL).await;
-    for _ in 0..300 {
-        let tried = soon(client.lock("held").ttl(TTL).try_acquire()).await;
-        assert!(tried.unwrap().is_none());
-    }
-    assert_eq!(nodes(&server, "held").len(), 1);
-    drop_acquires(&client, TTL, 1_000, 23).await;
-    until("no lock is held, no client waits", || {
-        let mut wire = server.session();
-        let all = wire.children(ROOT);
-        let left: usize = all
-            .iter()
-            .map(|name| wire.children(&format!("{ROOT}/{name}")).len())
-            .sum();
-        left == 1
-    })
-    .await;
-    assert!(holder.is_held());
-    soon(holder.release()).await.unwrap();
-    // At most one for each directory in the cache.
-    until("no watch but those on directories", || {
-        watched(&server) <= 25
-    })
-    .await;
-    client.close().await;
-    other.close().await;
-    drop((client, other));
-    until("no session is left", || connections(&server) == 0).await;
-    until("no watch is left", || watched(&server) == 0).await;
-    until("no task is left", || alive_tasks() == before).await;
 }
 
 /// Each ttl has a session of its own, which ends with the client.

@@ -9,7 +9,6 @@ mod common;
 mod support;
 
 mod cache;
-mod closed;
 mod failovers;
 mod leaks;
 mod modes;

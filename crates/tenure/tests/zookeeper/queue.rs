@@ -1,46 +1,10 @@
 //! The order of the queue, and which nodes are contenders.
 
-use std::sync::{Arc, Mutex};
-
 use crate::support::{
     ROOT, SHARED, TTL, client_of, connect, nodes, soon, start_acquire, take, take_and_release,
     unique, until, url,
 };
 use tenure_testkit::needs;
-
-/// Two hundred contenders in eight clients are served in the order of their nodes.
-#[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_are_served_in_order() {
-    needs!(zookeeper);
-    let name = unique("order");
-    let mut clients = Vec::new();
-    for _ in 0..8 {
-        clients.push(client_of(&SHARED).await);
-    }
-    let holder = take(&clients[0], &name, TTL * 10).await;
-    let served: Arc<Mutex<Vec<u64>>> = Arc::default();
-    let mut waiting = Vec::new();
-    for number in 0..200 {
-        // A client has one contender for a name in the store; its other tasks wait in the client.
-        let lock = clients[number % 8].lock(&name).ttl(TTL * 10);
-        let served = served.clone();
-        waiting.push(tokio::spawn(async move {
-            let guard = lock.acquire().await.unwrap();
-            served.lock().unwrap().push(guard.token().get());
-            guard.release().await.unwrap();
-        }));
-    }
-    until("eight wait", || nodes(&SHARED, &name).len() == 9).await;
-    soon(holder.release()).await.unwrap();
-    for task in waiting {
-        soon(task).await.unwrap();
-    }
-    let served = served.lock().unwrap();
-    assert_eq!(served.len(), 200);
-    // A token is the number of the transaction that made the node, so tokens grow as the numbers of nodes do.
-    assert!(served.is_sorted(), "{served:?}");
-    assert_eq!(nodes(&SHARED, &name).len(), 0);
-}
 
 /// Every sequential child excludes us, whatever its name is; a child without a number does not.
 #[tokio::test(flavor = "multi_thread")]

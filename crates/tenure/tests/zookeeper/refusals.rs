@@ -10,29 +10,9 @@ use crate::support::{
     take_and_release, unique, until, url,
 };
 use tenure_testkit::needs;
-use tenure_testkit::process::Port;
+
 use tenure_testkit::redis::Certificates;
 use tenure_testkit::zookeeper::{self, PASSWORD, USER, Zookeeper};
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_server_or_another_program() {
-    needs!(zookeeper);
-    let port = Port::reserve();
-    let refused = soon(tenure::connect(&url(port.number(), ""))).await;
-    assert_says(
-        refused,
-        ErrorKind::Unreachable,
-        &["no connection to 127.0.0.1"],
-    );
-    let refused = soon(tenure::connect("zookeeper://nowhere.invalid/")).await;
-    assert_says(refused, ErrorKind::Unreachable, &["nowhere.invalid:2181"]);
-    // A program that closes every connection.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || listener.incoming().for_each(drop));
-    let refused = soon(tenure::connect(&url(port, ""))).await;
-    assert_says(refused, ErrorKind::Unreachable, &["is the port right"]);
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_password() {

@@ -1,10 +1,8 @@
 //! Clients that are cut off, and servers that are stopped: a holder notices in time that its hold has ended.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure::store::{Answer, Hold, Renewal, Request, Store as _};
-use tenure::{LockName, LostReason, OwnerId};
+use tenure::LostReason;
 
 use crate::common::power;
 use crate::support::{
@@ -13,7 +11,7 @@ use crate::support::{
 };
 use tenure_testkit::disk::Disk;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::proxy::{Direction, Proxy};
 use tenure_testkit::zookeeper::Zookeeper;
 
 /// With several session timeouts: the holder learns of the loss before the server deletes its node.
@@ -106,48 +104,6 @@ async fn a_deleted_waiter_comes_back() {
     soon(guard.release()).await.unwrap();
 }
 
-/// The server is stopped for longer than the session timeout: no client claims to hold meanwhile, and afterwards locks
-/// are granted again.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server() {
-    needs!(zookeeper);
-    let server = Zookeeper::start(&[]);
-    let (client, other) = (client_of(&server).await, client_of(&server).await);
-    let guard = take(&client, "frozen", TTL).await;
-    let token = guard.token();
-    server.stop();
-    let reason = soon(guard.lost()).await;
-    assert_eq!(reason, Some(LostReason::Expired));
-    server.resume();
-    let next = soon(other.lock("frozen").ttl(TTL).acquire()).await.unwrap();
-    assert!(next.token() > token);
-    assert!(!guard.is_held());
-    drop(guard);
-    until_renewed(&next).await;
-    assert_eq!(nodes(&server, "frozen").len(), 1);
-    soon(next.release()).await.unwrap();
-}
-
-/// A server that was killed and started again still knows holders and waiters.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_restarted_server_knows_who_holds() {
-    needs!(zookeeper);
-    let server = Zookeeper::start(&[]);
-    let (client, other) = (client_of(&server).await, client_of(&server).await);
-    let ttl = Duration::from_secs(20);
-    let guard = take(&client, "restart", ttl).await;
-    let waiting = start_acquire(other.lock("restart").ttl(ttl));
-    until("it waits", || nodes(&server, "restart").len() == 2).await;
-    server.restart();
-    assert_eq!(nodes(&server, "restart").len(), 2);
-    assert!(guard.is_held() && !waiting.is_finished());
-    let token = guard.token();
-    soon(guard.release()).await.unwrap();
-    let next = soon(waiting).await.unwrap().unwrap();
-    assert!(next.token() > token);
-    soon(next.release()).await.unwrap();
-}
-
 /// The power fails for a moment: the server finds on its disk what it has synced, and nothing else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_power_is_lost() {
@@ -187,62 +143,4 @@ async fn a_waiter_that_wants_a_whole_lease_gets_a_free_lock_at_once() {
     let granted = tokio::time::timeout(Duration::from_secs(12), waiting).await;
     let guard = granted.expect("it waits for a longer lease").unwrap();
     soon(guard.unwrap().release()).await.unwrap();
-}
-
-/// One session whose server is silent does not delay the renewal of the other one.
-#[tokio::test(flavor = "multi_thread")]
-async fn sessions_are_renewed_at_the_same_time() {
-    needs!(zookeeper);
-    let proxy = Proxy::zookeeper(SHARED.port());
-    let url = url(proxy.port(), "&timeout=60s").replace("timeout=3s&", "");
-    let store = soon(tenure::zookeeper::Store::connect(&url)).await.unwrap();
-    let mut holds = Vec::new();
-    for ttl in [50, 60].map(Duration::from_secs) {
-        let name = LockName::new(unique("renewed")).unwrap();
-        let request = Arc::new(Request::new(name, OwnerId::random(), ttl));
-        let answer = soon(store.clone().clone().acquire(request.clone()))
-            .await
-            .unwrap();
-        let Answer::Granted(grant) = answer else {
-            panic!("{answer:?}");
-        };
-        holds.push(Hold::new(&request, grant.token));
-    }
-    proxy.plan("renew", Fault::NoReply);
-    let before = proxy.take_seen().len();
-    assert!(before > 0);
-    let renewing = tokio::spawn({
-        let (store, holds) = (store.clone(), holds.clone());
-        store.clone().renew(holds)
-    });
-    let mut seen = Vec::new();
-    until("both sessions are renewed", || {
-        seen.extend(proxy.take_seen());
-        seen.iter().filter(|kind| *kind == "renew").count() == 2
-    })
-    .await;
-    proxy.resume();
-    for renewal in soon(renewing).await.unwrap() {
-        // The connection of a client that does not run for two seconds breaks, and then the answer is not known.
-        assert!(!matches!(renewal, Renewal::Lost(_)), "{renewal:?}");
-    }
-    soon(store.clone().close()).await;
-}
-
-/// `max_hold` counts from the request for the lock, and not from the last renewal of the session that the hold shares.
-#[tokio::test(flavor = "multi_thread")]
-async fn max_hold_may_be_shorter_than_the_time_since_a_renewal() {
-    needs!(zookeeper);
-    let (client, ttl) = (client_of(&SHARED).await, Duration::from_secs(60));
-    take(&client, &unique("max-hold"), ttl)
-        .await
-        .release()
-        .await
-        .unwrap();
-    // The next renewal comes after a third of the ttl.
-    tokio::time::sleep(TTL).await;
-    let name = unique("max-hold");
-    let lock = client.lock(&name).ttl(ttl).max_hold(TTL);
-    let guard = soon(lock.acquire()).await.unwrap();
-    soon(guard.release()).await.unwrap();
 }

@@ -79,6 +79,15 @@ async fn a_late_write_is_refused() {
     SHARED.session().delete(&total.key);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_under_several_names_wants_all_of_them() {
+    needs!(zookeeper);
+    let (client, total) = (client_of(&SHARED).await, total(&unique("several")));
+    let names = [unique("w"), unique("w"), unique("w")];
+    total.wants_all_names(client, names).await;
+    SHARED.session().delete(&total.key);
+}
+
 /// An operator has broken the hold, and the holder does not know yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_hold_writes_nothing() {
