@@ -7,9 +7,9 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 pub(crate) mod holders;
-pub(crate) mod partitions;
 pub(crate) mod power;
 pub(crate) mod runtimes;
+pub(crate) mod trio;
 pub(crate) mod walk;
 pub(crate) mod writes;
 

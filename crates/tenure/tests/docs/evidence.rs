@@ -127,7 +127,7 @@ fn etcd(fault: Fault, is_three: bool) -> Evidence {
         Fault::PowerLoss => Shown(&["tenure/tests/etcd/members::the_power_is_lost"]),
         Fault::Failover => Shown(&[
             "runs/consensus::etcd_of_three",
-            "tenure/tests/etcd/members::the_leader_is_stopped",
+            "tenure/tests/common/trio::the_leader_is_stopped",
         ]),
         _ if is_three => Shown(&["runs/consensus::etcd_of_three"]),
         _ => Shown(&["runs/consensus::etcd_of_one"]),

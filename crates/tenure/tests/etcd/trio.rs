@@ -1,8 +1,8 @@
-//! Three members on a network with partitions; the steps are in `common::partitions`.
+//! Three members, killed, stopped, or on a network with partitions; the steps are in `common::trio`.
 
 use std::time::Duration;
 
-use crate::common::partitions::{self, Trio};
+use crate::common::trio::{self, Trio};
 use crate::support::{LONG, TTL};
 use tenure_testkit::etcd::{Etcd, skip_unless_installed};
 use tenure_testkit::network::Network;
@@ -16,7 +16,7 @@ impl Trio for Etcd {
         let addresses = servers.iter().map(|at| self.members[*at].address());
         let addresses: Vec<_> = addresses.collect();
         // A short limit, so that a member that does not answer is left soon.
-        format!("{}?timeout=1s", self.url_by(&addresses))
+        format!("{}?timeout=2s", self.url_by(&addresses))
     }
 
     fn leader(&self) -> usize {
@@ -27,13 +27,34 @@ impl Trio for Etcd {
         self.until_ready();
     }
 
-    fn contenders(&self, _: usize) -> usize {
-        self.keys("x/").len()
+    fn contenders(&self, _: usize, name: &str) -> usize {
+        self.keys(&format!("{name}/")).len()
+    }
+
+    fn kill(&self, server: usize) {
+        self.members[server].kill();
+    }
+
+    fn start(&self, server: usize) {
+        self.members[server].start();
+    }
+
+    fn stop(&self, server: usize) {
+        self.members[server].stop();
+    }
+
+    fn resume(&self, server: usize) {
+        self.members[server].resume();
     }
 }
 
+/// `None`, with a message: etcd is not installed.
+fn start() -> Option<Etcd> {
+    (!skip_unless_installed()).then(|| Etcd::start(3, &[]))
+}
+
 /// `None`, with a message: etcd is not installed, or no network can be made.
-fn start() -> Option<(Etcd, Network)> {
+fn start_on_network() -> Option<(Etcd, Network)> {
     if skip_unless_installed() {
         return None;
     }
@@ -41,4 +62,4 @@ fn start() -> Option<(Etcd, Network)> {
     Some((Etcd::start_on(&network), network))
 }
 
-partitions::on_three_servers!(start);
+trio::on_three_servers!(start, start_on_network);

@@ -1,8 +1,8 @@
-//! Three servers that are cut off from each other; the scenario is in `common::partitions`.
+//! Three servers, killed, stopped, or cut off from each other; the steps are in `common::trio`.
 
 use std::time::Duration;
 
-use crate::common::partitions::{self, Trio};
+use crate::common::trio::{self, Trio};
 use crate::support::{ROOT, TTL, nodes};
 use tenure_testkit::network::Network;
 use tenure_testkit::zookeeper::{Ensemble, PASSWORD, USER, skip_unless_installed};
@@ -27,13 +27,34 @@ impl Trio for Ensemble {
         Self::until_whole(self);
     }
 
-    fn contenders(&self, server: usize) -> usize {
-        nodes(&self.nodes[server], "x").len()
+    fn contenders(&self, server: usize, name: &str) -> usize {
+        nodes(&self.nodes[server], name).len()
+    }
+
+    fn kill(&self, server: usize) {
+        self.nodes[server].kill();
+    }
+
+    fn start(&self, server: usize) {
+        self.nodes[server].begin();
+    }
+
+    fn stop(&self, server: usize) {
+        self.nodes[server].stop();
+    }
+
+    fn resume(&self, server: usize) {
+        self.nodes[server].resume();
     }
 }
 
+/// `None`: ZooKeeper is missing, and the test says so.
+fn start() -> Option<Ensemble> {
+    (!skip_unless_installed()).then(Ensemble::start)
+}
+
 /// `None`: ZooKeeper or the network is missing, and the test says which.
-fn start() -> Option<(Ensemble, Network)> {
+fn start_on_network() -> Option<(Ensemble, Network)> {
     if skip_unless_installed() {
         return None;
     }
@@ -41,4 +62,4 @@ fn start() -> Option<(Ensemble, Network)> {
     Some((Ensemble::start_on(&network), network))
 }
 
-partitions::on_three_servers!(start);
+trio::on_three_servers!(start, start_on_network);
