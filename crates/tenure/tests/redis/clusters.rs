@@ -56,26 +56,6 @@ async fn locks_of_all_slots_are_renewed() {
     }
 }
 
-/// A waiter is woken whichever node has the lock.
-#[tokio::test(flavor = "multi_thread")]
-async fn waiters_are_told_by_every_node() {
-    needs!(redis);
-    let cluster = Cluster::start(false);
-    let (first, second) = (connect(&url(&cluster)).await, connect(&url(&cluster)).await);
-    // With a ttl that is longer than this test.
-    let long = Duration::from_secs(3_600);
-    for number in 0..12 {
-        let name = format!("x{number}");
-        let node = cluster.owner(cluster.slot(&name));
-        let holder = take(&first, &name, long).await;
-        let waiter = start_acquire(second.lock(&name).ttl(long));
-        until("it waits", || crate::support::waiting(node, &name) == 1).await;
-        soon(holder.release()).await.unwrap();
-        let guard = soon(waiter).await.unwrap().unwrap();
-        soon(guard.release()).await.unwrap();
-    }
-}
-
 /// MOVED, ASK and TRYAGAIN, of a real migration: while the slot is on its way nothing can be asked of it;
 /// then all goes on at the new node.
 #[tokio::test(flavor = "multi_thread")]
@@ -115,6 +95,10 @@ async fn a_slot_moves_while_its_lock_is_held() {
         let handle = tokio::runtime::Handle::current();
         tokio::task::block_in_place(|| cluster.migrate(slot, to, || handle.block_on(meanwhile)));
         assert_eq!(owner(to, "x").len(), 32);
+        until("the waiter is subscribed at the new owner", || {
+            to.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len() == 1
+        })
+        .await;
         until_renewed(&guard).await;
         last = guard.token().get();
         soon(guard.release()).await.unwrap();

@@ -159,12 +159,12 @@ async fn sentinels_are_down() {
     let client = connect(&url(&watched)).await;
     // The process may stand still for some seconds, and the lease lasts.
     let guard = take(&client, "x", TTL * 3 / 2).await;
+    // One sentinel that answers is enough.
     watched.sentinels[0].kill();
+    watched.sentinels[1].kill();
     let other = connect(&url(&watched)).await;
     assert!(soon(other.lock("x").try_acquire()).await.unwrap().is_none());
-    for sentinel in &watched.sentinels[1..] {
-        sentinel.kill();
-    }
+    watched.sentinels[2].kill();
     let refused = soon(tenure::connect(&url(&watched))).await;
     assert_says(refused, ErrorKind::Unreachable, &["sentinel"]);
     // Who has a connection needs none of them.
@@ -174,6 +174,11 @@ async fn sentinels_are_down() {
         tokio::time::sleep(TTL / 20).await;
     }
     soon(guard.release()).await.unwrap();
+    watched.servers[0].kill();
+    // The first request may be under way when the connection breaks.
+    let _ = soon(client.lock("x").try_acquire()).await.unwrap_err();
+    let refused = soon(client.lock("x").try_acquire()).await;
+    assert_says(refused, ErrorKind::Unreachable, &[]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,9 +187,7 @@ async fn sentinels_do_not_know_the_service() {
     let watched = SentinelSetup::start(DOWN_AFTER);
     let wrong = url(&watched).replace(&format!("/{SERVICE}"), "/somebody");
     let refused = soon(tenure::connect(&wrong)).await;
-    let err = refused.unwrap_err();
-    assert!(format!("{err:#}").contains("somebody"), "{err}");
-    crate::support::assert_clear(&err);
+    assert_says(refused, ErrorKind::Invalid, &["somebody"]);
     // A server is no sentinel, and says so.
     let server = Redis::start(&[]);
     let wrong = format!("redis+sentinel://{}/{SERVICE}?timeout=3s", server.address());

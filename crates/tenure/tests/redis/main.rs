@@ -23,6 +23,7 @@ mod majorities;
 #[cfg(feature = "redlock")]
 mod majority_modes;
 mod modes;
+mod nodes;
 mod proxy;
 mod redisson;
 mod refusals;

@@ -1,14 +1,11 @@
-//! `redis+sentinel:` and `redis+cluster:` on real servers: what happens when another server takes over.
-
-#![cfg(feature = "redis")]
-#![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
+//! Clusters: hand-over on every node, silent and dead nodes, and what is no cluster.
 
 use std::time::Duration;
 
 use tenure::error::ErrorKind;
 use tenure::{Client, Guard};
 use tenure_testkit::needs;
-use tenure_testkit::redis::{Cluster, Redis, SERVICE, SentinelSetup};
+use tenure_testkit::redis::{Cluster, Redis};
 use tenure_testkit::resp::Value;
 use tenure_testkit::until;
 
@@ -40,94 +37,6 @@ fn has(server: &Redis, key: &str) -> bool {
     server.is_up() && server.ask(&["EXISTS", key]).int() == 1
 }
 
-/// The port of the primary, if all sentinels name the same one.
-fn agreed_primary(watched: &SentinelSetup) -> Option<u16> {
-    let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
-    let port = |sentinel: &Redis| sentinel.ask(&words).items()[1].text();
-    let ports: Vec<_> = watched.sentinels.iter().map(port).collect();
-    ports
-        .iter()
-        .all(|port| *port == ports[0])
-        .then(|| ports[0].parse().unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinel_a_planned_failover_is_followed_at_once() {
-    needs!(redis);
-    let watched = SentinelSetup::start(60_000);
-    let new = &watched.servers[1];
-    let client = client(&watched.url()).await;
-    let guard = held(&client, "kept").await;
-    until("the replica has it", || has(new, "kept"));
-    // The old primary learns of the failover much later; a client that does not follow the sentinels keeps writing to it.
-    watched.sentinels[0].order(&["SENTINEL", "FAILOVER", SERVICE]);
-    until("all sentinels know", || {
-        agreed_primary(&watched) == Some(new.port())
-    });
-    // The message of the failover may still be on its way to the client.
-    let (mut attempt, mut late) = (0, 0);
-    while attempt == 0 || late > 0 && attempt < 100 {
-        let name = format!("after-{attempt}");
-        let guard = held(&client, &name).await;
-        late = u32::from(!has(new, &name));
-        guard.release().await.unwrap();
-        attempt += 1;
-    }
-    assert!(guard.is_held());
-    guard.release().await.unwrap();
-    assert!(!has(new, "kept"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinel_who_waits_and_who_holds_survive_a_dead_primary() {
-    needs!(redis);
-    let watched = SentinelSetup::start(4_000);
-    let [old, new] = &watched.servers;
-    let (one, two) = (client(&watched.url()).await, client(&watched.url()).await);
-    let guard = held(&one, "x").await;
-    let waiter = tokio::spawn({
-        let two = two.clone();
-        async move { held(&two, "x").await }
-    });
-    until("the replica has the queue", || {
-        new.ask(&["LLEN", "tenure:{x}:queue"]).int() == 2
-    });
-    old.kill();
-    until("the sentinels have another primary", || {
-        watched.primary_port() == new.port()
-    });
-    guard.release().await.unwrap();
-    let next = waiter.await.unwrap();
-    assert!(next.is_held());
-    assert!(has(new, "x"));
-    next.release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinel_says_what_is_wrong() {
-    needs!(redis);
-    let watched = SentinelSetup::start(60_000);
-    let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
-    let other = watched.url().replace(SERVICE, "other");
-    assert_eq!(kind(&other).await, ErrorKind::Invalid);
-    // One sentinel that answers is enough.
-    let client = client(&watched.url()).await;
-    watched.sentinels[0].kill();
-    watched.sentinels[1].kill();
-    held(&client, "x").await.release().await.unwrap();
-    let late = self::client(&watched.url()).await;
-    held(&late, "x").await.release().await.unwrap();
-    watched.sentinels[2].kill();
-    assert_eq!(kind(&watched.url()).await, ErrorKind::Unreachable);
-    // No sentinel is needed while the primary is the same.
-    held(&client, "x").await.release().await.unwrap();
-    watched.servers[0].kill();
-    // The first request may be under way when the connection breaks.
-    let _ = client.lock("x").try_acquire().await.unwrap_err();
-    let err = client.lock("x").try_acquire().await.unwrap_err();
-    assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
-}
-
 /// How many sharded channels have subscribers.
 fn channels(cluster: &Cluster) -> usize {
     let up = cluster.nodes.iter().filter(|node| node.is_up());
@@ -155,7 +64,7 @@ fn queue(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
+async fn a_cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
     needs!(redis);
     let cluster = Cluster::start(false);
     let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
@@ -187,7 +96,7 @@ async fn cluster_hands_over_in_every_slot_and_leaves_no_channel_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_keeps_locks_of_redisson() {
+async fn a_cluster_keeps_locks_of_redisson() {
     needs!(redis);
     let cluster = Cluster::start(false);
     let url = format!("{}?dialect=redisson&restart_guard=off", cluster.url());
@@ -212,7 +121,7 @@ async fn cluster_keeps_locks_of_redisson() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_a_silent_node_delays_no_renewal_of_others() {
+async fn a_silent_node_delays_no_renewal_of_others() {
     needs!(redis);
     let cluster = Cluster::start(false);
     for node in &cluster.nodes {
@@ -246,59 +155,8 @@ async fn cluster_a_silent_node_delays_no_renewal_of_others() {
     }
 }
 
-/// Moves a slot as an operator does, and calls `between` after each step.
-fn migrate(cluster: &Cluster, slot: u16, mut between: impl FnMut()) {
-    let slot_word = slot.to_string();
-    let source = cluster.owner(slot);
-    let mut others = cluster.masters().iter().filter(|node| node.is_up());
-    let target = others.find(|node| node.port() != source.port()).unwrap();
-    let (from, to) = (cluster.id(source), cluster.id(target));
-    target.order(&["CLUSTER", "SETSLOT", &slot_word, "IMPORTING", &from]);
-    source.order(&["CLUSTER", "SETSLOT", &slot_word, "MIGRATING", &to]);
-    between();
-    let port = target.port().to_string();
-    loop {
-        let keys = source
-            .order(&["CLUSTER", "GETKEYSINSLOT", &slot_word, "1"])
-            .items();
-        let Some(key) = keys.first() else { break };
-        source.order(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "1000"]);
-        between();
-    }
-    for node in [target, source] {
-        node.order(&["CLUSTER", "SETSLOT", &slot_word, "NODE", &to]);
-        between();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_a_slot_moves_while_its_lock_is_held_and_waited_for() {
-    needs!(redis);
-    let cluster = Cluster::start(false);
-    let (one, two) = (client(&cluster.url()).await, client(&cluster.url()).await);
-    let slot = cluster.slot("x");
-    let guard = held(&one, "x").await;
-    let waiter = queue(&cluster, &two, "x");
-    until("it is subscribed", || channels(&cluster) == 1);
-    let source = cluster.owner(slot).port();
-    tokio::task::block_in_place(|| {
-        migrate(&cluster, slot, || assert!(guard.is_held()));
-    });
-    let target = cluster.owner(slot);
-    assert_ne!(target.port(), source);
-    until("the waiter is subscribed at the new owner", || {
-        target.ask(&["PUBSUB", "SHARDCHANNELS"]).items().len() == 1
-    });
-    guard.release().await.unwrap();
-    let next = waiter.await.unwrap().unwrap();
-    assert!(next.is_held());
-    assert!(one.lock("x").try_acquire().await.unwrap().is_none());
-    next.release().await.unwrap();
-    assert!(!has(target, "x"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn cluster_a_replica_takes_over_for_a_dead_node() {
+async fn a_replica_takes_over_for_a_dead_node() {
     needs!(redis);
     let cluster = Cluster::start(true);
     // A request lasts until the replica has taken over.
@@ -331,7 +189,7 @@ async fn cluster_a_replica_takes_over_for_a_dead_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_says_what_is_wrong() {
+async fn a_cluster_says_what_is_wrong() {
     needs!(redis);
     let alone = Redis::start(&[]);
     let kind = async |url: &str| tenure::connect(url).await.unwrap_err().kind();
