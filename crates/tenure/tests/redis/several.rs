@@ -62,26 +62,13 @@ async fn lock_all_of_free_names_is_one_script() {
     assert_all_expire(&site.server);
 }
 
-/// Whatever a name meets in the server, the outcome is that of one name after the other.
+/// Another program has one of the names, or what is under a name is no lock.
 #[tokio::test]
 async fn names_that_are_not_free() {
     needs!(redis);
     let site = Site::new().await;
     let lock = site.client.lock_all(NAMES).ttl(TTL);
     let attempt = || async { soon(lock.try_acquire()).await };
-    for busy in NAMES {
-        let held = take(&site.other, busy, TTL).await;
-        assert!(attempt().await.unwrap().is_none());
-        let free: Vec<_> = NAMES.into_iter().filter(|name| *name != busy).collect();
-        assert_free(&site.server, &free);
-        held.release().await.unwrap();
-    }
-    // A reader, and another program.
-    let reader = soon(site.other.lock("b").shared().ttl(TTL).acquire())
-        .await
-        .unwrap();
-    assert!(attempt().await.unwrap().is_none());
-    reader.release().await.unwrap();
     site.server
         .order(&["SET", "c", "another program", "PX", "60000"]);
     assert!(attempt().await.unwrap().is_none());
