@@ -180,7 +180,7 @@ pub(crate) async fn a_majority_is_away<T: Trio>(trio: T) {
     let start = Instant::now();
     loop {
         match soon(tenure::connect(&trio.url(&[0]))).await {
-            Err(err) if err.to_string().contains(T::ALONE) => {
+            Err(err) if format!("{err:#}").contains(T::ALONE) => {
                 assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
                 assert_clear(&err);
                 break;

@@ -53,7 +53,7 @@ fn check<T>(
             let must_succeed = is_cut && lost_reply == LostReply::Recovered;
             let may_be = match lost_reply {
                 LostReply::Reported if !is_refused => {
-                    assert!(err.to_string().contains("cannot be told"), "{err}");
+                    assert!(format!("{err:#}").contains("cannot be told"), "{err}");
                     &[ErrorKind::Indeterminate][..]
                 }
                 _ => &[ErrorKind::Indeterminate, ErrorKind::Unreachable],

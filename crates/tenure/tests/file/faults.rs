@@ -66,9 +66,9 @@ fn a_directory_replaced_under_a_holder_is_the_new_one_for_all() {
 fn assert_refused(path: &Path, why: &str) {
     let refused = file::Store::open(path).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Denied, "{refused}");
-    assert!(refused.to_string().contains(why), "{refused}");
+    assert!(format!("{refused:#}").contains(why), "{refused}");
     assert!(
-        refused.to_string().contains(path.to_str().unwrap()),
+        format!("{refused:#}").contains(path.to_str().unwrap()),
         "{refused}"
     );
 }
@@ -127,7 +127,7 @@ fn a_lock_file_that_is_something_else_is_refused() {
         let refused = try_acquire(&store, request(name)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Denied, "{name}: {refused}");
         assert!(
-            refused.to_string().contains(at(name).to_str().unwrap()),
+            format!("{refused:#}").contains(at(name).to_str().unwrap()),
             "{name}: {refused}"
         );
     }

@@ -208,7 +208,7 @@ async fn a_restart_is_a_loss_and_nothing_is_granted_for_a_while(database: &dyn D
     let refused = soon(short.acquire()).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unreachable);
     assert!(!refused.restart_guard().unwrap().left(TTL).is_zero());
-    assert!(refused.to_string().contains("`?restart_guard=off`"));
+    assert!(format!("{refused:#}").contains("`?restart_guard=off`"));
     let next = soon(lock.acquire()).await.unwrap();
     assert!(before.elapsed() > Duration::from_secs(11), "granted early");
     assert!(next.token() > old.token());

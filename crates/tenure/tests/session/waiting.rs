@@ -245,14 +245,14 @@ async fn a_wait_that_is_refused_after_its_grant_leaves_nothing() {
     let waiting = wait_as(&server, &client, &name, 1).await;
     soon(guard.release()).await.unwrap();
     let refused = soon(waiting).await.unwrap().unwrap_err();
-    assert!(refused.to_string().contains("broken"), "{refused}");
+    assert!(format!("{refused:#}").contains("broken"), "{refused}");
     assert_eq!(locks(), "1", "the lock of the name is left");
 
     // The second key of an upgradable hold is granted before the key of the name.
     break_function("pg_advisory_lock_shared", "bigint", "void");
     let refused = soon(client.lock(&other).ttl(TTL).upgradable().acquire()).await;
     let refused = refused.unwrap_err();
-    assert!(refused.to_string().contains("broken"), "{refused}");
+    assert!(format!("{refused:#}").contains("broken"), "{refused}");
     assert_eq!(locks(), "1", "the second key is left");
     soon(beside.release()).await.unwrap();
 }
