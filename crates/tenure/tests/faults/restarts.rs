@@ -61,7 +61,7 @@ async fn an_idle_client_goes_on_after_a_restart(store: &'static Store) {
 /// Waiters go on waiting when the server dies, and are served when it is back, whether it still knows the holder or not.
 async fn a_waiter_outlasts_a_server_that_is_down(store: &'static Store) {
     let (first, second) = (store.client().await, store.client().await);
-    let (ttl, name) = (TTL * 3, name("down"));
+    let (ttl, name) = (TTL * 6, name("down"));
     let holder = take(&first, &name, ttl).await;
     let waiting = store.wait(&second, &name, ttl).await;
     store.server.kill();
