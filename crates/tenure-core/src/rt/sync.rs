@@ -5,17 +5,18 @@
 //! test in a module `models`) then runs once for each order in which its threads can take their steps.
 
 #[cfg(not(tenure_loom))]
-mod primitives {
-    pub(crate) use std::sync::Mutex;
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+pub(crate) use std::sync::Mutex;
+#[cfg(not(tenure_loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
-    pub(crate) use tokio::sync::{Notify, oneshot};
+#[cfg(not(tenure_loom))]
+pub(crate) use tokio::sync::{Notify, oneshot};
 
-    pub(crate) use crate::rt::lock;
-}
+#[cfg(not(tenure_loom))]
+pub(crate) use super::mutex::lock;
 
 #[cfg(tenure_loom)]
 #[path = "loom_primitives.rs"]
 mod primitives;
-
+#[cfg(tenure_loom)]
 pub(crate) use self::primitives::*;
