@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::client_builder::ClientBuilder;
 use crate::defaults::{Defaults, Prefix};
 use crate::driver::Driver;
 use crate::entry::LockKey;
@@ -45,28 +44,6 @@ impl Client {
             driver: Driver::new(store)?,
             defaults: Arc::default(),
         })
-    }
-
-    /// A client of a store that you made, with defaults for its locks.
-    ///
-    /// ```
-    /// # async fn example() -> Result<(), tenure::Error> {
-    /// use std::time::Duration;
-    /// use tenure::{Client, memory};
-    ///
-    /// let client = Client::builder(memory::Store::new())
-    ///     .prefix("billing/")
-    ///     .ttl(Duration::from_secs(10))
-    ///     .wait(Duration::from_secs(5))
-    ///     .build()?;
-    /// let guard = client.lock("invoice/7").acquire().await?;
-    /// assert_eq!(guard.name().as_str(), "billing/invoice/7");
-    /// guard.release().await
-    /// # }
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
-    /// ```
-    pub fn builder(store: impl Store) -> ClientBuilder {
-        ClientBuilder::new(Arc::new(store))
     }
 
     /// The options with which each lock of the returned client begins; what is set on a lock counts more. Other clones of

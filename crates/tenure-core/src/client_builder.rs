@@ -9,6 +9,30 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::store::Store;
 
+impl Client {
+    /// A client of a store that you made, with defaults for its locks.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// use std::time::Duration;
+    /// use tenure::{Client, memory};
+    ///
+    /// let client = Client::builder(memory::Store::new())
+    ///     .prefix("billing/")
+    ///     .ttl(Duration::from_secs(10))
+    ///     .wait(Duration::from_secs(5))
+    ///     .build()?;
+    /// let guard = client.lock("invoice/7").acquire().await?;
+    /// assert_eq!(guard.name().as_str(), "billing/invoice/7");
+    /// guard.release().await
+    /// # }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn builder(store: impl Store) -> ClientBuilder {
+        ClientBuilder::new(Arc::new(store))
+    }
+}
+
 /// The defaults of a client to be. Made by [`Client::builder`].
 #[must_use = "there is no client before `build`"]
 pub struct ClientBuilder {

@@ -58,31 +58,21 @@ pub fn connect_lazy(url: &str) -> Result<Client, Error> {
     Client::open(|| async { crate::connect_lazy(url) })
 }
 
-/// Clients of settings, for threads.
-macro_rules! connects {
-    ($settings:ty) => {
-        impl $settings {
-            /// A client for threads; see [`tenure::blocking`](crate::blocking).
-            ///
-            /// # Errors
-            /// The errors of [`blocking::connect`](crate::blocking::connect()).
-            pub fn connect_blocking(&self) -> Result<Client, Error> {
-                connect(&self.url()?)
-            }
-        }
-    };
+/// Connects to the store of these settings: `tenure::redis::Settings`, for example.
+///
+/// # Errors
+/// The errors of [`connect`].
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+pub fn connect_with(settings: &impl crate::StoreSettings) -> Result<Client, Error> {
+    connect(&settings.url_with_secrets()?)
 }
-
-#[cfg(feature = "etcd")]
-connects!(crate::etcd::Settings);
-#[cfg(feature = "redis")]
-connects!(crate::redis::Settings);
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-connects!(crate::sessions::Settings);
-#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
-connects!(crate::tables::Settings);
-#[cfg(feature = "zookeeper")]
-connects!(crate::zookeeper::Settings);
 
 /// A client of a store, for threads. A clone is cheap.
 #[derive(Clone, Debug)]

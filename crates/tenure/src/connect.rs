@@ -190,7 +190,7 @@ macro_rules! connects {
             /// # Errors
             /// The errors of [`tenure::connect`](crate::connect()).
             pub async fn connect(&self) -> Result<Client, Error> {
-                connect(&self.url()?).await
+                connect(&crate::StoreSettings::url_with_secrets(self)?).await
             }
 
             /// A client that connects at its first request; see [`tenure::connect_lazy`](crate::connect_lazy()).
@@ -198,7 +198,7 @@ macro_rules! connects {
             /// # Errors
             /// The errors of [`tenure::connect_lazy`](crate::connect_lazy()).
             pub fn connect_lazy(&self) -> Result<Client, Error> {
-                connect_lazy(&self.url()?)
+                connect_lazy(&crate::StoreSettings::url_with_secrets(self)?)
             }
         }
     };

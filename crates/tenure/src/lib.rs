@@ -266,6 +266,15 @@ pub use capabilities::SCHEMES;
 pub use connect::{connect, connect_lazy};
 pub use fenced::Fenced;
 pub use redacted::redacted_url;
+#[cfg(any(
+    feature = "redis",
+    feature = "etcd",
+    feature = "zookeeper",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "sqlite"
+))]
+pub use store_url::StoreSettings;
 
 #[cfg(all(feature = "conformance", unix))]
 #[doc(inline)]

@@ -49,9 +49,10 @@ macro_rules! url_form {
                 self.0.set(key, value);
                 self
             }
+        }
 
-            /// The URL with its secrets.
-            pub(crate) fn url(&self) -> Result<String, tenure_core::Error> {
+        impl $crate::StoreSettings for $type {
+            fn url_with_secrets(&self) -> Result<String, tenure_core::Error> {
                 self.0.checked()
             }
         }
@@ -190,6 +191,15 @@ pub(crate) use {
     certificate_setters, database_setters, host_setters, login_setters, restart_guard_setters,
     setters, timeout_setter, tls_setters, url_form,
 };
+
+/// Settings of a store: `tenure::redis::Settings` and its like.
+pub trait StoreSettings {
+    /// The URL from which a client connects. It may have a password in it, so it must not be printed.
+    ///
+    /// # Errors
+    /// `Invalid`: no URL can be written, because no host is given, or one that is none.
+    fn url_with_secrets(&self) -> Result<String, Error>;
+}
 
 /// What a URL consists of. Nothing is percent-encoded.
 #[derive(Clone)]

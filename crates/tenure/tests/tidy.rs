@@ -49,7 +49,15 @@ const STORES: &[&str] = &[
     "zookeeper",
 ];
 /// Modules that are no store and that every store may use.
-const SHARED_BY_STORES: &[&str] = &["capabilities", "database", "waiting", "tls"];
+const SHARED_BY_STORES: &[&str] = &[
+    "capabilities",
+    "database",
+    "redacted",
+    "scheme",
+    "store_url",
+    "tls",
+    "waiting",
+];
 /// The folder of a store that knows servers and no locks: it could be a crate of its own.
 const CONNECTION_ROOM: [&str; 2] = ["redis", "connection"];
 /// Vocabulary that is about locks.
@@ -180,6 +188,7 @@ fn may_import(from: &Layer, to: &Layer, path: &[String]) -> (bool, &'static str)
         Connect => (*to != Conformance, "the suite is a user of the API"),
         UserFacing => (
             !matches!(to, Store(_) | Conformance)
+                || path[1] == "store_url" // settings of any store, which are a URL in parts
                 || path[1..].join("::") == "database::keys::bigint", // one key for locks of sessions and transactions
             "the URL chooses the store; only connect knows the stores",
         ),
