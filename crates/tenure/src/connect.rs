@@ -516,11 +516,8 @@ mod tests {
             (format!("sqlite:{file}"), has::<sqlx::Error>),
         ];
         for (url, has) in stores {
-            let client = connect(url).await;
-            let outcome = match client {
-                Ok(client) => client.lock("a").try_acquire().await.map(drop),
-                Err(err) => Err(err),
-            };
+            let acquire = async { connect(url).await?.lock("a").try_acquire().await };
+            let outcome = acquire.await.map(drop);
             let err = outcome.unwrap_err();
             let source = std::error::Error::source(&err).map(ToString::to_string);
             assert!(has(&err), "{url}: {err:?}, source {source:?}");

@@ -21,68 +21,71 @@ pub(crate) fn connecting(err: RedisError, host: &impl std::fmt::Display, is_tls:
         let quote = ServerMessage::of(&err).text;
         return Error::new(kind, format!("{host} {what}")).with_quoted_source(err, quote);
     }
-    let code = err.code().unwrap_or_default().to_owned();
-    let mut quote = String::new();
-    let error = |kind, what: String| Error::new(kind, what);
-    let error = match (err.kind(), code.as_str()) {
-        (Kind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => error(
+    if let Some((error, quote)) = no_login(&err, host, is_tls) {
+        return error.with_quoted_source(err, quote);
+    }
+    refused(err)
+}
+
+/// Why there is no connection, and what is quoted of the cause. `None`: the server refused a request.
+fn no_login(
+    err: &RedisError,
+    host: &impl std::fmt::Display,
+    is_tls: bool,
+) -> Option<(Error, String)> {
+    let (kind, what, quote) = match (err.kind(), err.code().unwrap_or_default()) {
+        (Kind::AuthenticationFailed, _) | (_, "NOAUTH" | "WRONGPASS") => (
             ErrorKind::Denied,
-            format!("{host} refused user or password; they stand before `@` in the URL"),
+            "refused user or password; they stand before `@` in the URL",
+            String::new(),
         ),
-        (Kind::Server(Server::NoPerm), _) => {
-            quote = ServerMessage::of(&err).text;
-            error(
-                ErrorKind::Denied,
-                format!(
-                    "{host} does not let this user do what this client needs; docs/stores/redis.md lists the commands and keys"
-                ),
-            )
-        }
-        (Kind::RESP3NotSupported, _) => error(
+        (Kind::Server(Server::NoPerm), _) => (
+            ErrorKind::Denied,
+            "does not let this user do what this client needs; docs/stores/redis.md lists the commands and keys",
+            ServerMessage::of(err).text,
+        ),
+        (Kind::RESP3NotSupported, _) => (
             ErrorKind::Unsupported,
-            format!("{host} does not speak version 3 of the protocol; Redis 6 or newer does"),
+            "does not speak version 3 of the protocol; Redis 6 or newer does",
+            String::new(),
         ),
-        (Kind::Io, _) if err.is_timeout() => {
-            let or = match is_tls {
-                true => "without TLS on that port (then write redis://)",
-                false => "something else than Redis",
-            };
-            error(
-                ErrorKind::Unreachable,
-                format!("{host} did not answer in time; is it overloaded, stopped, or {or}?"),
-            )
-            .with_timeout()
-        }
-        // So does a server that expects TLS.
-        (Kind::Io, _) if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls => {
-            error(
-                ErrorKind::Unreachable,
-                format!(
-                    "{host} closed the connection before it answered; is the port right, and does the server expect TLS (then write rediss://)?"
-                ),
-            )
-        }
-        (Kind::Io, _) => {
-            quote = err.to_string();
-            error(
-                ErrorKind::Unreachable,
-                format!("no connection to {host}; is the server running, and the URL right?"),
-            )
-        }
-        (Kind::Parse, _) => error(
+        (Kind::Io, _) => return Some(not_reached(err, host, is_tls)),
+        (Kind::Parse, _) => (
             ErrorKind::Unreachable,
-            format!(
-                "{host} does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?"
-            ),
+            "does not answer like a Redis server; is the port right, and does it want TLS (then write rediss://)?",
+            String::new(),
         ),
         // A password for a server that has none: the client library passes on what the server said.
-        _ if err.to_string().contains("without any password configured") => error(
+        _ if err.to_string().contains("without any password configured") => (
             ErrorKind::Denied,
-            format!("{host} has no password; leave it out of the URL"),
+            "has no password; leave it out of the URL",
+            String::new(),
         ),
-        _ => return refused(err),
+        _ => return None,
     };
-    error.with_quoted_source(err, quote)
+    Some((Error::new(kind, format!("{host} {what}")), quote))
+}
+
+/// The same where the network, or what listens there, is the cause.
+fn not_reached(err: &RedisError, host: &impl std::fmt::Display, is_tls: bool) -> (Error, String) {
+    if err.is_timeout() {
+        let or = match is_tls {
+            true => "without TLS on that port (then write redis://)",
+            false => "something else than Redis",
+        };
+        let what = format!("{host} did not answer in time; is it overloaded, stopped, or {or}?");
+        let error = Error::new(ErrorKind::Unreachable, what);
+        return (error.with_timeout(), String::new());
+    }
+    // So does a server that expects TLS.
+    if err.is_connection_dropped() && !err.is_connection_refusal() && !is_tls {
+        let what = format!(
+            "{host} closed the connection before it answered; is the port right, and does the server expect TLS (then write rediss://)?"
+        );
+        return (Error::new(ErrorKind::Unreachable, what), String::new());
+    }
+    let what = format!("no connection to {host}; is the server running, and the URL right?");
+    (Error::new(ErrorKind::Unreachable, what), err.to_string())
 }
 
 /// What a server says instead of logging the user in, in words of its own: the client library gives these errors another
