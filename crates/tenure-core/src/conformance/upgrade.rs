@@ -230,21 +230,31 @@ pub(super) async fn readers_who_waited_for_an_upgraded_holder_come_in_together(
     Ok(())
 }
 
-/// Breaks the hold of that guard by its token, when the store shows it; the token is shown a moment after the grant.
-async fn break_shown(case: &Case, client: &Client, guard: &Guard) -> Verdict {
+/// Returns when the store shows the hold with its token, which may be a moment after the grant.
+async fn until_shown(case: &Case, client: &Client, guard: &Guard) -> Verdict {
     let (name, token) = (guard.name().as_str(), guard.token());
     case.soon("the hold is shown with its token", async {
         loop {
             let holds = client.inspect(name).await?.holds;
             if holds.iter().any(|hold| hold.token == Some(token)) {
-                return Ok::<_, Failure>(());
+                return Ok(());
             }
             case.look_again().await;
         }
     })
+    .await?
+}
+
+/// Breaks the hold of that guard by its token. A store that is about to upgrade another hold may refuse that for a moment.
+async fn break_hold(case: &Case, client: &Client, guard: &Guard) -> Verdict {
+    let (name, token) = (guard.name().as_str(), guard.token());
+    case.soon("the hold is broken", async {
+        while !client.break_lock(name, token).await? {
+            case.look_again().await;
+        }
+        Ok::<_, Failure>(())
+    })
     .await??;
-    let broken = client.break_lock(name, token).await?;
-    check!(broken, "{token} was shown and is not broken");
     let again = client.break_lock(name, token).await?;
     check!(!again, "{token} was broken twice");
     Ok(())
@@ -265,7 +275,7 @@ pub(super) async fn an_upgraded_hold_is_broken_by_its_new_token(case: Arc<Case>)
             let guard = upgradable.clone();
             case.start(async move { guard.upgrade().await }).await
         };
-        break_shown(&case, &first, &broken).await?;
+        break_hold(&case, &first, &broken).await?;
         // Each of the two is told in one of the rounds: that takes a part of the lease.
         if !is_downgraded {
             let told = case.in_time(case.ttl(), "the reader is told", broken.lost());
@@ -285,11 +295,12 @@ pub(super) async fn an_upgraded_hold_is_broken_by_its_new_token(case: Arc<Case>)
         if is_downgraded {
             upgradable.downgrade().await?;
         }
+        until_shown(&case, &second, &upgradable).await?;
         check!(
             !second.break_lock(&locks.name, former).await?,
             "the former token names the hold"
         );
-        break_shown(&case, &second, &upgradable).await?;
+        break_hold(&case, &second, &upgradable).await?;
         if is_downgraded {
             let told = case.in_time(case.ttl(), "the holder is told", upgradable.lost());
             told.await?;

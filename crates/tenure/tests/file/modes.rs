@@ -8,40 +8,12 @@ use tenure::store::{Answer, BoxFuture, Operate as _, Request, Store as _};
 use tenure::{Error, ErrorKind, Mode};
 
 use crate::support::{
-    Scratch, Taken, block_on, hold, inspect, is_free, list, name, now, permits, release, request,
+    Scratch, Taken, block_on, hold, inspect, is_free, name, now, permits, release, request,
     start_waiting, try_acquire, waiting, with,
 };
 
 fn shared(store: &Arc<file::Store>, mode: Mode) -> Option<Taken> {
     try_acquire(store, with(request("a"), mode)).unwrap()
-}
-
-#[test]
-fn shared_holders_are_together_and_keep_out_an_exclusive_one() {
-    let scratch = Scratch::new();
-    let (one, two) = (scratch.open(), scratch.open());
-    let (first, grant) = shared(&one, Mode::Shared).unwrap();
-    let (second, later) = shared(&two, Mode::Shared).unwrap();
-    assert!(later.token > grant.token);
-    assert!(!is_free(&one, "a"));
-    let status = inspect(&two, "a");
-    let tokens: Vec<_> = status
-        .holds
-        .iter()
-        .map(|hold| hold.token.unwrap().get())
-        .collect();
-    assert_eq!(tokens, [grant.token, later.token]);
-    assert!(status.holds.iter().all(|hold| hold.mode == Mode::Shared));
-    assert_eq!(list(&one, ""), [status]);
-    release(&one, first);
-    assert!(!is_free(&one, "a"));
-    assert_eq!(inspect(&one, "a").holds.len(), 1);
-    release(&two, second);
-    assert!(!inspect(&one, "a").is_held());
-    let (alone, last) = try_acquire(&one, request("a")).unwrap().unwrap();
-    assert!(last.token > later.token);
-    assert!(shared(&two, Mode::Shared).is_none());
-    release(&one, alone);
 }
 
 #[test]
@@ -66,17 +38,6 @@ fn there_are_as_many_permits_as_the_limit_says() {
     assert!(shared(&store, permits(2)).is_some());
     release(&store, second);
     release(&store, fourth);
-}
-
-#[test]
-fn a_permit_that_becomes_free_is_given_to_a_waiter() {
-    let scratch = Scratch::new();
-    let store = scratch.open();
-    let (first, _) = shared(&store, permits(1)).unwrap();
-    let (request, future) = start_waiting(&store, with(waiting("a"), permits(1)));
-    release(&store, first);
-    let (second, _) = hold(&request, block_on(future).unwrap()).unwrap();
-    release(&store, second);
 }
 
 /// A waiter for a permit must not keep out a waiter for the exclusive lock.
@@ -128,41 +89,4 @@ fn what_cannot_be_combined_is_refused() {
     let refused = try_acquire(&store, kept).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(!scratch.locks().join("a").exists());
-}
-
-/// Readers and writers of several clients on a pair of numbers that are equal while no client writes.
-#[test]
-fn readers_and_writers_never_meet() {
-    let scratch = Scratch::new();
-    let pair = scratch.path().join("pair");
-    std::fs::write(&pair, "0 0").unwrap();
-    std::thread::scope(|scope| {
-        for worker in 0..6 {
-            let (store, pair) = (scratch.open(), &pair);
-            scope.spawn(move || {
-                for round in 0..60 {
-                    let writes = (worker + round) % 3 == 0;
-                    let mode = match (writes, worker % 2) {
-                        (true, _) => Mode::Exclusive,
-                        (false, 0) => Mode::Shared,
-                        (false, _) => permits(2),
-                    };
-                    let request = Arc::new(with(waiting("a"), mode));
-                    let answer = block_on(store.clone().acquire(request.clone())).unwrap();
-                    let (hold, _) = hold(&request, answer).unwrap();
-                    let text = std::fs::read_to_string(pair).unwrap();
-                    let (a, b) = text.split_once(' ').unwrap();
-                    assert_eq!(a, b, "a writer is inside");
-                    if writes {
-                        let next = a.parse::<u64>().unwrap() + 1;
-                        std::fs::write(pair, format!("{next} {a}")).unwrap();
-                        std::thread::yield_now();
-                        std::fs::write(pair, format!("{next} {next}")).unwrap();
-                    }
-                    release(&store, hold);
-                }
-            });
-        }
-    });
-    assert_eq!(std::fs::read_to_string(&pair).unwrap(), "120 120");
 }

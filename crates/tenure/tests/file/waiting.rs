@@ -7,8 +7,8 @@ use tenure::Mode;
 use tenure::store::{Answer, Operate as _, Release, Store as _};
 
 use crate::support::{
-    Scratch, add_one, block_on, blocked_on, hold, inspect, is_free, name, now, open_below, poll,
-    release, request, start_waiting, take, try_acquire, until, waiting,
+    Scratch, block_on, blocked_on, hold, inspect, is_free, name, now, open_below, poll, release,
+    request, start_waiting, take, try_acquire, until, waiting,
 };
 
 /// A client waits, gives up and waits again: the same thread is still blocked in the kernel.
@@ -151,36 +151,4 @@ fn giving_up_during_a_reservation_frees_the_kernel_lock() {
     request.stop.raise();
     assert!(matches!(block_on(future).unwrap(), Answer::Busy));
     file.lock().unwrap();
-}
-
-/// Eight threads with a client each share nothing but the files, as processes do.
-#[test]
-fn a_counter_loses_no_count() {
-    let scratch = Scratch::new();
-    let counter = scratch.path().join("counter");
-    std::fs::write(&counter, "0\n").unwrap();
-    let tokens: Vec<u64> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|_| {
-                let (store, counter) = (scratch.open(), &counter);
-                scope.spawn(move || {
-                    let mut tokens = Vec::new();
-                    for _ in 0..100 {
-                        let held = take_eventually(&store);
-                        tokens.push(held.token);
-                        add_one(counter);
-                        release(&store, held);
-                    }
-                    tokens
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().unwrap())
-            .collect()
-    });
-    assert_eq!(std::fs::read_to_string(&counter).unwrap().trim(), "800");
-    let unique: std::collections::BTreeSet<_> = tokens.iter().collect();
-    assert_eq!(unique.len(), 800);
 }

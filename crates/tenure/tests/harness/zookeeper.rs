@@ -35,7 +35,7 @@ pub(crate) fn open() -> Opened {
 const COLLECT_CONTAINERS_SOON: &[&str] = &["-Dznode.container.checkIntervalMs=500"];
 
 /// Some behaviours stop all servers at the same time, for longer than the two seconds after which servers give each
-/// other up. The election that would follow is tested in `tests/zookeeper/failovers.rs`; once it took longer than any
+/// other up. The election that would follow is tested in `tests/common/trio.rs`; once it took longer than any
 /// behaviour waits.
 const LONG_SYNC_LIMIT: &str = "syncLimit=50";
 

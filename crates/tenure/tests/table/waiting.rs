@@ -1,40 +1,8 @@
 //! The queue.
 
 use crate::support::{
-    Db, TTL, connect, lock_holder, name, shared, short_lock_holder, soon, start_acquire, take,
-    until, wait_as,
+    Db, TTL, connect, name, shared, short_lock_holder, soon, start_acquire, take, until, wait_as,
 };
-
-/// First come, first served, whoever they are and however they look.
-#[tokio::test(flavor = "multi_thread")]
-async fn processes_are_served_in_the_order_of_their_arrival() {
-    for db in shared().await {
-        let name = name("fifo");
-        let client = connect(&db.url()).await;
-        let guard = take(&client, &name, TTL).await;
-        let mut holders = Vec::new();
-        for place in 1..=5 {
-            let mut lock_holder = lock_holder(&db.url(), &name);
-            soon(lock_holder.expect("waiting")).await.unwrap();
-            until("it stands in the queue", || db.waiting(&name) == place).await;
-            holders.push(lock_holder);
-        }
-        let mut last = u64::from(guard.token());
-        soon(guard.release()).await.unwrap();
-        for mut lock_holder in holders {
-            let token: u64 = soon(lock_holder.expect("held"))
-                .await
-                .unwrap()
-                .parse()
-                .unwrap();
-            assert!(token > last, "{token} follows {last}");
-            last = token;
-            lock_holder.say("release").unwrap();
-            soon(lock_holder.expect("released")).await.unwrap();
-        }
-        assert_eq!(db.waiting(&name), 0);
-    }
-}
 
 /// It is skipped when its place has run out: after min(ttl, 5 s) at most.
 #[tokio::test(flavor = "multi_thread")]
