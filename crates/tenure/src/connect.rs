@@ -179,6 +179,7 @@ pub fn connect_lazy(url: &str) -> Result<Client, Error> {
 }
 
 /// Clients of settings. It stands here because settings belong to a store, and no store knows the client.
+#[allow(unused_macros, reason = "a build may have no store with settings")]
 macro_rules! connects {
     ($settings:ty) => {
         impl $settings {

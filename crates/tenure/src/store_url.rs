@@ -3,6 +3,13 @@
 //! [`connect`](crate::connect()) reads the URL that is written from the parts, so both forms have the same options, the same
 //! checks and the same errors.
 
+#![allow(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "each store uses a part of this"
+)]
+
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 use std::path::Path;
