@@ -236,10 +236,10 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
     // Behind one of theirs that gives up, and one that is killed.
     let mut dies = or_skip!(Driver::redisson(&redis, "fair").await);
     let mut other = or_skip!(Driver::redisson(&redis, "fair").await);
-    dies.tell(&["lock", NAME, "6000", "30000"]);
+    dies.tell(&["lock", NAME, "20000", "30000"]);
     until_queued(&redis, 1).await;
     dies.kill();
-    other.tell(&["lock", NAME, "6000", "30000"]);
+    other.tell(&["lock", NAME, "20000", "30000"]);
     until_queued(&redis, 2).await;
     let turn = waiting(&redis, &our_client).await;
     assert_eq!(other.answer().await, "busy");
