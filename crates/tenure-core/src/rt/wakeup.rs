@@ -145,7 +145,7 @@ mod models {
     use std::time::Duration;
 
     use super::*;
-    use crate::rt::sync::{block_on, check, spawn};
+    use crate::rt::sync::{Mutex, block_on, check, lock, spawn};
 
     /// The task scans until it finds work, which is due before everything that is planned. The clock stands still, so the
     /// task sleeps for ever if it misses the wake-up.
@@ -155,11 +155,11 @@ mod models {
             let at = |secs| clock.now().after(Duration::from_secs(secs));
             let (due, planned) = (at(1), planned.map_or(Time::MAX, at));
             let wakeup = Arc::new(NextWakeup::new());
-            let has_work = Arc::new(AtomicBool::new(false));
+            let has_work = Arc::new(Mutex::new(false));
             let adding = {
                 let (wakeup, has_work) = (wakeup.clone(), has_work.clone());
                 spawn(async move {
-                    has_work.store(true, Ordering::Relaxed);
+                    *lock(&has_work) = true;
                     wakeup.due_at(due);
                 })
             };
@@ -168,7 +168,7 @@ mod models {
             block_on(async {
                 loop {
                     wakeup.begin();
-                    if has_work.load(Ordering::Relaxed) {
+                    if *lock(&has_work) {
                         return;
                     }
                     let next = wakeup.plan(planned);
