@@ -147,7 +147,7 @@ impl Url {
         Ok(url)
     }
 
-    /// The options that nobody took out, in their order.
+    /// The options that were not taken out, in their order.
     pub fn into_options(self) -> Vec<(String, String)> {
         self.options
     }

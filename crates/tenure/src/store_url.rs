@@ -72,7 +72,7 @@ macro_rules! url_form {
     };
 }
 
-/// Who logs in.
+/// Setters of the user and the password.
 macro_rules! login_setters {
     () => {
         /// The user.
@@ -89,7 +89,7 @@ macro_rules! login_setters {
     };
 }
 
-/// Several hosts.
+/// Setters of a list of hosts.
 macro_rules! host_setters {
     () => {
         /// Adds a server by its name or address.
@@ -106,7 +106,7 @@ macro_rules! host_setters {
     };
 }
 
-/// One server with databases.
+/// Setters of one server that has databases.
 macro_rules! database_setters {
     () => {
         /// The server, by its name or address.
@@ -141,7 +141,7 @@ macro_rules! database_setters {
     };
 }
 
-/// TLS, and the limit of a request.
+/// Setters of TLS, and of the limit of a request.
 macro_rules! tls_setters {
     () => {
         $crate::store_url::setters! {
@@ -177,7 +177,7 @@ macro_rules! timeout_setter {
     };
 }
 
-/// How long after its start a server grants nothing.
+/// Setters of how long after its start a server grants nothing.
 macro_rules! restart_guard_setters {
     () => {
         $crate::store_url::setters! {

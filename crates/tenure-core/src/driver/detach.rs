@@ -515,7 +515,7 @@ mod models {
         (answer, DetachableRequest::new(monitor, future))
     }
 
-    /// Checks the requests so often that one which nobody polls is detached.
+    /// Checks the requests so often that a request which no task polls is detached.
     async fn check_requests(monitor: Arc<RequestMonitor>) {
         for _ in 0..2 {
             for request in monitor.in_flight().iter().filter_map(Weak::upgrade) {

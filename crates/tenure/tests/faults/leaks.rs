@@ -1,4 +1,4 @@
-//! Who gives up, ends or dies leaves nothing: no hold, no place in a queue, no subscription, no connection, no task.
+//! A client or a holder that gives up, ends or dies leaves nothing: no hold, no place in a queue, no subscription, no connection, no task.
 
 use crate::common::runtimes::assert_no_panic_after_the_runtime;
 use crate::common::{alive_tasks, drop_acquires, soon, take, until};

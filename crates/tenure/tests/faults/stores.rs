@@ -60,13 +60,13 @@ pub(crate) enum LostReply {
 /// What a proxy calls the requests of a store.
 #[derive(Clone, Copy)]
 pub(crate) struct Requests {
-    /// Those of an acquisition of a free name.
+    /// The requests of an acquisition of a free name.
     pub(crate) acquire: &'static [&'static str],
-    /// Those of an acquisition that waits.
+    /// The requests of an acquisition that waits.
     pub(crate) wait: &'static [&'static str],
-    /// Those of a renewal.
+    /// The requests of a renewal.
     pub(crate) renew: &'static [&'static str],
-    /// Those of an acquisition of several names.
+    /// The requests of an acquisition of several names.
     pub(crate) several: &'static [&'static str],
 }
 

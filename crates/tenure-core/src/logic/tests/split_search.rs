@@ -3,7 +3,7 @@
 //! A contender stands in the queue of every node. The node tells it when it is first there, or may hold together with all
 //! that are before it and were told. A contender that a majority has told has the name. With some but too few nodes it may
 //! give those back at any moment, and queue again there at any later moment: "after a random time" means no more than that.
-//! It may also leave altogether.
+//! A contender may also leave altogether.
 //!
 //! The search visits all states. In each, at most one contender may claim the name, and there must be a path to a state
 //! in which all contenders have had the name. Times are drawn at random, so each way on is taken with some chance, and
@@ -47,7 +47,7 @@ enum Phase {
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Node {
-    /// It answers no client.
+    /// The node answers no client.
     dead: bool,
     places: Vec<PlaceInQueue>,
     queue: Vec<usize>,
