@@ -135,8 +135,8 @@ impl Lines<'_> {
     }
 
     fn print_loss(&self, reason: impl Display) {
-        let fields = json!({ "reason": reason.to_string() });
-        self.print("lost", fields, &format!("lost {}: {reason}", self.names));
+        let fields = json!({ "reason": format!("{reason:#}") });
+        self.print("lost", fields, &format!("lost {}: {reason:#}", self.names));
     }
 
     fn print(&self, event: &str, fields: Value, line: &str) -> bool {
