@@ -90,18 +90,13 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usiz
     if !findings.is_empty() {
         lines.push(String::new());
     }
-    let order = match guarantees.order {
-        Order::Fair => "first come, first served",
-        Order::Unordered(practice) => practice,
-        _ => "unknown",
-    };
     let can_do = features(guarantees).join(", ");
     let facts = [
         ("fit for", guarantees.fit),
         ("liveness", guarantees.liveness),
         ("clock", guarantees.clock),
         ("waiting", guarantees.waiting),
-        ("order", order),
+        ("order", guarantees.order_text()),
         ("token", guarantees.token),
         ("loss", guarantees.loss),
         ("can do", &can_do),

@@ -273,6 +273,8 @@ pub struct Guarantees {
     pub why_not: &'static str,
     /// Order of waiters.
     pub order: Order,
+    /// Whether waiters for upgradable holds have their places among all waiters. If not, they wait for each other first.
+    pub upgradable_in_turn: bool,
     /// What keeps a hold alive.
     pub liveness: &'static str,
     /// Whose clock decides that a lease is over.
@@ -303,6 +305,7 @@ impl Guarantees {
             lock_delay: false,
             why_not: "",
             order,
+            upgradable_in_turn: true,
             liveness: "",
             clock: "",
             waiting: "",
@@ -310,6 +313,17 @@ impl Guarantees {
             loss: "",
             fit: "",
             faults,
+        }
+    }
+
+    /// The order of waiters, in words.
+    pub fn order_text(&self) -> &'static str {
+        match self.order {
+            Order::Fair if self.upgradable_in_turn => "first come, first served",
+            Order::Fair => {
+                "first come, first served, but waiters for upgradable holds only among themselves"
+            }
+            Order::Unordered(practice) => practice,
         }
     }
 
@@ -370,7 +384,7 @@ impl Capability {
     pub fn missing(options: &Options, store: &Guarantees) -> Option<Self> {
         Self::ALL
             .into_iter()
-            .find(|it| it.is_asked(options) && !it.is_in(store))
+            .find(|it| it.is_asked(options) && !it.is_in_for(options, store))
     }
 
     fn is_asked(self, options: &Options) -> bool {
@@ -382,6 +396,12 @@ impl Capability {
             Self::MinHold => !options.min_hold.is_zero(),
             Self::LockDelay => !options.lock_delay.is_zero(),
         }
+    }
+
+    /// Whether a store with these guarantees has it for a request with these options.
+    fn is_in_for(self, options: &Options, store: &Guarantees) -> bool {
+        let is_out_of_turn = options.mode == Mode::Upgradable && !store.upgradable_in_turn;
+        self.is_in(store) && !(self == Self::Fair && is_out_of_turn)
     }
 
     /// Whether a store with these guarantees has it.

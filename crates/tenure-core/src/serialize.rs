@@ -314,10 +314,7 @@ impl Serialize for Guarantees {
             texts: TextsForm {
                 setting: &self.setting,
                 why_not: self.why_not,
-                order: match self.order {
-                    Order::Fair => "first come, first served",
-                    Order::Unordered(practice) => practice,
-                },
+                order: self.order_text(),
                 liveness: self.liveness,
                 clock: self.clock,
                 waiting: self.waiting,

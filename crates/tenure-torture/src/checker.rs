@@ -362,6 +362,7 @@ impl Judge<'_> {
             let overtaken = self.history.waits.iter().find(|wait| {
                 wait.name == name
                     && wait.worker != claim.worker
+                    && (self.promises.upgradable_in_turn || wait.mode != HoldMode::Upgradable)
                     && wait.from.saturating_add(self.ttl) <= claim.asked
                     && wait.to > claim.start
                     && !has_trouble(wait.worker, wait.from)

@@ -26,6 +26,9 @@ pub enum Event {
         worker: usize,
         /// The name.
         name: String,
+        /// How the worker wants to hold.
+        #[serde(default)]
+        mode: HoldMode,
     },
     /// The request of a worker was refused, or failed.
     Refused {

@@ -49,6 +49,8 @@ pub struct Wait {
     pub worker: usize,
     /// The name of the lock.
     pub name: String,
+    /// How the worker wants to hold.
+    pub mode: HoldMode,
     /// When the worker had asked.
     pub from: u64,
     /// When the worker got an answer or was killed, or the run was over.
@@ -196,7 +198,12 @@ impl Builder {
         let history = &mut self.history;
         match event {
             Event::Began { .. } | Event::Over { .. } => {}
-            Event::Asked { at, worker, name } => self.begin_wait(*at, *worker, name),
+            Event::Asked {
+                at,
+                worker,
+                name,
+                mode,
+            } => self.begin_wait(*at, *worker, name, *mode),
             Event::Refused {
                 at, worker, why, ..
             } => {
@@ -233,11 +240,12 @@ impl Builder {
         }
     }
 
-    fn begin_wait(&mut self, at: u64, worker: usize, name: &str) {
+    fn begin_wait(&mut self, at: u64, worker: usize, name: &str, mode: HoldMode) {
         self.waits.insert(worker, self.history.waits.len());
         self.history.waits.push(Wait {
             worker,
             name: name.to_owned(),
+            mode,
             from: at,
             to: self.history.over.max(at),
         });

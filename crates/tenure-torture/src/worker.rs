@@ -252,12 +252,13 @@ async fn work<L: Locks>(
     while !*stop.borrow() {
         let name = &settings.names[work.random.number() as usize % settings.names.len()];
         let asked = now();
+        let mode = settings.workload.modes.choose(&mut work.random);
         work.log.append(&Event::Asked {
             at: asked,
             worker,
             name: name.clone(),
+            mode,
         })?;
-        let mode = settings.workload.modes.choose(&mut work.random);
         let acquired = tokio::select! {
             acquired = locks.acquire(name, mode) => acquired,
             _ = stop.changed() => break,

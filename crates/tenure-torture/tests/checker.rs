@@ -28,6 +28,7 @@ fn asked(at: u64, worker: usize) -> Event {
         at: at * MS,
         worker,
         name,
+        mode: HoldMode::Exclusive,
     }
 }
 
@@ -48,8 +49,8 @@ fn claimed(asked: u64, at: u64, worker: usize, token: u64, deadline: u64) -> Eve
 
 /// The same in another mode.
 fn in_mode(mode: HoldMode, mut event: Event) -> Event {
-    if let Event::Claimed { mode: held, .. } = &mut event {
-        *held = mode;
+    if let Event::Claimed { mode: it, .. } | Event::Asked { mode: it, .. } = &mut event {
+        *it = mode;
     }
     event
 }
@@ -394,8 +395,13 @@ fn a_worker_that_is_refused_and_asks_again_counts_as_waiting() {
 
 /// Worker 9 waits from the start, and all others are served before it.
 fn passed_over(count: u64) -> Vec<Event> {
+    passed_over_in(HoldMode::Exclusive, count)
+}
+
+/// The same, where worker 9 wants to hold in that mode.
+fn passed_over_in(mode: HoldMode, count: u64) -> Vec<Event> {
     let mut events = good(count);
-    events.push(asked(0, 9));
+    events.push(in_mode(mode, asked(0, 9)));
     // The pauses of a good run are over long before the acquisitions that count.
     events.extend([claimed(0, count * 100, 9, count + 1, count * 100 + 500)]);
     events
@@ -411,6 +417,19 @@ fn a_waiter_that_is_passed_over_again_and_again_is_a_violation_where_turns_are_p
     promises.order = Order::Unordered("");
     let found = check(&History::of(&passed_over(200)), &promises, TTL, &[]);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
+}
+
+#[test]
+fn waiters_for_upgradable_holds_have_no_turn_where_the_store_says_so() {
+    let mut promises = promises(Promise::Effects);
+    promises.upgradable_in_turn = false;
+    let judge_mode = |mode| {
+        let history = History::of(&passed_over_in(mode, 200));
+        check(&history, &promises, TTL, &[])
+    };
+    assert_eq!(judge_mode(HoldMode::Upgradable).overtakings, []);
+    assert!(judge_mode(HoldMode::Exclusive).is_unfair);
+    assert!(judge_mode(HoldMode::Shared).is_unfair);
 }
 
 #[test]

@@ -40,6 +40,7 @@ fn report() -> Report {
             waits: vec![Wait {
                 worker: 2,
                 name: EVIL.into(),
+                mode: HoldMode::Exclusive,
                 from: second,
                 to: 2 * second,
             }],

@@ -308,6 +308,9 @@ pub(super) async fn what_is_unsupported_is_refused_before_any_request(case: Arc<
     if can.order != Order::Fair {
         cannot.push(client.lock(&name).fair(true));
     }
+    if can.upgradable && !can.upgradable_in_turn {
+        cannot.push(client.lock(&name).upgradable().fair(true));
+    }
     check!(!cannot.is_empty(), "nothing is unsupported");
     for lock in cannot {
         refused(&lock, ErrorKind::Unsupported).await?;

@@ -51,6 +51,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     };
     guarantees.shared = of.is_postgres;
     guarantees.upgradable = of.is_postgres;
+    guarantees.upgradable_in_turn = !of.is_postgres;
     guarantees.min_hold = true;
     guarantees.why_not = match of.is_postgres {
         true => {

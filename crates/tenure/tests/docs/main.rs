@@ -265,11 +265,7 @@ Where a hold can end while its process goes on, **S** becomes **E**: when an ope
 /// The section about one configuration: its properties, and a row for each fault.
 fn write_section(page: &mut String, guarantees: &Guarantees) {
     let yes_no = |can| if can { "yes" } else { "no" };
-    let order = match guarantees.order {
-        Order::Fair => "first come, first served",
-        Order::Unordered(what) => what,
-        _ => "?",
-    };
+    let order = guarantees.order_text();
     let _ = write!(
         page,
         "
