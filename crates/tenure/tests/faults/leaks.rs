@@ -69,8 +69,11 @@ async fn dropped_acquires_leave_nothing(store: &'static Store) {
         store.server.subscriptions() <= subscriptions
     })
     .await;
-    let has = before.new_clients(store);
-    assert!(has <= clients, "{has} connections, sessions or leases");
+    // A connection that broke on a busy machine is listed beside its successor for a moment.
+    until("few connections, sessions or leases", || {
+        before.new_clients(store) <= clients
+    })
+    .await;
     assert!(holder.is_held(), "{:?}", holder.state());
     soon(holder.release()).await.unwrap();
     // The last of these requests may still be on their way, so this waits.
