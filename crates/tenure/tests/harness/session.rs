@@ -83,7 +83,7 @@ impl Harness for ServerHarness {
 
     /// Ten round trips on a busy machine; MySQL has whole seconds.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(4)
+        Duration::from_secs(5)
     }
 
     fn secret(&self) -> Option<String> {

@@ -150,7 +150,7 @@ impl Harness for ServerHarness {
     }
 
     fn ttl(&self) -> Duration {
-        Duration::from_secs(4)
+        Duration::from_secs(5)
     }
 
     fn secret(&self) -> Option<String> {

@@ -104,7 +104,7 @@ impl Harness for ServerHarness {
 
     /// The servers answer within a millisecond, and measure sessions to a fifth of this.
     fn ttl(&self) -> Duration {
-        Duration::from_secs(3)
+        Duration::from_secs(5)
     }
 
     fn secret(&self) -> Option<String> {

@@ -144,7 +144,7 @@ async fn a_foreign_holder_is_killed(etcd: Etcd, mut foreign: ForeignClient) {
 }
 
 async fn a_holder_of_ours_is_killed(etcd: Etcd, mut foreign: ForeignClient) {
-    let mut our_client = our_holder(&etcd.url(""), "a", "2s").await;
+    let mut our_client = our_holder(&etcd.url(""), "a", "6s").await;
     assert!(foreign.try_fails("a").await);
     our_client.kill().unwrap();
     foreign.begin("a", LONG).await;

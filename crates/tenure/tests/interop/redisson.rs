@@ -291,7 +291,7 @@ async fn a_foreign_holder_is_killed() {
 #[tokio::test]
 async fn a_holder_of_ours_is_killed() {
     let (redis, _we, mut foreign) = or_skip!(start_all().await);
-    let mut our_client = our_holder(&redis.url("&dialect=redisson"), NAME, "4s").await;
+    let mut our_client = our_holder(&redis.url("&dialect=redisson"), NAME, "6s").await;
     assert!(foreign.try_fails(NAME).await);
     our_client.kill().unwrap();
     foreign.tell(&["lock", NAME, &millis(WAIT_TIMEOUT), "30000"]);

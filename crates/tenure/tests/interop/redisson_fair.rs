@@ -223,7 +223,7 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
     let url = redis.redisson_url("fair");
     let holder = take(&our_client, NAME).await;
-    let mut killed = our_process(&url, NAME, &["--ttl", "4s"]);
+    let mut killed = our_process(&url, NAME, &["--ttl", "6s"]);
     until_queued(&redis, 1).await;
     let client = redis.redisson_lock("fair").await;
     let leaves = waiting(&redis, &client).await;
@@ -252,7 +252,7 @@ async fn a_waiter_that_leaves_or_is_killed_is_skipped() {
 #[tokio::test]
 async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
-    let mut ours = our_holder(&redis.redisson_url("fair"), NAME, "4s").await;
+    let mut ours = our_holder(&redis.redisson_url("fair"), NAME, "6s").await;
     lets_wait(&redis, &mut foreign).await;
     ours.kill().unwrap();
     foreign.held().await;

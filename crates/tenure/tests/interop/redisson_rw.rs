@@ -222,7 +222,7 @@ async fn renewals_of_readers_keep_writers_out() {
 async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let (redis, our_client, mut writer) = or_skip!(start_all("write").await);
     let url = redis.redisson_url("rw");
-    for options in [&["--ttl", "4s", "--mode", "shared"][..], &["--ttl", "4s"]] {
+    for options in [&["--ttl", "6s", "--mode", "shared"][..], &["--ttl", "6s"]] {
         let mut ours = our_holder_in(&url, NAME, options).await;
         assert!(writer.try_fails(NAME).await);
         ours.kill().unwrap();
@@ -239,7 +239,7 @@ async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
         guard.release().await.unwrap();
     }
     // One of two readers dies, and the other one leaves.
-    let mut ours = our_holder_in(&url, NAME, &["--ttl", "4s", "--mode", "shared"]).await;
+    let mut ours = our_holder_in(&url, NAME, &["--ttl", "6s", "--mode", "shared"]).await;
     let mut reader = or_skip!(Driver::redisson(&redis, "read").await);
     reader.take(NAME, LONG).await;
     ours.kill().unwrap();

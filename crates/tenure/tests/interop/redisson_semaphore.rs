@@ -154,7 +154,7 @@ async fn a_lease_of_either_side_ends_when_its_process_is_killed() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
     foreign.ask(&["set", NAME, "2"]).await;
     let url = redis.redisson_url("semaphore");
-    let options = ["--ttl", "4s", "--mode", "permits=2"];
+    let options = ["--ttl", "6s", "--mode", "permits=2"];
     let mut ours = our_holder_in(&url, NAME, &options).await;
     let mut dies = or_skip!(Driver::redisson(&redis, "semaphore").await);
     dies.take(NAME, SHORT).await;

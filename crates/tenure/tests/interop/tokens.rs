@@ -152,7 +152,7 @@ async fn a_foreign_holder_is_killed(redis: Redis, mut foreign: Driver) {
 }
 
 async fn a_holder_of_ours_is_killed(redis: Redis, mut foreign: Driver) {
-    let mut our_client = our_holder(&redis.url(""), "a", "4s").await;
+    let mut our_client = our_holder(&redis.url(""), "a", "6s").await;
     assert!(foreign.try_fails("a").await);
     our_client.kill().unwrap();
     foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "30000"]);

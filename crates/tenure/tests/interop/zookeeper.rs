@@ -155,7 +155,7 @@ async fn a_foreign_holder_is_killed(zookeeper: Zookeeper, who: (&str, &str)) {
 
 async fn a_holder_of_ours_is_killed(zookeeper: Zookeeper, who: (&str, &str)) {
     let mut foreign = or_skip!(start(&zookeeper, who, SESSION).await);
-    let mut our_client = our_holder(&zookeeper.url(""), "a", "2s").await;
+    let mut our_client = our_holder(&zookeeper.url(""), "a", "6s").await;
     assert!(foreign.try_fails("a").await);
     our_client.kill().unwrap();
     foreign.tell(&["lock", "a", &millis(WAIT_TIMEOUT), "0"]);
