@@ -315,6 +315,17 @@ impl StoreUrl {
         self.options.push((key.to_owned(), value.into()));
     }
 
+    /// The options as they stand in a URL. `None`: there is more than options.
+    pub(crate) fn options_only(&self) -> Option<String> {
+        let has_login = self.user.is_some() || self.password.is_some();
+        if has_login || !self.hosts.is_empty() || !self.path.is_empty() {
+            return None;
+        }
+        let options = self.options.iter();
+        let options = options.map(|(key, value)| format!("{key}={}", encoded(value)));
+        Some(options.collect::<Vec<_>>().join("&"))
+    }
+
     /// The URL, with its secrets.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("{}:", self.scheme);

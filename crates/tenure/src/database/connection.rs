@@ -20,6 +20,7 @@ use tenure_core::rt::host_name;
 
 #[cfg(feature = "postgres")]
 use super::application::application_name;
+use super::database_pool::Borrowed;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::relay::EndWatch;
 use super::relay::Relay;
@@ -137,26 +138,67 @@ pub(crate) struct Connection {
     relay: Option<Relay>,
 }
 
-/// A connection of the client library.
-enum Driver {
+/// A connection of the client library: our own, or one of the caller's pool.
+pub(super) enum Driver {
     #[cfg(feature = "mysql")]
     MySql(MySqlConnection),
+    #[cfg(feature = "mysql")]
+    BorrowedMySql(Borrowed<sqlx::MySql>),
     #[cfg(feature = "postgres")]
     Postgres(PgConnection),
+    #[cfg(feature = "postgres")]
+    BorrowedPostgres(Borrowed<sqlx::Postgres>),
     #[cfg(feature = "sqlite")]
     Sqlite(SqliteConnection),
+    #[cfg(feature = "sqlite")]
+    BorrowedSqlite(Borrowed<sqlx::Sqlite>),
 }
 
 /// Does the same with any connection.
 macro_rules! with {
-    ($connection:expr, $it:ident => $work:expr) => {
-        match $connection {
+    ($driver:expr, $it:ident => $work:expr) => {
+        match $driver {
             #[cfg(feature = "mysql")]
             Driver::MySql($it) => $work,
+            #[cfg(feature = "mysql")]
+            Driver::BorrowedMySql($it) => {
+                let $it = $it.connection()?;
+                $work
+            }
             #[cfg(feature = "postgres")]
             Driver::Postgres($it) => $work,
+            #[cfg(feature = "postgres")]
+            Driver::BorrowedPostgres($it) => {
+                let $it = $it.connection()?;
+                $work
+            }
             #[cfg(feature = "sqlite")]
             Driver::Sqlite($it) => $work,
+            #[cfg(feature = "sqlite")]
+            Driver::BorrowedSqlite($it) => {
+                let $it = $it.connection()?;
+                $work
+            }
+        }
+    };
+}
+
+/// Does the same with any connection, whether it is borrowed or not.
+macro_rules! with_any {
+    ($driver:expr, $it:ident => $work:expr) => {
+        match $driver {
+            #[cfg(feature = "mysql")]
+            Driver::MySql($it) => $work,
+            #[cfg(feature = "mysql")]
+            Driver::BorrowedMySql($it) => $work,
+            #[cfg(feature = "postgres")]
+            Driver::Postgres($it) => $work,
+            #[cfg(feature = "postgres")]
+            Driver::BorrowedPostgres($it) => $work,
+            #[cfg(feature = "sqlite")]
+            Driver::Sqlite($it) => $work,
+            #[cfg(feature = "sqlite")]
+            Driver::BorrowedSqlite($it) => $work,
         }
     };
 }
@@ -164,22 +206,23 @@ macro_rules! with {
 #[cfg(feature = "sqlite")]
 impl From<SqliteConnection> for Connection {
     fn from(connection: SqliteConnection) -> Self {
-        Self {
-            driver: Driver::Sqlite(connection),
-            relay: None,
-        }
+        Self::of(Driver::Sqlite(connection))
     }
 }
 
 impl Connection {
+    /// A connection whose end is not watched.
+    pub(super) fn of(driver: Driver) -> Self {
+        let relay = None;
+        Self { driver, relay }
+    }
+
     /// Opens a connection within [`timeout`](Server::timeout). The caller sets the session up.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) async fn open(server: &Server, clock: &Clock) -> Result<Self, RequestError> {
         // In a box, because opening is large and rare: every request would have to have room for it.
         let connect = Box::pin(Options::new(server)?.connect());
-        let driver = within(server.timeout, clock, connect).await?;
-        let relay = None;
-        Ok(Self { driver, relay })
+        within(server.timeout, clock, connect).await.map(Self::of)
     }
 
     /// The same, for a connection whose end is noticed at once: see [`end_watch`](Self::end_watch).
@@ -211,6 +254,8 @@ impl Connection {
         match &self.driver {
             #[cfg(feature = "postgres")]
             Driver::Postgres(connection) => connection.server_version_num(),
+            #[cfg(feature = "postgres")]
+            Driver::BorrowedPostgres(borrowed) => borrowed.version(),
             #[allow(unreachable_patterns, reason = "with one feature there is none left")]
             _ => None,
         }
@@ -239,8 +284,22 @@ impl Connection {
     /// Ends the connection in order, which spares the server a line in its log.
     pub(crate) async fn close(self) -> Result<(), sqlx::Error> {
         let driver = self.driver;
-        let close = async { with!(driver, connection => connection.close().await) };
+        let close = async { with_any!(driver, connection => connection.close().await) };
         drive(self.relay.as_ref(), close).await
+    }
+
+    /// Gives a connection of the caller's pool back, in whose session nothing was changed. Closes any other connection.
+    pub(crate) fn give_back(self) {
+        match self.driver {
+            #[cfg(feature = "mysql")]
+            Driver::BorrowedMySql(borrowed) => borrowed.give_back(),
+            #[cfg(feature = "postgres")]
+            Driver::BorrowedPostgres(borrowed) => borrowed.give_back(),
+            #[cfg(feature = "sqlite")]
+            Driver::BorrowedSqlite(borrowed) => borrowed.give_back(),
+            #[allow(unreachable_patterns, reason = "without a server there is one kind")]
+            _ => {}
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod application;
 mod connection;
+mod database_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod error_codes;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -24,6 +25,8 @@ mod server;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::application::process_of;
 pub(crate) use self::connection::{Connection, Row, within};
+pub use self::database_pool::DatabasePool;
+pub(crate) use self::database_pool::PoolKind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tenure_core::rt::Clock;
 
-use crate::database::{self, Row, within};
+#[cfg(feature = "mysql")]
+use crate::database::PoolKind;
+use crate::database::{self, DatabasePool, Row, within};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, RequestError, Server};
 
@@ -17,7 +19,15 @@ pub(super) struct Connection {
     pub(super) database: database::Connection,
     /// The file that the connection opened; `None`: it is a server's.
     pub(super) file: Option<FileId>,
+    /// Stands before each statement, because the session belongs to the caller's pool and is not set up: see
+    /// [`ISOLATION`]. Empty otherwise.
+    before: &'static str,
 }
+
+/// The isolation of the next transaction in MySQL, where a session may have another one. A statement by itself is a
+/// transaction too.
+#[cfg(feature = "mysql")]
+const ISOLATION: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;";
 
 impl Connection {
     /// Opens a connection to a server, and sets its session up.
@@ -31,12 +41,54 @@ impl Connection {
         if let Some(sql) = set_up(server.kind, format) {
             within(server.timeout, clock, database.rows(sql.to_owned())).await?;
         }
-        let file = None;
-        Ok(Self { database, file })
+        Ok(Self::of(database, None))
     }
 
+    /// A connection whose session is set up.
+    pub(super) fn of(database: database::Connection, file: Option<FileId>) -> Self {
+        Self {
+            database,
+            file,
+            before: "",
+        }
+    }
+
+    /// A connection of the caller's pool.
+    pub(super) async fn borrow(
+        pool: &DatabasePool,
+        file: Option<FileId>,
+    ) -> Result<Self, sqlx::Error> {
+        let database = pool.borrow().await?;
+        let before = match &pool.0 {
+            #[cfg(feature = "mysql")]
+            PoolKind::MySql(_) => ISOLATION,
+            #[allow(unreachable_patterns, reason = "with one feature there is one kind")]
+            _ => "",
+        };
+        Ok(Self {
+            database,
+            file,
+            before,
+        })
+    }
+
+    /// Whether the session is set up for each statement by itself. After an error some of that may be left in the session.
+    pub(super) fn is_set_up_each_time(&self) -> bool {
+        !self.before.is_empty()
+    }
+
+    /// Runs a statement that begins outside a transaction.
     pub(super) async fn run(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
-        let sql = statement.sql.clone();
+        let sql = format!("{}{}", self.before, statement.sql);
+        self.send(statement, sql).await
+    }
+
+    /// Runs a statement inside the transaction that the one before began.
+    pub(super) async fn go_on(&mut self, statement: &Statement) -> Result<Vec<Row>, sqlx::Error> {
+        self.send(statement, statement.sql.clone()).await
+    }
+
+    async fn send(&mut self, statement: &Statement, sql: String) -> Result<Vec<Row>, sqlx::Error> {
         match statement.reply_kind {
             ReplyKind::Rows => self.database.rows(sql).await,
             ReplyKind::ChangedRows => {

@@ -143,8 +143,7 @@ impl DatabaseFile {
         match (connection, self.id()?) {
             (Ok(connection), Some(id)) if before.is_none_or(|before| before == id) => {
                 let database = database::Connection::from(connection);
-                let file = Some(id);
-                Ok(Connection { database, file })
+                Ok(Connection::of(database, Some(id)))
             }
             (Err(err), now) if now == before => Err(err.into()),
             _ => Err(OpenError::Replaced),
@@ -224,7 +223,7 @@ impl DatabaseFile {
     }
 
     /// Runs the published statements, unless all tables are there.
-    async fn make_tables(
+    pub(super) async fn make_tables(
         &self,
         database: &mut database::Connection,
         made: &mut Vec<String>,

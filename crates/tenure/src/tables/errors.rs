@@ -2,6 +2,7 @@
 
 #[cfg(feature = "sqlite")]
 use std::path::Path;
+use std::time::Duration;
 
 #[cfg(feature = "sqlite")]
 use tenure_core::error::ErrorKind::Store;
@@ -16,7 +17,7 @@ use tenure_core::name::Escaped;
 use crate::database::find;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Kind, Server};
-use crate::database::{Meaning, RequestError, with_names};
+use crate::database::{DatabasePool, Meaning, RequestError, with_names};
 
 use super::names::Format;
 use super::settings::{Location, Settings};
@@ -42,11 +43,29 @@ pub(super) fn is_locked_file(error: &RequestError) -> bool {
 
 /// Nothing was done in the file that is there now.
 #[cfg(feature = "sqlite")]
-pub(super) fn replaced() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the database file was removed or replaced again and again",
-    )
+pub(super) fn replaced(settings: &Settings) -> Error {
+    let text = match &settings.pool {
+        None => "the database file was removed or replaced again and again",
+        Some(_) => {
+            "the database file was removed or replaced since the client was made; open the pool and the client again"
+        }
+    };
+    Error::new(ErrorKind::Unreachable, text)
+}
+
+/// All connections of the caller's pool were in use.
+pub(super) fn no_free_connection(pool: &DatabasePool, limit: Duration) -> Error {
+    let most = pool.max_connections();
+    let text = format!(
+        "no connection of the program's pool was free within {limit:?}: all {most} (max_connections) are in use; a transaction under a lock uses one, and its lease is renewed over another one, so allow more"
+    );
+    Error::new(ErrorKind::Unreachable, text).with_timeout()
+}
+
+pub(super) fn pool_is_closed() -> Error {
+    let text =
+        "the program's pool is closed, so the locks that use its connections are out of reach";
+    Error::new(ErrorKind::Closed, text)
 }
 
 pub(super) fn unexpected_reply() -> Error {

@@ -10,7 +10,7 @@
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
 //! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::waiting` waits) ·
 //! `requests` (one function for each request) · `mode_requests`, `step` and `sql/modes` (shared holds, by the reference lock
-//! table) · `subscribe` and `listener` (notifications) · `pool` and `connection` · `database_file` (the
+//! table) · `subscribe` and `listener` (notifications) · `pool`, `pool_check` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
 
@@ -32,6 +32,7 @@ mod listener;
 mod mode_requests;
 mod names;
 mod pool;
+mod pool_check;
 mod release;
 mod renew;
 mod requests;
@@ -61,6 +62,7 @@ pub use self::guarantees::{Configuration, Database, Durability, guarantees};
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 pub use self::store::Store;
+pub use crate::database::DatabasePool;
 
 impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {

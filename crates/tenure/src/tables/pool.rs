@@ -19,13 +19,14 @@ use tenure_core::rt::{Clock, Flag, lock};
 use tenure_core::support::closed;
 use tenure_core::time::Time;
 
-use crate::database::{RequestError, Row, within};
+use crate::database::{DatabasePool, RequestError, Row, within};
 
 use super::connection::Connection;
 #[cfg(feature = "sqlite")]
 use super::database_file::{DatabaseFile, OpenError};
 use super::errors;
 use super::file_id::FileId;
+use super::pool_check;
 use super::settings::{Location, Settings};
 use super::sql::Statement;
 
@@ -63,6 +64,8 @@ pub(super) struct Pool {
     /// `None`: the table lies in a server.
     #[cfg(feature = "sqlite")]
     file: Option<DatabaseFile>,
+    /// The file that lay at the path when this client was made.
+    first_file: Option<FileId>,
 }
 
 impl Pool {
@@ -82,6 +85,13 @@ impl Pool {
                 #[cfg(any(feature = "mysql", feature = "postgres"))]
                 Location::Server(_) => None,
             },
+            first_file: match &settings.location {
+                // `None` is an error of the first request.
+                #[cfg(feature = "sqlite")]
+                Location::File(path) => FileId::at(path).unwrap_or_default(),
+                #[cfg(any(feature = "mysql", feature = "postgres"))]
+                Location::Server(_) => None,
+            },
             clock,
         }
     }
@@ -94,24 +104,51 @@ impl Pool {
         for attempt in 0.. {
             let Some(file) = &self.file else { break };
             file.look_for_tables_again();
-            let error = match file.open(&mut made).await {
+            let error = match self.open_with_tables(file, &mut made).await {
                 Ok(connection) => {
-                    lock(&self.idle).push(connection);
+                    self.keep(connection);
                     break;
                 }
                 Err(OpenError::Replaced) => None,
                 Err(OpenError::Failed(error)) => Some(error),
             };
-            let may_pass = error.as_ref().is_none_or(errors::is_conflict);
+            // A pool goes on with the file that it opened first.
+            let may_pass = match &error {
+                Some(error) => errors::is_conflict(error),
+                None => self.settings.pool.is_none(),
+            };
             if !may_pass || self.clock.now() >= retry_until {
                 return Err(match error {
                     Some(error) => errors::no_connection(error, &self.settings),
-                    None => errors::replaced(),
+                    None => errors::replaced(&self.settings),
                 });
             }
             self.pause(attempt, &Flag::new()).await;
         }
         Ok(made)
+    }
+
+    /// A connection to a file that has the tables.
+    #[cfg(feature = "sqlite")]
+    async fn open_with_tables(
+        &self,
+        file: &DatabaseFile,
+        made: &mut Vec<String>,
+    ) -> Result<Connection, OpenError> {
+        let Some(pool) = &self.settings.pool else {
+            return file.open(made).await;
+        };
+        let make = async {
+            let mut connection = Connection::borrow(pool, self.first_file).await?;
+            file.make_tables(&mut connection.database, made).await?;
+            Ok(connection)
+        };
+        let limit = self.clock.now().after(self.settings.timeout);
+        tokio::select! {
+            biased;
+            made = make => made,
+            () = self.clock.sleep_until(limit) => Err(OpenError::Failed(RequestError::TimedOut(self.settings.timeout))),
+        }
     }
 
     /// Waits a little before the next attempt. `false`: `stop` was raised.
@@ -128,6 +165,9 @@ impl Pool {
     /// Opens a connection, so that the first request finds one and `connect` reports whether the server is there.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn warm_up(&self) -> Result<(), Error> {
+        if self.settings.pool.is_some() {
+            return Ok(());
+        }
         let connection = self.connect().await;
         let connection =
             connection.map_err(|error| errors::no_connection(error, &self.settings))?;
@@ -175,12 +215,14 @@ impl Pool {
                 Err(NoReply::Failed { error, is_fresh }) => (error, is_fresh),
                 // Whatever was written into a file that is gone does not count.
                 #[cfg(feature = "sqlite")]
-                Err(NoReply::Replaced) if self.clock.now() < retry_until => {
+                Err(NoReply::Replaced)
+                    if self.settings.pool.is_none() && self.clock.now() < retry_until =>
+                {
                     broken = None;
                     continue;
                 }
                 #[cfg(feature = "sqlite")]
-                Err(NoReply::Replaced) => return Err(errors::replaced()),
+                Err(NoReply::Replaced) => return Err(errors::replaced(&self.settings)),
             };
             let may_repeat = self.clock.now() < retry_until && !stop.is_raised();
             if errors::is_conflict(&error) && may_repeat && self.pause(attempt, stop).await {
@@ -209,7 +251,7 @@ impl Pool {
     ) -> Result<StatementReply, NoReply> {
         let _permit = self.permit(statement, stop).await?;
         let idle = self.take_idle()?;
-        let is_fresh = idle.is_none();
+        let is_fresh = idle.is_none() && self.settings.pool.is_none();
         let mut connection = match idle {
             Some(connection) => connection,
             None => self.open_connection().await?,
@@ -220,7 +262,7 @@ impl Pool {
         if let (Ok(rows), Some(decide)) = (&answer, decide) {
             answer = match decide(rows) {
                 Ok(second) => {
-                    let run = connection.run(&second);
+                    let run = connection.go_on(&second);
                     let ended = within(self.settings.timeout, &self.clock, run).await;
                     ended.and(answer)
                 }
@@ -235,9 +277,7 @@ impl Pool {
         }
         match answer {
             Ok(rows) => {
-                if !self.is_closed.load(Ordering::SeqCst) {
-                    lock(&self.idle).push(connection);
-                }
+                self.keep(connection);
                 Ok(StatementReply {
                     rows,
                     sent,
@@ -252,6 +292,15 @@ impl Pool {
         }
     }
 
+    /// Keeps a connection for a later request, or gives it back to the caller's pool.
+    fn keep(&self, connection: Connection) {
+        if self.settings.pool.is_some() {
+            connection.database.give_back();
+        } else if !self.is_closed.load(Ordering::SeqCst) {
+            lock(&self.idle).push(connection);
+        }
+    }
+
     /// Keeps a connection whose statement has failed, if the connection is as good as before: the statement was refused, and
     /// no transaction is open. Any other connection is closed.
     async fn keep_after(
@@ -262,7 +311,7 @@ impl Pool {
     ) {
         let is_refusal = matches!(error, RequestError::Refused(_)) && !error.is_fatal();
         let is_clean = match statement.is_transaction {
-            false => true,
+            false => !connection.is_set_up_each_time(),
             // Several processes often want to write at the same time, so opening the file again each time would be slow.
             true if is_refusal && errors::is_locked_file(error) => {
                 connection
@@ -271,8 +320,8 @@ impl Pool {
             }
             true => false,
         };
-        if is_refusal && is_clean && !self.is_closed.load(Ordering::SeqCst) {
-            lock(&self.idle).push(connection);
+        if is_refusal && is_clean {
+            self.keep(connection);
         }
     }
 
@@ -342,7 +391,25 @@ impl Pool {
         }
     }
 
+    /// A connection of the caller's pool. The file is the one that was there when this client was made.
+    async fn borrow_connection(&self, pool: &DatabasePool) -> Result<Connection, NoReply> {
+        let borrow = Connection::borrow(pool, self.first_file);
+        let borrowed = within(self.settings.timeout, &self.clock, borrow).await;
+        borrowed.map_err(|error| {
+            NoReply::NotSent(match error {
+                RequestError::TimedOut(_) | RequestError::Broken(sqlx::Error::PoolTimedOut) => {
+                    errors::no_free_connection(pool, self.settings.timeout)
+                }
+                RequestError::Broken(sqlx::Error::PoolClosed) => errors::pool_is_closed(),
+                error => errors::no_connection(error, &self.settings),
+            })
+        })
+    }
+
     async fn open_connection(&self) -> Result<Connection, NoReply> {
+        if let Some(pool) = &self.settings.pool {
+            return self.borrow_connection(pool).await;
+        }
         #[cfg(feature = "sqlite")]
         if let Some(file) = &self.file {
             let mut made = Vec::new();
@@ -376,6 +443,26 @@ impl Pool {
             }
             #[cfg(feature = "sqlite")]
             Location::File(_) => Err(RequestError::Explained(errors::unexpected_reply())),
+        }
+    }
+
+    /// Borrows a connection of the caller's pool for the first time, and checks what this client sets in connections of its
+    /// own.
+    pub(super) async fn check_pool(&self, pool: &DatabasePool) -> Result<(), Error> {
+        let mut connection = match self.borrow_connection(pool).await {
+            Ok(connection) => connection,
+            Err(NoReply::NotSent(err)) => return Err(err),
+            Err(_) => return Err(errors::unexpected_reply()),
+        };
+        let database = &mut connection.database;
+        let check = pool_check::check(pool, self.settings.format, database);
+        let checked = within(self.settings.timeout, &self.clock, check).await;
+        match checked.map_err(|error| errors::no_connection(error, &self.settings))? {
+            None => {
+                self.keep(connection);
+                Ok(())
+            }
+            Some(objection) => Err(Error::new(ErrorKind::Unsupported, objection)),
         }
     }
 

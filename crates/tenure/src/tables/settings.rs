@@ -11,11 +11,16 @@ use tenure_core::error::Error;
 use tenure_core::name::Escaped;
 use tenure_core::url::{Url, invalid};
 
+use crate::database::DatabasePool;
 #[cfg(feature = "postgres")]
 use crate::database::Kind;
+#[cfg(feature = "sqlite")]
+use crate::database::PoolKind;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{self, Server};
 
+#[cfg(feature = "sqlite")]
+use super::file_id::FileId;
 use super::names::Format;
 
 /// Longest part of a table's name: what the databases allow, less the length of what we append.
@@ -48,6 +53,8 @@ pub(super) struct Settings {
     pub(super) connections: usize,
     /// Limit of each request and of each attempt to connect.
     pub(super) timeout: Duration,
+    /// The caller's pool, from which each request borrows a connection. `None`: this client opens connections of its own.
+    pub(super) pool: Option<DatabasePool>,
 }
 
 impl Settings {
@@ -95,6 +102,25 @@ impl Settings {
         Ok(settings)
     }
 
+    /// The caller's pool, and the options of the table, written as those of a URL.
+    pub(super) fn of_pool(pool: DatabasePool, options: &str) -> Result<Self, Error> {
+        let mut url = Url::parse(&format!("pool://pool?{options}"), 1)?;
+        let timeout = url.take_timeout()?;
+        let location = location_of(&pool, timeout)?;
+        let mut settings = Self::take(&mut url, location, timeout)?;
+        url.finish(&["mode", "timeout", KNOWN[0], KNOWN[1], KNOWN[2]])?;
+        let most = pool.max_connections() as usize;
+        if most < 2 {
+            return invalid(
+                "the pool has one connection at most (max_connections), so no lease could be renewed while a transaction uses it; allow two or more",
+            );
+        }
+        // The program needs a connection of its own pool, too.
+        settings.connections = settings.connections.min(most - 1);
+        settings.pool = Some(pool);
+        Ok(settings)
+    }
+
     fn take(url: &mut Url, location: Location, timeout: Duration) -> Result<Self, Error> {
         let formats = [("tenure", Format::Tenure), ("shedlock", Format::ShedLock)];
         let format = url.take_word("dialect", &formats)?;
@@ -109,6 +135,7 @@ impl Settings {
             table,
             connections: connections as usize,
             timeout,
+            pool: None,
         })
     }
 
@@ -137,6 +164,30 @@ impl Settings {
             (None, Format::ShedLock) => "shedlock",
         }
     }
+}
+
+/// To which database a pool leads.
+fn location_of(pool: &DatabasePool, timeout: Duration) -> Result<Location, Error> {
+    #[cfg(feature = "sqlite")]
+    if let PoolKind::Sqlite(pool) = &pool.0 {
+        let path = pool.connect_options().get_filename().to_owned();
+        if FileId::at(&path)?.is_none() {
+            return invalid(format!(
+                "the pool leads to no file (\"{}\"); locks of several processes need a database that is a file, opened with create_if_missing if it is new",
+                Escaped(&path.display().to_string())
+            ));
+        }
+        return Ok(Location::File(path));
+    }
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    if let Some(server) = Server::of_pool(pool, timeout) {
+        return match server.database {
+            Some(_) => Ok(Location::Server(server)),
+            None => invalid("the pool names no database; the table has to lie in one"),
+        };
+    }
+    let _ = timeout;
+    invalid("this build has no client for that pool")
 }
 
 /// Table names are written into statements, so only plain ones are allowed.

@@ -14,6 +14,8 @@ use tenure_core::url::Url;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
 
+use crate::database::DatabasePool;
+
 use super::guarantees::{Configuration, Database, guarantees};
 #[cfg(feature = "postgres")]
 use super::listener::Listener;
@@ -80,6 +82,38 @@ impl Store {
         Self::with(Settings::of_file(rest)?, Clock::system()).await
     }
 
+    /// Locks in a table of the database to which a pool leads: each request borrows a connection of the pool, and this client
+    /// opens none of its own. [`Settings::connect_pool`](super::builder::Settings::connect_pool) takes options too.
+    ///
+    /// A request borrows at most four connections at a time, or all but one if the pool has fewer. A renewal waits for a
+    /// connection as all other users of the pool do, so a pool that is used up for longer than a ttl loses locks; the error
+    /// says so. Waiters read their queue about five times a second, because no connection is kept for notifications of
+    /// PostgreSQL. The sessions stay as the program has set them up.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), tenure::Error> {
+    /// use tenure::Client;
+    /// use tenure::tables::Store;
+    ///
+    /// let client = Client::from_dyn_store(Store::from_pool(&pool).await?)?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// # guard.release().await }
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid`: the pool has one connection, names no database or leads to no file. `Unsupported`: its sessions are set in a
+    /// way in which no lock would be safe; the message has the remedy. `Unreachable`, `Denied`: the server is not there or
+    /// refused the user. Missing tables of a server are an error of the first request; those of a file are made.
+    pub async fn from_pool(pool: impl Into<DatabasePool>) -> Result<Arc<Self>, Error> {
+        Self::of_pool(pool.into(), "").await
+    }
+
+    /// The same with options, written as those of a URL.
+    pub(super) async fn of_pool(pool: DatabasePool, options: &str) -> Result<Arc<Self>, Error> {
+        Self::with(Settings::of_pool(pool, options)?, Clock::system()).await
+    }
+
     pub(super) async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
         // Outside a runtime no connection can be opened.
         support::spawner()?;
@@ -87,9 +121,13 @@ impl Store {
         // One connection is kept free for notifications, where the database has them.
         let has_listener = database == Database::Postgres
             && settings.connections > 1
+            && settings.pool.is_none()
             && settings.format == Format::Tenure;
         let connections = settings.connections - usize::from(has_listener);
         let pool = Arc::new(Pool::new(&settings, connections, clock.clone()));
+        if let Some(callers) = &settings.pool {
+            pool.check_pool(callers).await?;
+        }
         let server_info = match &settings.location {
             #[cfg(any(feature = "mysql", feature = "postgres"))]
             Location::Server(_) => {
@@ -97,7 +135,12 @@ impl Store {
                 ServerInfo::ask(&pool, dialect).await?
             }
             #[cfg(feature = "sqlite")]
-            Location::File(_) => ServerInfo::default(),
+            Location::File(_) => {
+                if settings.pool.is_some() {
+                    pool.make_file().await?;
+                }
+                ServerInfo::default()
+            }
         };
         dialect = dialect.with_version(&server_info.version);
         let configuration = Configuration {

@@ -14,6 +14,7 @@ mod journal;
 mod load;
 mod min_hold;
 mod modes;
+mod pool;
 mod poolers;
 mod refusals;
 mod replaced;
