@@ -422,6 +422,7 @@ mod tests {
             sessions::guarantees(sessions::Configuration {
                 is_postgres,
                 is_guarded: true,
+                is_pooled: false,
             })
         };
         #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

@@ -2,10 +2,15 @@
 
 use std::time::Duration;
 
-use tenure_core::error::Error;
+use tenure_core::Client;
+use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::url::invalid;
 
+use crate::database::DatabasePool;
 use crate::store_url::{self, StoreUrl};
+
+use super::settings::Settings as InternalSettings;
+use super::store::Store;
 
 /// Where a database server is, and how to use the locks of its sessions: what a URL `postgres://` or `mysql://` says, with a
 /// method for each part.
@@ -40,6 +45,26 @@ impl Settings {
     #[cfg(feature = "mysql")]
     pub fn mysql() -> Self {
         Self(StoreUrl::new("mysql"))
+    }
+
+    /// The sessions of a pool of the program: for [`connect_pool`](Self::connect_pool).
+    pub fn for_pool() -> Self {
+        Self(StoreUrl::new("pool"))
+    }
+
+    /// A client that takes its connections out of that pool. See [`Store::from_pool`], which has the defaults of all options.
+    ///
+    /// # Errors
+    /// As [`Store::from_pool`]; `Invalid` for settings that say where the server is, which the pool knows.
+    pub async fn connect_pool(self, pool: impl Into<DatabasePool>) -> Result<Client, Error> {
+        let options = self.0.options_only().ok_or_else(|| {
+            let message = "the pool says where the server is; leave out host, database, user, password and TLS";
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        let pool = pool.into();
+        let connect = async { Store::with(InternalSettings::of_pool(pool, &options)?).await };
+        let store = connect.await.map_err(|err| err.with_step(Step::Connect))?;
+        Client::from_dyn_store(store)
     }
 
     store_url::database_setters!();

@@ -7,7 +7,7 @@ use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::database::{Connection, no_connection, within};
+use crate::database::{Connection, DatabasePool, RequestError, no_connection, within};
 
 use super::context::Context;
 use super::errors;
@@ -93,8 +93,38 @@ impl Connector {
         }
     }
 
+    /// Takes a connection out of the caller's pool. It is changed by the set-up of a session, so it is closed in the end and
+    /// not given back.
+    async fn borrow(&self, pool: &DatabasePool) -> Result<Connection, Error> {
+        let (server, clock) = (&self.context.settings.server, &self.context.clock);
+        let borrowed = within(server.timeout, clock, pool.borrow()).await;
+        let mut connection = borrowed.map_err(|error| match error {
+            RequestError::TimedOut(_) | RequestError::Broken(sqlx::Error::PoolTimedOut) => {
+                errors::no_free_connection(pool, server.timeout)
+            }
+            error => no_connection(error, server),
+        })?;
+        let Some(count) = self.context.dialect.counts_own_locks() else {
+            return Ok(connection);
+        };
+        let rows = within(server.timeout, clock, connection.rows(count)).await;
+        let rows = rows.map_err(|error| no_connection(error, server))?;
+        let count = rows.first().and_then(|row| row.first()?.as_deref());
+        match count {
+            Some("0") => Ok(connection),
+            _ => {
+                connection.give_back();
+                Err(errors::locks_in_pool())
+            }
+        }
+    }
+
     /// Opens a connection, and says when that began.
     async fn connect(&self) -> Result<(Connection, Time), Error> {
+        if let Some(pool) = &self.context.settings.pool {
+            let opened = self.context.clock.now();
+            return Ok((self.borrow(pool).await?, opened));
+        }
         let server = &self.context.settings.server;
         let opened = self.context.clock.now();
         let connection = Connection::open_watched(server, &self.context.clock).await;

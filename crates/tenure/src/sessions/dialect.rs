@@ -25,6 +25,11 @@ pub(super) trait Dialect: Send + Sync {
         String::new()
     }
 
+    /// Counts the locks that the session of a caller's pool has already. `None`: the server does not say.
+    fn counts_own_locks(&self) -> Option<String> {
+        None
+    }
+
     /// Reads the rows of [`set_up`](Dialect::set_up).
     fn server_info(&self, rows: &[Row], version: Option<u32>) -> Option<ServerInfo>;
 

@@ -1,11 +1,13 @@
 //! What the errors of a server mean for locks of its sessions: cause and remedy.
 
+use std::time::Duration;
+
 use tenure_core::error::{
     Error,
     ErrorKind::{self, Denied, Store},
 };
 
-use crate::database::{self, Kind, Meaning, RequestError, Server};
+use crate::database::{self, DatabasePool, Kind, Meaning, RequestError, Server};
 
 use super::operations::OperationError;
 use super::settings::Settings;
@@ -45,6 +47,23 @@ const MEANINGS: &[Meaning] = &[
     // The session that was to be ended is gone.
     (&["1094"], Store, "{server} knows no such session"),
 ];
+
+/// All connections of the caller's pool were in use.
+pub(super) fn no_free_connection(pool: &DatabasePool, limit: Duration) -> Error {
+    let most = pool.max_connections();
+    let text = format!(
+        "no connection of the program's pool was free within {limit:?}: all {most} (max_connections) are in use, and locks of sessions need connections of their own; allow more"
+    );
+    Error::new(ErrorKind::Unreachable, text).with_timeout()
+}
+
+/// A session of the caller's pool would get the lock that it has once more.
+pub(super) fn locks_in_pool() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a session of the program's pool has advisory locks already, and the server would grant it such a lock once more; release them (pg_advisory_unlock_all), or use locks of transactions (pg_advisory_xact_lock) there",
+    )
+}
 
 /// The error of a statement that the server refused or did not answer.
 pub(super) fn explain(error: RequestError, server: &Server) -> Error {

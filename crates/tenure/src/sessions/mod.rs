@@ -71,6 +71,7 @@ pub use self::builder::Settings;
 pub use self::guarantees::{Configuration, guarantees};
 use self::session::{Session, SessionObserver};
 pub use self::store::Store;
+pub use crate::database::DatabasePool;
 
 impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {

@@ -95,6 +95,12 @@ impl Dialect for Postgres {
         })
     }
 
+    fn counts_own_locks(&self) -> Option<String> {
+        let sql =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()";
+        Some(sql.to_owned())
+    }
+
     fn idle_limit(&self, ttl: Duration) -> Duration {
         let nanos = ttl.as_nanos();
         let millis = u64::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u64::MAX);

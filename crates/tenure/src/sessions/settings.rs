@@ -6,12 +6,15 @@ use tenure_core::error::Error;
 use tenure_core::name::Escaped;
 use tenure_core::url::{Url, invalid};
 
-use crate::database::{KNOWN as SERVER_OPTIONS, Kind, Server};
+use crate::database::{DatabasePool, KNOWN as SERVER_OPTIONS, Kind, Server};
 
 use super::key::{KeyMapping, is_plain};
 
 /// Longest prefix, in bytes: 63 bytes are a plain key, and the rest has to be enough for a name.
 const MAX_PREFIX: usize = 40;
+
+/// The smallest pool of a caller: the control connection, two for locks, and one for the program itself.
+const MIN_POOL: u32 = 4;
 
 /// The options of a URL, besides those of every database server.
 const OPTIONS: [&str; 5] = ["prefix", "keys", "connections", "validate", "restart_guard"];
@@ -29,6 +32,8 @@ pub(super) struct Settings {
     pub(super) validate: Duration,
     /// How long after its start a server is not trusted. `None`: it is trusted at once.
     pub(super) restart_guard: Option<Duration>,
+    /// The caller's pool, whose connections this client keeps while it needs them. `None`: this client opens its own.
+    pub(super) pool: Option<DatabasePool>,
 }
 
 impl Settings {
@@ -79,7 +84,31 @@ impl Settings {
             connections: usize::try_from(connections).unwrap_or(usize::MAX),
             validate,
             restart_guard,
+            pool: None,
         })
+    }
+
+    /// The caller's pool, and options, written as those of a URL.
+    pub(super) fn of_pool(pool: DatabasePool, options: &str) -> Result<Self, Error> {
+        let mut url = Url::parse(&format!("pool://pool?{options}"), 1)?;
+        let timeout = url.take_timeout()?;
+        let Some(server) = Server::of_pool(&pool, timeout) else {
+            return invalid(
+                "SQLite has no locks of sessions; use its tables (tenure::tables::Store::from_pool)",
+            );
+        };
+        let most = pool.max_connections();
+        if most < MIN_POOL {
+            return invalid(format!(
+                "the pool has {most} connections at most (max_connections); locks of sessions keep up to half of them, and three at least: allow {MIN_POOL} or more, or use a table (tenure::tables::Store::from_pool), which keeps none"
+            ));
+        }
+        let mut settings = Self::new(server, url)?;
+        // One more is the control connection.
+        let share = (most / 2).saturating_sub(1).max(2);
+        settings.connections = settings.connections.min(share as usize);
+        settings.pool = Some(pool);
+        Ok(settings)
     }
 }
 

@@ -11,7 +11,7 @@ use tenure_core::store::{Losses, Request};
 use tenure_core::support::{self, HoldRegistry};
 use tenure_core::url::Url;
 
-use crate::database::{Kind, Server};
+use crate::database::{DatabasePool, Kind, Server};
 
 use super::connection::Connector;
 use super::contended::ContendedKeys;
@@ -63,11 +63,47 @@ impl Store {
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`: the server is not there or refused the user.
     /// `Unsupported`: locks of its sessions would not exclude all other clients, and the message says why.
     pub(crate) async fn connect(server: Server, url: Url) -> Result<Arc<Self>, Error> {
-        let settings = Settings::new(server, url)?;
+        Self::with(Settings::new(server, url)?).await
+    }
+
+    /// Locks of the sessions of a pool: this client takes connections out of the pool, and opens none of its own.
+    /// [`Settings::connect_pool`](super::builder::Settings::connect_pool) takes options too.
+    ///
+    /// A client has at most half of the pool's connections: one for everything but locks, two or more for locks, and each
+    /// waiter has one. A connection on which locks were taken is closed in the end and not given back, because its session was
+    /// set up for locks; the pool opens another one in its place. Close the client before the pool, which waits for all of its
+    /// connections.
+    ///
+    /// Two things are weaker than with a URL. The end of a connection is noticed by the next check
+    /// ([`validate`](super::builder::Settings::validate), 1 s) and not at once, because the socket belongs to the pool. And a
+    /// lock that the program has taken in a session of its pool by itself and not released is the same session's: with
+    /// PostgreSQL such a session is refused, with MySQL that cannot be seen.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn example(pool: sqlx::PgPool) -> Result<(), tenure::Error> {
+    /// use tenure::Client;
+    /// use tenure::sessions::Store;
+    ///
+    /// let client = Client::from_dyn_store(Store::from_pool(&pool).await?)?;
+    /// let guard = client.lock("orders/42").acquire().await?;
+    /// # guard.release().await }
+    /// ```
+    ///
+    /// # Errors
+    /// `Invalid`: the pool is one of SQLite, or has fewer than four connections. `Unsupported`: a pooler stands between the pool
+    /// and the server, the server cannot keep locks, or a session of the pool has locks already. `Unreachable`, `Denied`: the
+    /// server is not there, no connection of the pool is free, or the user was refused.
+    pub async fn from_pool(pool: impl Into<DatabasePool>) -> Result<Arc<Self>, Error> {
+        Self::with(Settings::of_pool(pool.into(), "")?).await
+    }
+
+    pub(super) async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
         let spawner = support::spawner()?;
         let configuration = Configuration {
             is_postgres: settings.server.kind == Kind::Postgres,
             is_guarded: settings.restart_guard.is_some(),
+            is_pooled: settings.pool.is_some(),
         };
         let context = Arc::new(Context {
             dialect: dialect_of(settings.server.kind)?,

@@ -44,17 +44,24 @@ async fn declared() -> Vec<Guarantees> {
     all
 }
 
-/// Locks of database sessions, with and without the guard.
+/// Locks of database sessions, with and without the guard, and those of a pool.
 fn sessions() -> Vec<Guarantees> {
     use tenure::sessions::{Configuration, guarantees};
-    let settings = [(false, true), (false, false), (true, true), (true, false)];
-    let of = |(is_postgres, is_guarded)| {
+    let of = |is_postgres, is_guarded, is_pooled| {
         guarantees(Configuration {
             is_postgres,
             is_guarded,
+            is_pooled,
         })
     };
-    settings.into_iter().map(of).collect()
+    let of_server = |is_postgres| {
+        [
+            of(is_postgres, true, false),
+            of(is_postgres, false, false),
+            of(is_postgres, true, true),
+        ]
+    };
+    [of_server(false), of_server(true)].concat()
 }
 
 /// One server or several, and the dialects, which have other modes.

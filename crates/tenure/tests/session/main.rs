@@ -15,6 +15,7 @@ mod failovers;
 mod keeping;
 mod modes;
 mod names;
+mod pool;
 mod poolers;
 mod sharing;
 mod vanishing;
