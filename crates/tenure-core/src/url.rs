@@ -37,7 +37,8 @@ pub struct Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_socket() {
+        // A host without a port is a name that stands for one.
+        if self.is_socket() || self.port == 0 {
             write!(f, "{}", Escaped(&self.name))
         } else if self.name.contains(':') {
             write!(f, "[{}]:{}", Escaped(&self.name), self.port)

@@ -1,8 +1,16 @@
 //! Settings of etcd.
 
-use tenure_core::error::Error;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use tenure_core::Client;
+use tenure_core::error::{Error, ErrorKind, Step};
 
 use crate::store_url::{self, StoreUrl};
+
+use super::callers_channel::CallersChannel;
+use super::settings::Settings as InternalSettings;
+use super::store::Store;
 
 /// Where etcd is, and how to use it: what a URL `etcd://` says, with a method for each part.
 ///
@@ -50,6 +58,40 @@ impl Settings {
         let scheme = if is_on { "etcds" } else { "etcd" };
         scheme.clone_into(&mut self.0.scheme);
         self
+    }
+
+    /// A client over a channel of `tonic` 0.14: see [`Store::from_channel`], which has the defaults of all options.
+    ///
+    /// # Errors
+    /// As [`Store::from_channel`]; `Invalid` for settings that say where etcd is, which the channel knows.
+    pub async fn connect_channel(self, channel: Channel) -> Result<Client, Error> {
+        self.connect_over(CallersChannel::new(channel)).await
+    }
+
+    /// The same with an interceptor, which may add to each request, a token for example, or refuse it.
+    ///
+    /// # Errors
+    /// As [`connect_channel`](Self::connect_channel).
+    pub async fn connect_channel_with<F>(
+        self,
+        channel: Channel,
+        interceptor: F,
+    ) -> Result<Client, Error>
+    where
+        F: Fn(Request<()>) -> Result<Request<()>, Status> + Send + Sync + 'static,
+    {
+        let channel = CallersChannel::with_interceptor(channel, interceptor);
+        self.connect_over(channel).await
+    }
+
+    async fn connect_over(self, channel: CallersChannel) -> Result<Client, Error> {
+        let options = self.0.options_only().ok_or_else(|| {
+            let message = "the channel says where etcd is; leave out hosts, user and password";
+            Error::new(ErrorKind::Invalid, message)
+        })?;
+        let connect = async { Store::with(InternalSettings::of_channel(channel, &options)?).await };
+        let store = connect.await.map_err(|err| err.with_step(Step::Connect))?;
+        Client::from_dyn_store(store)
     }
 
     fn accept(url: StoreUrl) -> Result<Self, Error> {

@@ -17,6 +17,7 @@ use tenure_core::support::{RetryBudget, SingleFlight};
 use tenure_core::time::Time;
 use tenure_core::url::Host;
 
+use super::callers_channel::CallersChannel;
 use super::context::Context;
 use super::endpoint::Endpoint;
 use super::errors::{self, Recovery, RequestError};
@@ -101,6 +102,10 @@ impl Connections {
         let mut members = Vec::new();
         for host in &settings.hosts {
             members.push((host.clone(), Endpoint::new(settings, host)?));
+        }
+        if let Some(callers) = &settings.channel {
+            let endpoint = Endpoint::Channel(callers.channel.clone());
+            members.push((CallersChannel::host(), endpoint));
         }
         // Otherwise all clients would use the first member.
         members.shuffle(&mut rand::rng());
@@ -399,6 +404,7 @@ impl Connections {
             // A member without a leader reports its status, too.
             request.metadata_mut().remove(REQUIRE_LEADER);
         }
+        self.intercept(&mut request, connection)?;
         let codec = ProstCodec::<Q, A>::default();
         let response = async {
             if let Err(err) = grpc.ready().await {
@@ -412,6 +418,22 @@ impl Connections {
             response = response => response.map(tonic::Response::into_inner),
             () = self.context.clock.sleep_until(until) => Err(RequestError::no_reply(&connection.host)),
         }
+    }
+
+    /// Adds what the caller adds to each request over its channel.
+    fn intercept<T>(
+        &self,
+        request: &mut Request<T>,
+        connection: &Connection,
+    ) -> Result<(), RequestError> {
+        let Some(callers) = &self.context.settings.channel else {
+            return Ok(());
+        };
+        callers.intercept(request).map_err(|status| {
+            let error = errors::explain_status(&status, &connection.host).of_unsent_request();
+            let recovery = Recovery::None;
+            RequestError { recovery, ..error }
+        })
     }
 
     /// Opens a stream of responses, which has to be open before `until`. `messages` are sent; when they end, our side of
@@ -432,6 +454,7 @@ impl Connections {
         let mut grpc = grpc(&connection.channel);
         let mut request = Request::new(messages);
         add_metadata(&mut request, token.clone());
+        self.intercept(&mut request, &connection)?;
         let codec = ProstCodec::<S::Item, A>::default();
         let responses = async {
             if let Err(err) = grpc.ready().await {

@@ -20,12 +20,16 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The protocol that is spoken over TLS, as TLS itself names it (ALPN).
 const HTTP2: &[u8] = b"h2";
 
-/// One member, with all that a connection to it needs.
+/// One member, with all that a connection to it needs, or a channel of the caller.
 #[derive(Clone)]
-pub(super) struct Endpoint {
-    endpoint: transport::Endpoint,
-    /// `None`: connections are plain.
-    tls: Option<tls::Connector>,
+pub(super) enum Endpoint {
+    Member {
+        endpoint: transport::Endpoint,
+        /// `None`: connections are plain.
+        tls: Option<tls::Connector>,
+    },
+    /// The client library connects by itself.
+    Channel(Channel),
 }
 
 impl Endpoint {
@@ -58,12 +62,16 @@ impl Endpoint {
             let origin = format!("https://{address}").parse();
             endpoint = endpoint.origin(origin.expect("BUG: the same address with http was valid"));
         }
-        Ok(Self { endpoint, tls })
+        Ok(Self::Member { endpoint, tls })
     }
 
     pub(super) async fn connect(&self) -> Result<Channel, transport::Error> {
-        let Some(tls) = self.tls.clone() else {
-            return self.endpoint.connect().await;
+        let (endpoint, tls) = match self {
+            Self::Member { endpoint, tls } => (endpoint, tls.clone()),
+            Self::Channel(channel) => return Ok(channel.clone()),
+        };
+        let Some(tls) = tls else {
+            return endpoint.connect().await;
         };
         // The client library calls this again when the connection has broken.
         let connector = tower::service_fn(move |_| {
@@ -78,6 +86,6 @@ impl Endpoint {
                 Ok(TokioIo::new(stream))
             }
         });
-        self.endpoint.connect_with_connector(connector).await
+        endpoint.connect_with_connector(connector).await
     }
 }

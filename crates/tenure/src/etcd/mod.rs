@@ -16,6 +16,7 @@
 
 mod acquire;
 mod builder;
+mod callers_channel;
 mod connection;
 mod context;
 mod endpoint;

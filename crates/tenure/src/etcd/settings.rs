@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use crate::tls;
 use tenure_core::error::Error;
 use tenure_core::name::Escaped;
 use tenure_core::url::{Host, MAX_PREFIX, Secret, Url, invalid};
+
+use crate::tls;
+
+use super::callers_channel::CallersChannel;
 
 /// The options of a URL.
 const KNOWN: &[&str] = &["prefix", "timeout", "lease", "names", "ca", "cert", "key"];
@@ -23,6 +26,8 @@ pub(super) struct Settings {
     pub(super) is_lease_per_lock: bool,
     /// Whether names are written in keys as they are.
     pub(super) is_raw: bool,
+    /// A channel of the caller in place of hosts.
+    pub(super) channel: Option<CallersChannel>,
 }
 
 impl Settings {
@@ -66,7 +71,17 @@ impl Settings {
             timeout,
             is_lease_per_lock,
             is_raw,
+            channel: None,
         })
+    }
+
+    /// The caller's channel, and options, written as those of a URL.
+    pub(super) fn of_channel(channel: CallersChannel, options: &str) -> Result<Self, Error> {
+        // The options are read with the URL of a host, which is not used.
+        let mut settings = Self::new(&format!("etcd://channel?{options}"))?;
+        settings.hosts.clear();
+        settings.channel = Some(channel);
+        Ok(settings)
     }
 }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tonic::transport::Channel;
+
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::name::LockName;
@@ -11,6 +13,7 @@ use tenure_core::store::{Hold, Losses};
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
+use super::callers_channel::CallersChannel;
 use super::connection::Connections;
 use super::context::Context;
 use super::errors;
@@ -110,9 +113,36 @@ impl Store {
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the members cannot be reached, have no
     /// leader, refused the user, or cannot keep locks.
     pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
-        let settings = Settings::new(url)?;
+        Self::with(Settings::new(url)?).await
+    }
+
+    /// The cluster to which a channel of `tonic` 0.14 leads: requests and watches of this client go over that channel, beside
+    /// what the program sends itself. [`Settings::connect_channel`](super::builder::Settings::connect_channel) takes options
+    /// and an interceptor too.
+    ///
+    /// Login and TLS are matters of the channel. Set
+    /// [`http2_keep_alive_interval`](tonic::transport::Endpoint::http2_keep_alive_interval): without it a waiter whose
+    /// connection is silent learns that only from its next look, after ten seconds.
+    ///
+    /// ```no_run
+    /// # async fn example(channel: tonic::transport::Channel) -> Result<(), tenure::Error> {
+    /// let client = tenure::Client::from_dyn_store(tenure::etcd::Store::from_channel(channel).await?)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub async fn from_channel(channel: Channel) -> Result<Arc<Self>, Error> {
+        let channel = CallersChannel::new(channel);
+        Self::with(Settings::of_channel(channel, "")?).await
+    }
+
+    pub(super) async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
         let hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
-        let (hosts, is_tls) = (hosts.join(", "), settings.tls.is_some());
+        let (mut hosts, is_tls) = (hosts.join(", "), settings.tls.is_some());
+        if settings.channel.is_some() {
+            hosts = CallersChannel::host().to_string();
+        }
         let explain = |err| errors::explain_first_request(err, &hosts, is_tls);
         let context = Arc::new(Context {
             settings,
