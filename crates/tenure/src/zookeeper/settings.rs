@@ -40,6 +40,8 @@ pub(super) struct Settings {
     pub(super) names: Names,
     pub(super) dialect: Dialect,
     pub(super) acl: Access,
+    /// The caller's settings of the client library, with its authentication and its TLS.
+    pub(super) connector: Option<Connector>,
 }
 
 /// The access list (ACL) of the nodes that we make.
@@ -65,10 +67,20 @@ const TTLS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::fr
 
 impl Settings {
     pub(super) fn new(url: &str) -> Result<Self, Error> {
+        Self::with_connector(url, None)
+    }
+
+    /// The same with the caller's settings of the client library, which may say how a client authenticates.
+    pub(super) fn with_connector(url: &str, connector: Option<Connector>) -> Result<Self, Error> {
         let mut url = Url::parse(url, 2_181)?;
         let login = take_login(&mut url)?;
         let root = take_root(&mut url)?;
         let tls = take_tls(&mut url)?;
+        if connector.is_some() && (login.is_some() || tls.is_some()) {
+            return invalid(
+                "the connector says how a client authenticates and encrypts; leave out user, password and TLS",
+            );
+        }
         let ttl = url.take_duration_in("ttl", &TTLS, Options::DEFAULT_TTL)?;
         let timeout = url.take_timeout()?;
         let names = url.take_word("names", &[("encoded", Names::Encoded), ("raw", Names::Raw)])?;
@@ -84,7 +96,7 @@ impl Settings {
             access.reverse();
         }
         let acl = url.take_word("acl", &access)?;
-        if acl == Access::Creator && login.is_none() {
+        if acl == Access::Creator && login.is_none() && connector.is_none() {
             return invalid("acl=creator needs a creator; write zookeeper://USER:PASSWORD@HOST");
         }
         url.finish(OPTION_NAMES)?;
@@ -98,6 +110,7 @@ impl Settings {
             names,
             dialect,
             acl,
+            connector,
         })
     }
 
@@ -124,7 +137,8 @@ impl Settings {
 
     /// A connector for sessions with that timeout.
     pub(super) fn connector(&self, timeout: Duration) -> Result<Connector, Error> {
-        let connector = Client::connector()
+        let connector = self.connector.clone().unwrap_or_else(Client::connector);
+        let connector = connector
             .with_session_timeout(timeout)
             .with_connection_timeout(Self::connection_timeout(timeout))
             .with_fail_eagerly();

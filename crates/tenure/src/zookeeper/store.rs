@@ -89,7 +89,11 @@ impl Store {
     /// `Invalid`: the URL is wrong. `Unreachable`, `Denied`, `Unsupported`: the servers are not there, refused the
     /// user, or cannot keep locks.
     pub async fn connect(url: &str) -> Result<Arc<Self>, Error> {
-        let settings = Arc::new(Settings::new(url)?);
+        Self::with(Settings::new(url)?).await
+    }
+
+    pub(super) async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
+        let settings = Arc::new(settings);
         let (spawner, clock) = (support::spawner()?, Clock::system());
         #[cfg(feature = "zookeeper-tls")]
         if settings.tls.is_some() {
