@@ -1,6 +1,13 @@
 //! The matrix of stores and behaviours: every store shows every behaviour, or this file has the reason why not.
 
 mod harness {
+    #[cfg(any(
+        feature = "redis",
+        feature = "etcd",
+        feature = "zookeeper",
+        all(feature = "mysql", feature = "postgres")
+    ))]
+    mod callers;
     #[cfg(feature = "etcd")]
     pub(crate) mod etcd;
     #[cfg(feature = "file")]
@@ -350,8 +357,8 @@ fn sqlite() {
     );
 }
 
-/// Stores that are tested above, as clusters, with several members or with TLS. There is no proxy, and the servers keep
-/// nothing on disk. `scripts/test` leaves these to `scripts/test --all`.
+/// Stores that are tested above, as clusters, with several members or with TLS, without a proxy and on servers that keep
+/// nothing on disk; and over connections that the caller made. `scripts/test` leaves these to `scripts/test --all`.
 #[cfg(any(feature = "redis", feature = "etcd", feature = "zookeeper"))]
 mod deployments {
     use super::*;
@@ -419,6 +426,115 @@ mod deployments {
             "etcd, lease=lock",
             harness::etcd::open_lease_per_lock,
             &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
+        );
+    }
+
+    /// Over a channel of the caller.
+    #[cfg(feature = "etcd")]
+    #[test]
+    fn etcd_channel() {
+        tenure_testkit::needs!(etcd);
+        column(
+            "etcd, channel",
+            harness::etcd::open_channel,
+            &[&[CAN_EVERYTHING, NO_PASSWORD]],
+        );
+    }
+
+    /// With the settings of a client of another crate.
+    #[cfg(feature = "redis")]
+    #[test]
+    fn redis_settings() {
+        tenure_testkit::needs!(redis);
+        column(
+            "redis, settings",
+            harness::redis::open_settings,
+            &[&[CAN_EVERYTHING]],
+        );
+    }
+
+    /// With a connector of the caller.
+    #[cfg(feature = "zookeeper")]
+    #[test]
+    fn zookeeper_connector() {
+        tenure_testkit::needs!(zookeeper);
+        column(
+            "zookeeper, connector",
+            harness::zookeeper::open_connector,
+            &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
+        );
+    }
+
+    /// Over a pool of the caller, as the four below.
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[test]
+    fn mysql_table_pool() {
+        tenure_testkit::needs!(mariadb);
+        column(
+            "mysql, table, pool",
+            harness::table::open_mysql_pool,
+            &[&[CAN_EVERYTHING]],
+        );
+    }
+
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[test]
+    fn postgres_table_pool() {
+        tenure_testkit::needs!(postgres);
+        column(
+            "postgres, table, pool",
+            harness::table::open_postgres_pool,
+            &[&[CAN_EVERYTHING]],
+        );
+    }
+
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[test]
+    fn sqlite_pool() {
+        column(
+            "sqlite, pool",
+            harness::table::open_sqlite_pool,
+            &[
+                NO_PROXY,
+                &[
+                    CAN_EVERYTHING,
+                    NO_LOST_UPGRADES,
+                    NO_CONNECTION,
+                    NO_RESTART,
+                    NO_PASSWORD,
+                ],
+            ],
+        );
+    }
+
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[test]
+    fn mysql_pool() {
+        tenure_testkit::needs!(mariadb);
+        column(
+            "mysql, pool",
+            harness::session::open_mysql_pool,
+            &[
+                ONLY_EXCLUSIVE,
+                &[NO_LOCK_DELAY, NO_EVICTION, ENDS_WITH_ITS_CONNECTION],
+            ],
+        );
+    }
+
+    #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+    #[test]
+    fn postgres_pool() {
+        tenure_testkit::needs!(postgres);
+        column(
+            "postgres, pool",
+            harness::session::open_postgres_pool,
+            &[&[
+                NO_PERMITS,
+                NO_LOCK_DELAY,
+                NO_EVICTION,
+                ENDS_WITH_ITS_CONNECTION,
+                UPGRADABLE_OUTSIDE_THE_QUEUE,
+            ]],
         );
     }
 

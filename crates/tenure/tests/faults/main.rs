@@ -8,6 +8,7 @@ mod common;
 #[allow(dead_code, reason = "the conformance suite uses the rest")]
 #[path = "../harness"]
 mod harness {
+    mod callers;
     pub(crate) mod etcd;
     pub(crate) mod redis;
     pub(crate) mod server;

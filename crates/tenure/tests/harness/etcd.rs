@@ -8,17 +8,30 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 use tenure::store::BoxFuture;
 
-use super::server::{Opened, Store, at_once, methods_of_stores, open_at, requests_of};
+use super::callers::{Connect, etcd_over_channel};
+use super::server::{
+    Opened, Store, at_once, by_url, methods_of_stores, open_at, open_by, requests_of,
+};
 use tenure_testkit::etcd::{Etcd, Key, Member};
 use tenure_testkit::proxy::{Fault, Planner, Proxy};
 use tenure_testkit::redis::{Certificates, PASSWORD};
 
 /// One member, each harness with a proxy of its own in front.
 pub(crate) fn open() -> Opened {
+    open_through_proxy(by_url)
+}
+
+/// The same over a channel of the caller.
+pub(crate) fn open_channel() -> Opened {
+    open_through_proxy(etcd_over_channel)
+}
+
+fn open_through_proxy(connect: Connect) -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
-    open_at(format!("{url}?timeout=2s"), |store| ServerHarness {
+    let url = format!("{url}?timeout=2s");
+    open_by(connect, url, |store| ServerHarness {
         proxy: Some(proxy),
         ..ServerHarness::new(store, &ETCD)
     })

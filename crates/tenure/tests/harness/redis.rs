@@ -8,7 +8,10 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 use tenure::store::BoxFuture;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::callers::{Connect, redis_of_client};
+use super::server::{
+    Opened, Store, at_once, by_url, disturb, methods_of_stores, open_at, open_by, requests_of,
+};
 use super::skips::{ONE_PERMIT, ONE_SET_OF_PERMITS};
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::{
@@ -22,6 +25,13 @@ pub(crate) fn open() -> Opened {
     static SERVER: LazyLock<Redis> =
         LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
     open_through_proxy(&SERVER, Kind::One, "")
+}
+
+/// One server, which a client of another crate knows.
+pub(crate) fn open_settings() -> Opened {
+    static SERVER: LazyLock<Redis> =
+        LazyLock::new(|| Redis::start_secured(&["appendonly yes", "appendfsync always"]));
+    open_by_proxy(redis_of_client, &SERVER, Kind::One, "")
 }
 
 /// The same with locks as Redisson has them.
@@ -53,9 +63,13 @@ pub(crate) fn open_redisson_semaphore() -> Opened {
 }
 
 fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Opened {
+    open_by_proxy(by_url, server, kind, options)
+}
+
+fn open_by_proxy(connect: Connect, server: &'static Redis, kind: Kind, options: &str) -> Opened {
     let proxy = Proxy::redis(server.port());
     let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
-    open_at(url, move |store| ServerHarness {
+    open_by(connect, url, move |store| ServerHarness {
         kind,
         proxy: Some(proxy),
         has_secret: true,

@@ -12,25 +12,32 @@ use tenure::{Client, Error};
 
 use tenure_testkit::proxy::{Fault, Planner};
 
+use super::callers::Connect;
+
 pub(crate) type Opened = BoxFuture<Result<Arc<dyn Harness>, Failure>>;
 
 /// The URL and the guarantees of a store.
 pub(crate) struct Store {
     pub(crate) url: String,
     pub(crate) guarantees: Guarantees,
+    connect: Connect,
 }
 
 impl Store {
     pub(crate) fn client(&self) -> BoxFuture<Result<Client, Error>> {
-        let url = self.url.clone();
-        Box::pin(async move {
-            #[cfg(feature = "redlock")]
-            if url.starts_with("redlock:") {
-                return client_of_a_majority(&url).await;
-            }
-            connect(&url).await
-        })
+        let (connect, url) = (self.connect, self.url.clone());
+        Box::pin(async move { retried(connect, &url).await })
     }
+}
+
+pub(crate) fn by_url(url: String) -> BoxFuture<Result<Client, Error>> {
+    Box::pin(async move {
+        #[cfg(feature = "redlock")]
+        if url.starts_with("redlock:") {
+            return client_of_a_majority(&url).await;
+        }
+        tenure::connect(&url).await
+    })
 }
 
 /// As `connect` makes it, but each server has as long as for a renewal. The usual limit of a tenth of the ttl would
@@ -45,14 +52,14 @@ async fn client_of_a_majority(url: &str) -> Result<Client, Error> {
 }
 
 /// A server on a busy machine may not answer within the limit of one attempt.
-async fn connect(url: &str) -> Result<Client, Error> {
+async fn retried(connect: Connect, url: &str) -> Result<Client, Error> {
     for _ in 0..10 {
-        match tenure::connect(url).await {
+        match connect(url.to_owned()).await {
             Err(err) if err.is_retryable() => {}
             connected => return connected,
         }
     }
-    tenure::connect(url).await
+    connect(url.to_owned()).await
 }
 
 /// Creates the tables that the store needs, asks for its guarantees, and opens a harness with them.
@@ -60,12 +67,26 @@ pub(crate) fn open_at<H: Harness>(
     url: String,
     harness: impl FnOnce(Store) -> H + Send + 'static,
 ) -> Opened {
+    open_by(by_url, url, harness)
+}
+
+/// The same, with clients that are made in that way.
+pub(crate) fn open_by<H: Harness>(
+    connect: Connect,
+    url: String,
+    harness: impl FnOnce(Store) -> H + Send + 'static,
+) -> Opened {
     Box::pin(async move {
-        let client = connect(&url).await?;
+        let client = retried(connect, &url).await?;
         client.init().await?;
         let guarantees = client.guarantees().clone();
         client.close().await;
-        Ok(Arc::new(harness(Store { url, guarantees })) as _)
+        let store = Store {
+            url,
+            guarantees,
+            connect,
+        };
+        Ok(Arc::new(harness(store)) as _)
     })
 }
 

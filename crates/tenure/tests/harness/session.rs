@@ -8,7 +8,10 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 use tenure::store::BoxFuture;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::callers::{Connect, sessions_over_pool};
+use super::server::{
+    Opened, Store, at_once, by_url, disturb, methods_of_stores, open_by, requests_of,
+};
 use super::skips::UPGRADABLE_OUTSIDE_THE_QUEUE;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
@@ -18,21 +21,38 @@ use tenure_testkit::until;
 
 /// MariaDB, each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> Opened {
+    open(by_url, mariadb())
+}
+
+/// Over a pool of the caller.
+pub(crate) fn open_mysql_pool() -> Opened {
+    open(sessions_over_pool, mariadb())
+}
+
+fn mariadb() -> Database {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
-    open(Database::MySql(&SERVER))
+    Database::MySql(&SERVER)
 }
 
 /// PostgreSQL, likewise.
 pub(crate) fn open_postgres() -> Opened {
+    open(by_url, postgres())
+}
+
+pub(crate) fn open_postgres_pool() -> Opened {
+    open(sessions_over_pool, postgres())
+}
+
+fn postgres() -> Database {
     static SERVER: LazyLock<Postgres> = LazyLock::new(|| Postgres::start(&[]));
-    open(Database::Postgres(&SERVER))
+    Database::Postgres(&SERVER)
 }
 
 /// The suite asks for ttls of hours, on servers that were started a moment ago. What the guard does is tested in
 /// `tests/session`.
 const OPTIONS: &str = "tls=off&timeout=2s&restart_guard=off";
 
-fn open(database: Database) -> Opened {
+fn open(connect: Connect, database: Database) -> Opened {
     let (proxy, url) = match database {
         Database::MySql(server) => {
             let proxy = Proxy::mysql(server.port());
@@ -45,7 +65,8 @@ fn open(database: Database) -> Opened {
             (proxy, url)
         }
     };
-    open_at(format!("{url}?{OPTIONS}"), move |store| ServerHarness {
+    let url = format!("{url}?{OPTIONS}");
+    open_by(connect, url, move |store| ServerHarness {
         store,
         database,
         proxy: Arc::new(proxy),

@@ -12,7 +12,10 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 use tenure::store::BoxFuture;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::callers::{Connect, table_over_pool};
+use super::server::{
+    Opened, Store, at_once, by_url, disturb, methods_of_stores, open_by, requests_of,
+};
 use super::session::ask;
 use tenure_testkit::mariadb::{self, MariaDb};
 use tenure_testkit::postgres::Postgres;
@@ -24,13 +27,30 @@ const OPTIONS: &str = "?mode=table&tls=off&timeout=3s";
 
 /// Each harness with a proxy of its own in front.
 pub(crate) fn open_mysql() -> Opened {
+    open_mysql_by(by_url)
+}
+
+/// Over a pool of the caller.
+pub(crate) fn open_mysql_pool() -> Opened {
+    open_mysql_by(table_over_pool)
+}
+
+fn open_mysql_by(connect: Connect) -> Opened {
     static SERVER: LazyLock<MariaDb> = LazyLock::new(|| MariaDb::start(&[]));
     let proxy = Proxy::mysql(SERVER.port());
     let url = SERVER.url_at(proxy.port()) + OPTIONS;
-    open_harness(url, Database::MySql(&SERVER), Some(proxy))
+    open_harness(connect, url, Database::MySql(&SERVER), Some(proxy))
 }
 
 pub(crate) fn open_postgres() -> Opened {
+    open_postgres_by(by_url)
+}
+
+pub(crate) fn open_postgres_pool() -> Opened {
+    open_postgres_by(table_over_pool)
+}
+
+fn open_postgres_by(connect: Connect) -> Opened {
     static SERVER: LazyLock<(Postgres, SqlClient)> = LazyLock::new(|| {
         let server = Postgres::start(&[]);
         let inside = server.database_admin();
@@ -39,17 +59,30 @@ pub(crate) fn open_postgres() -> Opened {
     let (server, inside) = &*SERVER;
     let proxy = Proxy::postgres(server.port());
     let url = server.url_at(proxy.port()) + OPTIONS;
-    open_harness(url, Database::Postgres(server, inside), Some(proxy))
+    open_harness(
+        connect,
+        url,
+        Database::Postgres(server, inside),
+        Some(proxy),
+    )
 }
 
 pub(crate) fn open_sqlite() -> Opened {
-    let file = Arc::new(DatabaseFile::new());
-    let url = format!("{}?timeout=3s", file.url());
-    open_harness(url, Database::File(file), None)
+    open_sqlite_by(by_url)
 }
 
-fn open_harness(url: String, database: Database, proxy: Option<Proxy>) -> Opened {
-    open_at(url, |store| ServerHarness {
+pub(crate) fn open_sqlite_pool() -> Opened {
+    open_sqlite_by(table_over_pool)
+}
+
+fn open_sqlite_by(connect: Connect) -> Opened {
+    let file = Arc::new(DatabaseFile::new());
+    let url = format!("{}?timeout=3s", file.url());
+    open_harness(connect, url, Database::File(file), None)
+}
+
+fn open_harness(connect: Connect, url: String, database: Database, proxy: Option<Proxy>) -> Opened {
+    open_by(connect, url, |store| ServerHarness {
         store,
         database,
         proxy: proxy.map(Arc::new),

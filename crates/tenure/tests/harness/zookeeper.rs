@@ -8,7 +8,10 @@ use tenure::conformance::{ContenderCounts, Failure, Harness, RequestFault, Verdi
 use tenure::error::Step;
 use tenure::store::BoxFuture;
 
-use super::server::{Opened, Store, at_once, disturb, methods_of_stores, open_at, requests_of};
+use super::callers::{Connect, zookeeper_by_connector};
+use super::server::{
+    Opened, Store, at_once, by_url, disturb, methods_of_stores, open_at, open_by, requests_of,
+};
 use tenure_testkit::jute::Session;
 use tenure_testkit::proxy::Proxy;
 use tenure_testkit::redis::Certificates;
@@ -19,11 +22,20 @@ const ROOT: &str = "/tests/locks";
 
 /// One server, each harness with its own proxy in front, and a user to whom the nodes belong.
 pub(crate) fn open() -> Opened {
+    open_one(by_url)
+}
+
+/// The same with a connector of the caller.
+pub(crate) fn open_connector() -> Opened {
+    open_one(zookeeper_by_connector)
+}
+
+fn open_one(connect: Connect) -> Opened {
     static SERVER: LazyLock<Zookeeper> =
         LazyLock::new(|| Zookeeper::start_with(COLLECT_CONTAINERS_SOON, &[]));
     let proxy = Proxy::zookeeper(SERVER.port());
     let hosts = format!("127.0.0.1:{}", proxy.port());
-    open_at(url(&hosts), |store| ServerHarness {
+    open_by(connect, url(&hosts), |store| ServerHarness {
         store,
         servers: vec![&SERVER],
         proxies: vec![proxy],
