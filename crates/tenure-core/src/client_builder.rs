@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::error::Error;
 use crate::options::Options;
-use crate::store::Store;
+use crate::store::{IntoStore, Store};
 
 impl Client {
     /// A client of a store that you made, with defaults for its locks.
@@ -28,8 +28,10 @@ impl Client {
     /// # }
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
-    pub fn builder(store: impl Store) -> ClientBuilder {
-        ClientBuilder::new(Arc::new(store))
+    ///
+    /// A store in an `Arc` fits too: `Client::builder(tables::Store::from_pool(&pool).await?)`.
+    pub fn builder(store: impl IntoStore) -> ClientBuilder {
+        ClientBuilder::new(store.into_store())
     }
 }
 

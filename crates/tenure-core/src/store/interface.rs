@@ -113,3 +113,27 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 }
+
+/// A store, or one that is in an `Arc` already: what [`Client::builder`](crate::Client::builder) takes.
+pub trait IntoStore {
+    /// The store.
+    fn into_store(self) -> Arc<dyn Store>;
+}
+
+impl<S: Store> IntoStore for S {
+    fn into_store(self) -> Arc<dyn Store> {
+        Arc::new(self)
+    }
+}
+
+impl<S: Store> IntoStore for Arc<S> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}
+
+impl IntoStore for Arc<dyn Store> {
+    fn into_store(self) -> Arc<dyn Store> {
+        self
+    }
+}

@@ -35,7 +35,7 @@ pub use self::capabilities::{
     AcquireAll, AnswerNow, ChangeMode, GuardedWrite, Operate, RaiseToken,
 };
 pub use self::finding::{Finding, Severity};
-pub use self::interface::Store;
+pub use self::interface::{IntoStore, Store};
 pub use self::loss_notifier::{LossListener, LossNotifier, Losses};
 pub use self::messages::{
     AllAnswer, Answer, BoxFuture, Grant, Hold, Listed, Release, Renewal, Request,

@@ -126,7 +126,8 @@ impl Store {
     ///
     /// ```no_run
     /// # async fn example(channel: tonic::transport::Channel) -> Result<(), tenure::Error> {
-    /// let client = tenure::Client::from_dyn_store(tenure::etcd::Store::from_channel(channel).await?)?;
+    /// let store = tenure::etcd::Store::from_channel(channel).await?;
+    /// let client = tenure::Client::builder(store).build()?;
     /// # Ok(()) }
     /// ```
     ///

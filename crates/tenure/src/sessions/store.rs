@@ -85,7 +85,7 @@ impl Store {
     /// use tenure::Client;
     /// use tenure::sessions::Store;
     ///
-    /// let client = Client::from_dyn_store(Store::from_pool(&pool).await?)?;
+    /// let client = Client::builder(Store::from_pool(&pool).await?).build()?;
     /// let guard = client.lock("orders/42").acquire().await?;
     /// # guard.release().await }
     /// ```
