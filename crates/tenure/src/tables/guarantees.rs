@@ -36,6 +36,8 @@ pub struct Configuration {
     pub fails_over: bool,
     /// Whether the table is ShedLock's (`dialect=shedlock`).
     pub is_shedlock: bool,
+    /// Whether the connections are those of a pool of the program, so that none of them listens.
+    pub is_pooled: bool,
 }
 
 impl Configuration {
@@ -46,6 +48,7 @@ impl Configuration {
             durability: Durability::Full,
             fails_over: false,
             is_shedlock: false,
+            is_pooled: false,
         }
     }
 }
@@ -61,6 +64,7 @@ fn setting(of: Configuration) -> String {
         (of.durability == Durability::Nothing, "commits may be lost"),
         (of.fails_over, "a replica may take over"),
         (of.is_shedlock, "dialect=shedlock"),
+        (of.is_pooled, "connections of a pool"),
     ];
     let all = all.iter().filter(|(is, _)| *is).map(|(_, what)| *what);
     all.collect::<Vec<_>>().join(", ")
@@ -122,7 +126,7 @@ fn faults_of_server(of: Configuration) -> Vec<Cell> {
 fn waiting(of: Configuration) -> &'static str {
     match of.database {
         _ if of.is_shedlock => "waiters poll, about five times a second",
-        Database::Postgres => {
+        Database::Postgres if !of.is_pooled => {
             "a queue in the database; a release wakes the first waiter, which then takes the lock (behind a pooler the first waiter polls about five times a second); a dead waiter delays the others by min(ttl, 5 s)"
         }
         _ => {

@@ -96,7 +96,7 @@ impl Store {
     /// use tenure::Client;
     /// use tenure::tables::Store;
     ///
-    /// let client = Client::from_dyn_store(Store::from_pool(&pool).await?)?;
+    /// let client = Client::builder(Store::from_pool(&pool).await?).build()?;
     /// let guard = client.lock("orders/42").acquire().await?;
     /// # guard.release().await }
     /// ```
@@ -148,6 +148,7 @@ impl Store {
             durability: server_info.durability,
             fails_over: server_info.fails_over,
             is_shedlock: settings.format == Format::ShedLock,
+            is_pooled: settings.pool.is_some(),
         };
         #[cfg(feature = "postgres")]
         let listener = match settings.postgres_options().filter(|_| has_listener) {

@@ -105,6 +105,10 @@ fn table() -> Vec<Guarantees> {
             is_shedlock: true,
             ..plain
         }),
+        guarantees(Configuration {
+            is_pooled: true,
+            ..plain
+        }),
         guarantees(Configuration::new(Database::Sqlite)),
     ]
 }
