@@ -54,6 +54,6 @@ async fn main() -> Result<(), tenure::Error> {
     // The release reports that the lock was lost.
     let err = paused.release().await.expect_err("the lease had run out");
     assert!(err.is_lost());
-    println!("{err}");
+    println!("{err:#}");
     Ok(())
 }

@@ -27,7 +27,7 @@ async fn main() -> Result<(), tenure::Error> {
     store.advance(ttl);
     let err = work.await.expect("the task does not panic").unwrap_err();
     assert!(err.is_lost());
-    println!("{err}");
+    println!("{err:#}");
     store.resume();
 
     // With a guard: `lost` resolves at the deadline at the latest, also when the store does not answer.

@@ -48,7 +48,7 @@ async fn when_a_reply_is_lost() -> Result<(), Error> {
         .expect_err("nobody knows who holds the lock");
     assert_eq!(err.kind(), ErrorKind::Indeterminate);
     assert!(err.is_retryable());
-    println!("{err}");
+    println!("{err:#}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ async fn main() -> Result<(), tenure::Error> {
     let guard = client.lock("deploy").label("release 7").acquire().await?;
     match deploy.acquire().await {
         Err(err) if err.kind() == ErrorKind::WaitElapsed => {
-            println!("{err}");
+            println!("{err:#}");
             println!("in the way: {:?}", err.holder().map(|holder| &holder.label));
         }
         other => panic!("the lock is held, so the wait had to end in vain: {other:?}"),

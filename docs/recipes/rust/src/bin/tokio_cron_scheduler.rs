@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let locks = clients.clone();
         Box::pin(async move {
             if let Err(error) = report(&locks).await {
-                eprintln!("no report: {error}");
+                eprintln!("no report: {error:#}");
             }
         })
     })?;
