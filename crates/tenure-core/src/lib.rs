@@ -1,4 +1,4 @@
-//! The part of [`tenure`](https://docs.rs/tenure) that knows no store.
+//! The part of the crate `tenure` that knows no store.
 //!
 //! Programs that use locks depend on the crate `tenure`, which re-exports what they need from here.
 //! This crate is for the authors of stores. From bottom to top:

@@ -108,7 +108,7 @@ pub(crate) fn tenure_is_killed_and_the_tree_is_gone_before_the_next_one_comes(
         "without `tenure` there is no SIGTERM and no grace time"
     );
     if store.ends_with_connection() {
-        // The server releases the lock when the connection ends, while the guardian kills the tree, as the README tells. So
+        // The server releases the lock when the connection ends, while the guardian kills the tree, as docs/tasks.md tells. So
         // the next holder may have met the tree.
         second.line();
         assert!(matches!(second.line().as_str(), "alone" | "overlap"));

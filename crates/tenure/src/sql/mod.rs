@@ -1,5 +1,6 @@
 //! Locks and fences inside transactions of your own, in the database that has your data (feature `sqlx`, with
 //! `mysql`, `postgres` or `sqlite` for the driver); and fences as plain SQL for any other client, without a feature.
+//! The feature is for sqlx 0.9. For sqlx 0.8 the last point below applies.
 //!
 //! - [`lock_in_tx`] takes a lock that lasts as long as the transaction: there is no lease, no loss, no server
 //!   other than the database, and nothing to release.

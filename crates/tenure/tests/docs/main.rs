@@ -1,6 +1,7 @@
 //! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites docs/guarantees.md.
 
 mod evidence;
+mod readme;
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -402,19 +403,13 @@ fn listed_schemes(text: &str, head: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_readme_lists_the_stores_of_this_build_and_no_other() {
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
-    assert_eq!(listed_schemes(&readme, "| Store |"), tenure::SCHEMES);
-}
-
-#[test]
 fn the_crate_page_lists_the_stores_of_this_build_and_no_other() {
     let page = include_str!("../../src/lib.rs").replace("//! ", "");
     assert_eq!(listed_schemes(&page, "| URL |"), tenure::SCHEMES);
 }
 
 #[test]
-fn the_readme_lists_the_exit_codes_of_the_command_line() {
+fn the_page_about_tasks_lists_the_exit_codes_of_the_command_line() {
     let numbers = |text: &str, head| -> Vec<String> {
         let cells = first_cells(text, head).join(" ");
         let words = cells.split(|c: char| !c.is_ascii_digit());
@@ -423,10 +418,10 @@ fn the_readme_lists_the_exit_codes_of_the_command_line() {
             .map(str::to_owned)
             .collect()
     };
-    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let tasks = fs::read_to_string(repository().join("docs/tasks.md")).unwrap();
     let source = fs::read_to_string(repository().join("crates/tenure-cli/src/exit.rs")).unwrap();
     let page = source.replace("//! ", "");
-    let codes = numbers(&readme, "| Code |");
+    let codes = numbers(&tasks, "| Code |");
     assert_eq!(codes, numbers(&page, "| code |"));
     assert!(codes.len() > 10, "{codes:?}");
 }
