@@ -87,7 +87,7 @@ impl ZooKeeperCheck {
     }
 }
 
-/// A lock in etcd, for transactions of your own; see [`Guard::etcd`](crate::Guard::etcd).
+/// A lock in etcd, for transactions of your own; see [`EtcdGuard::etcd`](crate::guard_traits::EtcdGuard::etcd).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdLock(Vec<EtcdCompare>);
 
@@ -103,7 +103,7 @@ impl EtcdLock {
     }
 }
 
-/// A lock in ZooKeeper, for transactions of your own; see [`Guard::zookeeper`](crate::Guard::zookeeper).
+/// A lock in ZooKeeper, for transactions of your own; see [`ZooKeeperGuard::zookeeper`](crate::guard_traits::ZooKeeperGuard::zookeeper).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZooKeeperLock(Vec<ZooKeeperCheck>);
 

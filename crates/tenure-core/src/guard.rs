@@ -9,7 +9,7 @@ use crate::driver::Held;
 use crate::driver::JointToken;
 use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, Step};
-use crate::fence::{Condition, EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
+use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::logic::lease::State;
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -100,7 +100,7 @@ impl Guard {
     }
 
     /// The guards of the two locks of [`Lock::both`](crate::Lock::both), in the order of its arguments: each has a token and
-    /// can [write](Guard::put) in its store. `None` for every other guard.
+    /// can [write](crate::guard_traits::KeyValueGuard::put) in its store. `None` for every other guard.
     ///
     /// Both end with this guard. Each of them says what became of its own lock; this guard is lost as soon as one is.
     pub fn both(&self) -> Option<(&Self, &Self)> {
@@ -307,37 +307,8 @@ impl Guard {
         move |err| held.explain(err, Step::Renew)
     }
 
-    /// Sets `key` to `value` in the store that keeps the lock, if this guard still holds the lock: the store
-    /// checks and writes in one step, so a write of a former holder never takes effect, however late it arrives.
-    ///
-    /// With several names: if all of them are still held.
-    /// `redis`, `etcd` and `zookeeper` can do this. In a Redis Cluster the key must be in the slot of the lock
-    /// (`{orders/42}:total` for the lock `orders/42`); in ZooKeeper it is the path of a node.
-    /// This is as strong as the store: the [guarantees](crate::guarantees) say what the store may forget.
-    ///
-    /// # Cancel safety
-    /// When the future is dropped, the write may have been applied or not.
-    ///
-    /// # Errors
-    /// [`Lost`](crate::ErrorKind::Lost): the lock is not held any more, and nothing was written.
-    /// `Indeterminate`: it is unknown whether the value was written. `Unsupported`: the store keeps no data.
-    pub async fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.write(key, Some(value.as_ref().to_vec())).await
-    }
-
-    /// Deletes `key` in the store that keeps the lock, if this guard still holds the lock. A key that does not exist
-    /// is no error. See [`put`](Guard::put).
-    ///
-    /// # Cancel safety
-    /// As [`put`](Guard::put).
-    ///
-    /// # Errors
-    /// As [`put`](Guard::put).
-    pub async fn delete(&self, key: &str) -> Result<(), Error> {
-        self.write(key, None).await
-    }
-
-    async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
+    /// Sets `key` to `value`, or deletes it, if this guard still holds the lock.
+    pub(crate) async fn write(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), Error> {
         if let Entries::Two(_) = &self.entries {
             let message = "a guard of two stores cannot choose the store; write with one of the guards that `both` gives";
             let err = Error::new(ErrorKind::Invalid, message).with_step(Step::Write);
@@ -347,39 +318,13 @@ impl Guard {
         Held::write(&all, key.to_owned(), value).await
     }
 
-    /// The lock as it is stored in etcd, for a transaction of your own that shall take effect only while the lock is
-    /// held: add [`compare`](EtcdLock::compare) to the transaction's conditions. `None`: the lock is in another store, or in two.
-    ///
-    /// The conditions are plain data, so that this crate depends on no version of a client crate.
-    /// With the crate `etcd-client` a condition is
-    /// `Compare::create_revision(it.key.clone(), CompareOp::Equal, it.create_revision)`.
-    pub fn etcd(&self) -> Option<EtcdLock> {
+    /// For each name the condition of a transaction in the store that is true while the name is held. `None`: the store has
+    /// no such transactions, or there are two stores.
+    pub(crate) fn conditions(&self) -> Option<Vec<Condition>> {
         if let Entries::Two(_) = &self.entries {
             return None;
         }
-        let compare = |entry: &Entry| match entry.held().condition()? {
-            Condition::Etcd(compare) => Some(compare),
-            _ => None,
-        };
-        let all: Option<Vec<_>> = self.all().map(compare).collect();
-        all.map(EtcdLock::new)
-    }
-
-    /// The lock as it is stored in ZooKeeper, for a `multi` of your own that shall take effect only while the lock is
-    /// held: add [`check`](ZooKeeperLock::check) to its operations. `None`: the lock is in another store, or in two.
-    ///
-    /// The checks are plain data, so that this crate depends on no version of a client crate.
-    /// With the crate `zookeeper-client` that is `multi.add_check_version(&it.path, it.version)`.
-    pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
-        if let Entries::Two(_) = &self.entries {
-            return None;
-        }
-        let check = |entry: &Entry| match entry.held().condition()? {
-            Condition::ZooKeeper(check) => Some(check),
-            _ => None,
-        };
-        let all: Option<Vec<_>> = self.all().map(check).collect();
-        all.map(ZooKeeperLock::new)
+        self.all().map(|entry| entry.held().condition()).collect()
     }
 
     /// Makes an [upgradable](crate::Lock::upgradable) hold exclusive: waits until the other holders have left, and lets

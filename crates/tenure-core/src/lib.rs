@@ -59,6 +59,7 @@ mod client_builder;
 mod defaults;
 mod entry;
 mod guard;
+pub mod guard_traits;
 mod lock;
 mod owner;
 #[cfg(feature = "serde")]

@@ -26,6 +26,7 @@ use tenure_core::State;
 use tenure_core::error::{Error, ErrorKind, Step};
 use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use tenure_core::guarantees::Guarantees;
+use tenure_core::guard_traits::{self, EtcdGuard, ZooKeeperGuard};
 use tenure_core::holder::{Status, Waiting};
 use tenure_core::lost::{Loss, LostReason};
 use tenure_core::name::LockName;
@@ -474,32 +475,6 @@ impl Guard {
         });
     }
 
-    /// See [`Guard::put`](crate::Guard::put).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
-        block_on(&self.runtime, self.inner.put(key, value))?
-    }
-
-    /// See [`Guard::delete`](crate::Guard::delete).
-    ///
-    /// # Errors
-    /// As there.
-    pub fn delete(&self, key: &str) -> Result<(), Error> {
-        block_on(&self.runtime, self.inner.delete(key))?
-    }
-
-    /// See [`Guard::etcd`](crate::Guard::etcd).
-    pub fn etcd(&self) -> Option<EtcdLock> {
-        self.inner.etcd()
-    }
-
-    /// See [`Guard::zookeeper`](crate::Guard::zookeeper).
-    pub fn zookeeper(&self) -> Option<ZooKeeperLock> {
-        self.inner.zookeeper()
-    }
-
     /// Calls `end`, which ends a transaction, and releases the lock only then; see
     /// [`Guard::after`](crate::Guard::after): `Ok` means that its outcome is known, and after `Err`, or a panic,
     /// the lock is kept until its lease ends. `end` cannot be stopped from outside when the lock is lost meanwhile.
@@ -546,6 +521,48 @@ impl Guard {
     /// As there.
     pub fn release(self) -> Result<(), Error> {
         block_on(&self.runtime, self.inner.release())?
+    }
+}
+
+/// Single writes into the store that keeps the lock, which take effect only while the lock is held; see
+/// [`KeyValueGuard`](tenure_core::guard_traits::KeyValueGuard).
+pub trait KeyValueGuard {
+    /// See [`KeyValueGuard::put`](tenure_core::guard_traits::KeyValueGuard::put).
+    ///
+    /// # Errors
+    /// As there.
+    fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error>;
+
+    /// See [`KeyValueGuard::delete`](tenure_core::guard_traits::KeyValueGuard::delete).
+    ///
+    /// # Errors
+    /// As there.
+    fn delete(&self, key: &str) -> Result<(), Error>;
+}
+
+impl KeyValueGuard for Guard {
+    fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        let written = guard_traits::KeyValueGuard::put(&self.inner, key, value);
+        block_on(&self.runtime, written)?
+    }
+
+    fn delete(&self, key: &str) -> Result<(), Error> {
+        let deleted = guard_traits::KeyValueGuard::delete(&self.inner, key);
+        block_on(&self.runtime, deleted)?
+    }
+}
+
+/// See [`EtcdGuard`].
+impl EtcdGuard for Guard {
+    fn etcd(&self) -> Option<EtcdLock> {
+        self.inner.etcd()
+    }
+}
+
+/// See [`ZooKeeperGuard`].
+impl ZooKeeperGuard for Guard {
+    fn zookeeper(&self) -> Option<ZooKeeperLock> {
+        self.inner.zookeeper()
     }
 }
 

@@ -3,13 +3,15 @@
 use tenure_core::Guard;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{EtcdCompare, ZooKeeperCheck};
+use tenure_core::guard_traits::{EtcdGuard as _, ZooKeeperGuard as _};
 
 /// A unit of writes that its store applies in one step, and that can be fenced: it then takes effect only if no newer
 /// holder has overtaken the holder of the guard.
 ///
 /// The unit depends on the store of the data: a transaction of a database ([`tenure::sql`](crate), feature `sqlx`),
 /// the conditions of a transaction in etcd, the checks of a `multi` in ZooKeeper. In Redis use
-/// [`Guard::put`] and [`Guard::delete`], which are units of one write.
+/// [`put`](tenure_core::guard_traits::KeyValueGuard::put) and [`delete`](tenure_core::guard_traits::KeyValueGuard::delete),
+/// which are units of one write (the trait `KeyValueGuard` in [`tenure::redis`](crate)).
 /// `docs/fencing.md` shows what happens without fencing.
 ///
 /// ```

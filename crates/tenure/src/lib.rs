@@ -58,7 +58,8 @@
 //!
 //! **Fencing token.** Every guard has a [number](Guard::token) that strictly grows with each grant of its name.
 //! Send it with every write, and let the resource refuse a number below the highest one that it has seen.
-//! [`Fenced`] does that in databases, etcd and ZooKeeper, and [`Guard::put`] for single writes in the store that keeps the lock.
+//! [`Fenced`] does that in databases, etcd and ZooKeeper; for single writes in the store that keeps the lock, guards of Redis,
+//! etcd and ZooKeeper have `put` and `delete` (the trait `KeyValueGuard` in the modules of these stores).
 //!
 //! # Exclusion and late writes
 //!
@@ -369,7 +370,7 @@ pub use tenure_macros::locked;
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-/// The examples of the page about tasks; one of them needs a database driver.
-#[cfg(all(doctest, feature = "sqlx", feature = "postgres"))]
+/// The examples of the page about tasks; some of them need a database driver and the store Redis.
+#[cfg(all(doctest, feature = "sqlx", feature = "postgres", feature = "redis"))]
 #[doc = include_str!("../../../docs/tasks.md")]
 mod tasks {}

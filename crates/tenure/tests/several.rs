@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure::error::Step;
 use tenure::memory::{self, Disturbance};
 use tenure::{Client, Error, ErrorKind, Guard, Lock, Mode, Owner};
+use tenure_core::guard_traits::KeyValueGuard as _;
 use tokio::task::JoinHandle;
 
 /// Longer than a client keeps names before it begins again, and shorter than the default ttl.

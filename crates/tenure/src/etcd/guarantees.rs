@@ -21,7 +21,7 @@ pub fn guarantees(members: usize) -> Guarantees {
         .late(),
         Cell::claims(
             Fault::HolderPaused,
-            "the holder's deadline comes before the end of the lease; the token or `Guard::put` stops a late write",
+            "the holder's deadline comes before the end of the lease; the token or `guard.put` stops a late write",
         ),
         Cell::claims(
             Fault::Partition,

@@ -58,6 +58,7 @@ pub use self::guarantees::guarantees;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 pub use self::store::Store;
+pub use tenure_core::guard_traits::{EtcdGuard, KeyValueGuard};
 
 impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {

@@ -69,6 +69,7 @@ pub use self::guarantees::{Configuration, guarantees};
 pub use self::redisson::RedissonLock;
 use self::requests::Purpose;
 pub use self::store::Store;
+pub use tenure_core::guard_traits::KeyValueGuard;
 
 impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {

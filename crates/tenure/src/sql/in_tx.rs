@@ -204,7 +204,7 @@ impl<DB: Database> Fenced for Transaction<'_, DB> {
 }
 
 /// The examples of the page about fencing.
-#[cfg(all(doctest, feature = "postgres"))]
+#[cfg(all(doctest, feature = "postgres", feature = "redis"))]
 #[doc = include_str!("../../../../docs/fencing.md")]
 mod page {}
 

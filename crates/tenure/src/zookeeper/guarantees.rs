@@ -25,9 +25,9 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Cell::effects(Fault::HolderKilled, "the session ends within one ttl and a second, rounded up to a tick of the server",
         )
         .late(),
-        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the end of the session; `Guard::put` or the token stops a late write",
+        Cell::claims(Fault::HolderPaused, "the holder's deadline comes before the end of the session; `guard.put` or the token stops a late write",
         ),
-        Cell::claims(Fault::Partition, "the deadline counts from the last write that a majority applied; `Guard::put` or the token stops a late write",
+        Cell::claims(Fault::Partition, "the deadline counts from the last write that a majority applied; `guard.put` or the token stops a late write",
         ),
         Cell::claims(Fault::StoreRestart, "sessions and nodes are on disk; after the restart every session has its whole timeout again",
         )

@@ -61,6 +61,7 @@ pub use self::guarantees::{Configuration, Dialect, guarantees};
 pub(crate) use self::names::fuzz as fuzz_names;
 use self::store::ContenderNode;
 pub use self::store::Store;
+pub use tenure_core::guard_traits::{KeyValueGuard, ZooKeeperGuard};
 
 impl tenure_core::store::Store for Store {
     fn guarantees(&self) -> &Guarantees {

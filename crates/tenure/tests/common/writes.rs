@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tenure::{Client, Error, ErrorKind, Guard};
+use tenure_core::guard_traits::KeyValueGuard as _;
 use tokio::task::JoinHandle;
 
 use super::{assert_says, soon, take};

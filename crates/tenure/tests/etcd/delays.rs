@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tenure::etcd::KeyValueGuard as _;
 use tenure::store::{Answer, Hold, Release, Request, Store as _};
 use tenure::{Client, ErrorKind, Guard, LockName, OwnerId, Renew};
 

@@ -2,6 +2,9 @@
 
 use std::sync::LazyLock;
 
+use tenure::etcd::EtcdGuard as _;
+use tenure_core::guard_traits::ZooKeeperGuard as _;
+
 use crate::common::writes::{Data, Server};
 use crate::support::{SHARED, TTL, direct, name, proxied, soon, take, until};
 use tenure_testkit::etcd::{Etcd, base64};

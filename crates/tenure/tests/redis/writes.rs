@@ -1,6 +1,7 @@
 //! Writes that count only while the lock is held; what happens is in `common::writes`.
 
 use tenure::ErrorKind;
+use tenure::redis::KeyValueGuard as _;
 
 use crate::common::writes::{Data, Server};
 use crate::support::{TRUSTED, TTL, assert_says, client_of, connect, soon, take, until};

@@ -1,6 +1,8 @@
 //! Writes that count only while the lock is held; what happens is in `common::writes`.
 
 use tenure::ErrorKind;
+use tenure::zookeeper::{KeyValueGuard as _, ZooKeeperGuard as _};
+use tenure_core::guard_traits::EtcdGuard as _;
 
 use crate::common::writes::{Data, Server};
 use crate::support::{
