@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::guard::Guard;
 use crate::lost::LostReason;
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::driver::Acquired;
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::guard::Guard;
 use crate::owner::Owner;
 use crate::store_lock::StoreLock;

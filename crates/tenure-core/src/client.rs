@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use crate::defaults::{Defaults, Prefix};
 use crate::driver::Driver;
 use crate::entry::LockKey;
-use crate::error::Error;
+use crate::error::{Error, ErrorParts as _};
 use crate::guarantees::Guarantees;
 use crate::holder::{Status, Waiting};
 use crate::lock::Lock;

@@ -122,69 +122,6 @@ impl Error {
         }))
     }
 
-    /// Adds the name of the lock, unless the error has one already.
-    #[must_use]
-    pub fn with_name(mut self, name: &LockName) -> Self {
-        self.0.name.get_or_insert_with(|| name.clone());
-        self
-    }
-
-    /// Adds the name of the store, unless the error has one already.
-    #[must_use]
-    pub fn with_scheme(mut self, scheme: &'static str) -> Self {
-        self.0.scheme.get_or_insert(scheme);
-        self
-    }
-
-    /// Adds the step, unless the error has one already.
-    #[must_use]
-    pub fn with_step(mut self, step: Step) -> Self {
-        self.0.step.get_or_insert(step);
-        self
-    }
-
-    /// Adds the holder of the lock.
-    #[must_use]
-    pub fn with_holder(mut self, holder: Option<Holder>) -> Self {
-        self.0.holder = holder;
-        self
-    }
-
-    /// Says that a server was started too lately to grant anything.
-    #[must_use]
-    pub fn with_restart_guard(mut self, guard: Option<RestartGuard>) -> Self {
-        self.0.restart_guard = guard;
-        self
-    }
-
-    /// Says that a limit of time was over.
-    #[must_use]
-    pub fn with_timeout(mut self) -> Self {
-        self.0.is_timeout = true;
-        self
-    }
-
-    /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
-    #[must_use]
-    pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into().into());
-        self.0.quote = None;
-        self
-    }
-
-    /// Attaches the cause, which `{:#}` quotes in these words: one line, without what helps no user. Empty: the message says
-    /// everything, and the cause is for programs.
-    #[must_use]
-    pub fn with_quoted_source(
-        self,
-        source: impl Into<Box<dyn StdError + Send + Sync>>,
-        quote: impl Into<String>,
-    ) -> Self {
-        let mut err = self.with_source(source);
-        err.0.quote = Some(quote.into());
-        err
-    }
-
     /// The error as one of a request that only reads: nothing can have been applied, so no answer is `Unreachable`.
     pub(crate) fn of_read(mut self) -> Self {
         if self.0.kind == ErrorKind::Indeterminate {
@@ -260,6 +197,94 @@ impl Error {
     /// The server was started so lately that it may have forgotten a holder, and grants nothing yet.
     pub fn restart_guard(&self) -> Option<&RestartGuard> {
         self.0.restart_guard.as_ref()
+    }
+}
+
+/// Adds to an error what a store, or the driver, knows of it: for authors of stores. Programs only read errors.
+pub trait ErrorParts: Sized {
+    /// Adds the name of the lock, unless the error has one already.
+    #[must_use]
+    fn with_name(self, name: &LockName) -> Self;
+
+    /// Adds the name of the store, unless the error has one already.
+    #[must_use]
+    fn with_scheme(self, scheme: &'static str) -> Self;
+
+    /// Adds the step, unless the error has one already.
+    #[must_use]
+    fn with_step(self, step: Step) -> Self;
+
+    /// Adds the holder of the lock.
+    #[must_use]
+    fn with_holder(self, holder: Option<Holder>) -> Self;
+
+    /// Says that a server was started too lately to grant anything.
+    #[must_use]
+    fn with_restart_guard(self, guard: Option<RestartGuard>) -> Self;
+
+    /// Says that a limit of time was over.
+    #[must_use]
+    fn with_timeout(self) -> Self;
+
+    /// Attaches the cause. Its text must not be repeated in the message, and must hold no secret.
+    #[must_use]
+    fn with_source(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self;
+
+    /// Attaches the cause, which `{:#}` quotes in these words: one line, without what helps no user. Empty: the message says
+    /// everything, and the cause is for programs.
+    #[must_use]
+    fn with_quoted_source(
+        self,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+        quote: impl Into<String>,
+    ) -> Self;
+}
+
+impl ErrorParts for Error {
+    fn with_name(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| name.clone());
+        self
+    }
+
+    fn with_scheme(mut self, scheme: &'static str) -> Self {
+        self.0.scheme.get_or_insert(scheme);
+        self
+    }
+
+    fn with_step(mut self, step: Step) -> Self {
+        self.0.step.get_or_insert(step);
+        self
+    }
+
+    fn with_holder(mut self, holder: Option<Holder>) -> Self {
+        self.0.holder = holder;
+        self
+    }
+
+    fn with_restart_guard(mut self, guard: Option<RestartGuard>) -> Self {
+        self.0.restart_guard = guard;
+        self
+    }
+
+    fn with_timeout(mut self) -> Self {
+        self.0.is_timeout = true;
+        self
+    }
+
+    fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into().into());
+        self.0.quote = None;
+        self
+    }
+
+    fn with_quoted_source(
+        self,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+        quote: impl Into<String>,
+    ) -> Self {
+        let mut err = self.with_source(source);
+        err.0.quote = Some(quote.into());
+        err
     }
 }
 

@@ -8,7 +8,7 @@ use crate::driver::Held;
 #[cfg(feature = "tokio-util")]
 use crate::driver::JointToken;
 use crate::entry::{Entry, first_of};
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::logic::lease::State;
 use crate::lost::LostReason;

@@ -44,6 +44,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tenure::guarantees::Guarantees;
+use tenure::store::ErrorParts as _;
 use tenure::{Client, Error, ErrorKind, Lock};
 
 use mode::Modes;

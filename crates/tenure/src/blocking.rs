@@ -23,7 +23,7 @@ use tenure_core::CallbackHandle;
 use tenure_core::GuardUntilOutcome;
 use tenure_core::Owner;
 use tenure_core::State;
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::guard_traits::{self, EtcdGuard, ZooKeeperGuard};

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::name::Escaped;
 use tenure_core::store::{BoxFuture, Store};
 use tenure_core::{Client, memory};

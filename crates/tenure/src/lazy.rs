@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock};
 
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees, Order};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;

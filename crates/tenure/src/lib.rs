@@ -284,8 +284,14 @@ pub use tenure_core::conformance;
 pub use tenure_core::{
     CallbackHandle, Client, ClientBuilder, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder,
     Lock, LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State,
-    Status, Waiting, error, fence, guarantees, holder, lost, memory, name, options, store, time,
+    Status, Waiting, fence, guarantees, holder, lost, memory, name, options, store, time,
 };
+
+/// One error for the whole crate: a kind to branch on, and one line that says what, why and what next.
+pub mod error {
+    #[doc(inline)]
+    pub use tenure_core::error::{Error, ErrorKind, Step};
+}
 
 /// Runs the function under a lock: acquires, runs the body, releases.
 ///

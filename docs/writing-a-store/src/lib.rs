@@ -9,7 +9,8 @@ use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
 use tenure_core::logic::pace;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
-    Answer, BoxFuture, Finding, Grant, Hold, Listed, Operate, Release, Renewal, Request,
+    Answer, BoxFuture, ErrorParts as _, Finding, Grant, Hold, Listed, Operate, Release, Renewal,
+    Request,
 };
 use tenure_core::support::{HoldRegistry, HolderRecord, millis_down, wall_time};
 use tenure_core::{Error, ErrorKind, HoldInfo, LockName, LostReason, Mode, Status};

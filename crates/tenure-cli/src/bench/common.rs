@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use tenure::store::ErrorParts as _;
 use tenure::{Error, ErrorKind};
 
 /// How many turns each side has.

@@ -24,6 +24,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::sync::mpsc;
 
+use crate::error::ErrorParts as _;
 use crate::time::parse_duration;
 use crate::{Client, Error, ErrorKind, Guard, Lock, Renew, State};
 

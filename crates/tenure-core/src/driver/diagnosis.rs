@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::holder::{Rounded, Status};
 use crate::name::LockName;
 use crate::rt::Clock;

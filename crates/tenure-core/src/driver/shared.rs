@@ -4,7 +4,7 @@ use std::future::ready;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::{Capability, Fault, Promise};
 use crate::holder::{Holder, Waiting};

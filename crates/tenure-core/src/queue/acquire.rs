@@ -2,7 +2,7 @@
 
 use super::interface::{Acquisition, Created, is_temporary, retry_limit};
 use super::wait::{Waited, wait};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::store::Answer;
 use crate::support::{RetryBudget, not_left};
 use crate::time::Time;

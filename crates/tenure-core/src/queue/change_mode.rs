@@ -2,7 +2,7 @@
 
 use super::interface::{HoldMode, ModeChange, Replaced, retry_limit};
 use super::wait::{Waited, wait};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::options::Mode;
 use crate::store::Answer;
 use crate::support::RetryBudget;

@@ -37,6 +37,8 @@ pub use self::capabilities::{
 pub use self::finding::{Finding, Severity};
 pub use self::interface::{IntoStore, Store};
 pub use self::loss_notifier::{LossListener, LossNotifier, Losses};
+pub use crate::error::ErrorParts;
+
 pub use self::messages::{
     AllAnswer, Answer, BoxFuture, Grant, Hold, Listed, Release, Renewal, Request,
 };

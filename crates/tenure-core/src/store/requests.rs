@@ -10,7 +10,7 @@ use super::capabilities::{ChangeMode, Operate};
 use super::finding::Finding;
 use super::interface::Store;
 use super::messages::{AllAnswer, Answer, BoxFuture, Hold, Listed, Request};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::holder::Status;
 use crate::name::LockName;
 use crate::options::Mode;

@@ -1,6 +1,6 @@
 //! Errors that several stores have.
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 
 /// The error of a request that comes after [`Client::close`](crate::Client::close).
 pub fn closed() -> Error {

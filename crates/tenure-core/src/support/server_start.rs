@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::holder::RestartGuard;
 use crate::options::Options;
 use crate::time::Time;

@@ -3,7 +3,7 @@
 use sqlx::error::DatabaseError;
 
 use super::database::{Sort, SqlDatabase};
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::name::LockName;
 
 /// For bodies of [`Lock::transaction`](crate::Lock::transaction) whose error is that of this crate: what is not

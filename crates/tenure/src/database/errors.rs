@@ -2,7 +2,7 @@
 
 use sqlx::error::DatabaseError;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 
 use crate::tls;
 

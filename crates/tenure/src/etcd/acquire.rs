@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::options::Mode;
 use tenure_core::queue::{self, Acquisition, Created, Position, Replaced};
 use tenure_core::rt::wall_now;

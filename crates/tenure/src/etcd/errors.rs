@@ -7,7 +7,7 @@ use std::io;
 use rustls::AlertDescription;
 use tonic::{Code, ConnectError, Status};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 
 use crate::tls;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::options::Mode;
 use tenure_core::queue::{self as engine, HoldMode, ModeChange, Others, Replaced, lost};
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::io::Errno;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 
 /// The refusal to use the file or directory at `path`.
 pub(super) fn refused(path: &Path, why: &str) -> Error {

@@ -68,7 +68,7 @@ mod waiter_threads;
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure_core::error::{Error, Step};
+use tenure_core::error::{Error, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::Status;
 use tenure_core::name::LockName;

@@ -1,6 +1,6 @@
 //! A hold has no lease: renewal checks that the path still leads to the locked file.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::lost::LostReason;
 use tenure_core::rt::Clock;
 use tenure_core::store::{Hold, Renewal};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 
 /// The error of a request that found no majority: `Indeterminate` if that of one node is, else the kind of the first
 /// error. `what` says what the nodes did.

@@ -3,7 +3,7 @@
 
 use redis::{FromRedisValue as _, Value};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 
 use super::connection::unexpected_reply;

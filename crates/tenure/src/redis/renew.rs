@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::options::Mode;
 use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::{RetryBudget, millis_down};

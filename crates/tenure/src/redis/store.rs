@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorParts as _};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
 use tenure_core::name::LockName;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tenure_core::error::{
     Error,
     ErrorKind::{self, Denied, Store},
+    ErrorParts as _,
 };
 
 use crate::database::{self, DatabasePool, Kind, Meaning, RequestError, Server};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorParts as _};
 use tenure_core::fence::OwnerId;
 use tenure_core::options::Mode;
 use tenure_core::rt::lock;

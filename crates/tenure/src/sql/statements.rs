@@ -1,6 +1,6 @@
 //! The fence as plain SQL, for any client of the database.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::LockName;
 
 /// Locks the row of the resource, raises it to this token unless it has a greater one, and returns the greatest.

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 
 /// Refuses a database that this user may not write, and one with a side file that this user may not write.

@@ -6,7 +6,7 @@
 )]
 
 #[cfg(feature = "sqlite")]
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 #[cfg(feature = "sqlite")]
 use tenure_core::name::Escaped;
 

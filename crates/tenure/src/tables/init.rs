@@ -3,7 +3,7 @@
 
 use tenure_core::error::Error;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
-use tenure_core::error::ErrorKind;
+use tenure_core::error::{ErrorKind, ErrorParts as _};
 
 use super::settings::Location;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -2,7 +2,7 @@
 
 use rustls::{AlertDescription as Alert, CertificateError};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 
 /// Why a handshake with `host` failed. `plain` is how to ask for a connection without TLS.
 pub(crate) fn explain(found: &rustls::Error, host: &impl std::fmt::Display, plain: &str) -> Error {

@@ -1,6 +1,6 @@
 //! Why no session could be opened: the client library does not say, so plain connections of our own find out.
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::url::Host;
 
 use super::errors::{ClientError, RequestError};

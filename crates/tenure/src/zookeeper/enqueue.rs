@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::options::Mode;
 use tenure_core::store::Request;
 

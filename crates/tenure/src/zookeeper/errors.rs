@@ -2,7 +2,7 @@
 
 pub(super) use zookeeper_client::Error as ClientError;
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 
 /// Why a request has no result.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,8 @@ use tenure_core::queue::{
 };
 use tenure_core::rt::{Clock, wall_micros};
 use tenure_core::store::{
-    Answer, BoxFuture, ChangeMode, Finding, Grant, Hold, Listed, Operate, Release, Renewal, Request,
+    Answer, BoxFuture, ChangeMode, ErrorParts as _, Finding, Grant, Hold, Listed, Operate, Release,
+    Renewal, Request,
 };
 use tenure_core::support::{HoldRegistry, HolderRecord, mode_text, parse_mode, wall_time};
 use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};

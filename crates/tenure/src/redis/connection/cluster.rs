@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::{FromRedisValue, RedisError};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::rt::lock;
 use tenure_core::support::Maintenance;
 use tenure_core::time::Time;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use redis::{ErrorKind as Kind, RedisError, ServerErrorKind as Server};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 
 use crate::tls;

@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::{FromRedisValue, PushInfo, PushKind, RedisError, Value};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 use tenure_core::rt::lock;
 use tenure_core::support::{Maintenance, SingleFlight};

@@ -8,7 +8,7 @@ use redis::{
     ProtocolVersion, RedisConnectionInfo,
 };
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::name::Escaped;
 use tenure_core::url::{Host, Secret, Url, invalid};
 
