@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, Lock, LockName, Mode, Options, Renew};
+use tenure::{Client, Error, ErrorKind, Fairness, Lock, LockName, Mode, Options, Renew};
 
 use crate::args;
 use crate::lock_name::lock_name;
@@ -60,7 +60,9 @@ impl Plan {
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         }
-        options.fair = how.fair.then_some(true);
+        if how.fair {
+            options.fair = Fairness::Fair;
+        }
         options.min_hold = how
             .reservation
             .every
@@ -160,7 +162,7 @@ mod tests {
         options.drift = seconds(2);
         options.renew = Renew::Never;
         options.max_hold = Some(seconds(3));
-        options.fair = Some(true);
+        options.fair = Fairness::Fair;
         options.min_hold = seconds(4);
         options.lock_delay = seconds(5);
         options.label = "why".into();

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::options::{Mode, Options};
+use crate::options::{Fairness, Mode, Options};
 
 /// Everything that can go wrong between a holder and its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -392,7 +392,7 @@ impl Capability {
             Self::Shared => options.mode == Mode::Shared,
             Self::Upgradable => options.mode == Mode::Upgradable,
             Self::Permits => matches!(options.mode, Mode::Permits { .. }),
-            Self::Fair => options.fair == Some(true),
+            Self::Fair => options.fair == Fairness::Fair,
             Self::MinHold => !options.min_hold.is_zero(),
             Self::LockDelay => !options.lock_delay.is_zero(),
         }

@@ -88,5 +88,5 @@ pub use lock::Lock;
 pub use logic::lease::State;
 pub use lost::{Loss, LostReason};
 pub use name::LockName;
-pub use options::{Mode, Options, Renew};
+pub use options::{Fairness, Mode, Options, Renew};
 pub use owner::Owner;

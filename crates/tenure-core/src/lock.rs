@@ -10,7 +10,7 @@ use crate::defaults::Defaults;
 use crate::driver::{Acquired, Driver};
 use crate::error::{Error, ErrorKind};
 use crate::guard::Guard;
-use crate::options::{Mode, Options, Renew};
+use crate::options::{Fairness, Mode, Options, Renew};
 use crate::owner::Owner;
 use crate::store_lock::StoreLock;
 use crate::target::{InvalidTarget, Target};
@@ -194,10 +194,12 @@ impl Lock {
         })
     }
 
-    /// `true` demands first come, first served; acquiring fails where the store cannot promise that.
-    /// `false` allows new requests to overtake waiters. Default: the order of the store.
-    pub fn fair(self, fair: bool) -> Self {
-        self.set(|part| part.options.fair = Some(fair))
+    /// `true` ([`Fairness::Fair`]) demands first come, first served; acquiring fails where the store cannot promise that.
+    /// `false` ([`Fairness::Unfair`]) allows new requests to overtake waiters. Default: the order of the store
+    /// ([`Fairness::StoreDefault`]).
+    pub fn fair(self, fair: impl Into<Fairness>) -> Self {
+        let fair = fair.into();
+        self.set(|part| part.options.fair = fair)
     }
 
     /// Keeps the name taken until this long after the grant, even after the release:

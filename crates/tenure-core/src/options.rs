@@ -47,6 +47,26 @@ pub enum Renew {
     Never,
 }
 
+/// Whether new requests may overtake the requests that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Fairness {
+    /// The order of the store; its [guarantees](crate::guarantees::Guarantees::order) say which order that is.
+    #[default]
+    StoreDefault,
+    /// First come, first served. Acquiring fails where the store cannot promise that.
+    Fair,
+    /// New requests may overtake waiters.
+    Unfair,
+}
+
+/// `true` is [`Fair`](Fairness::Fair), `false` is [`Unfair`](Fairness::Unfair).
+impl From<bool> for Fairness {
+    fn from(is_fair: bool) -> Self {
+        if is_fair { Self::Fair } else { Self::Unfair }
+    }
+}
+
 /// Options of one acquisition. [`Lock`](crate::Lock) has a setter for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,9 +88,8 @@ pub struct Options {
     pub max_hold: Option<Duration>,
     /// Whether to renew. Default: automatically.
     pub renew: Renew,
-    /// `Some(true)` demands first come, first served from the store; `Some(false)` allows new requests to overtake
-    /// waiters; `None` takes the order of the store. Default: `None`.
-    pub fair: Option<bool>,
+    /// Whether new requests may overtake waiters. Default: as the store does.
+    pub fair: Fairness,
     /// The name stays taken until this long after the grant, even after the release. Default: zero.
     pub min_hold: Duration,
     /// After a hold that ended without a release the name stays reserved for this long. Default: zero.
@@ -92,7 +111,7 @@ impl Default for Options {
             min_lease: Duration::ZERO,
             max_hold: None,
             renew: Renew::Automatic,
-            fair: None,
+            fair: Fairness::StoreDefault,
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
             label: String::new(),
@@ -164,8 +183,8 @@ impl Options {
 
     /// Sets [`fair`](Self#structfield.fair).
     #[must_use]
-    pub fn fair(self, fair: bool) -> Self {
-        let fair = Some(fair);
+    pub fn fair(self, fair: impl Into<Fairness>) -> Self {
+        let fair = fair.into();
         Self { fair, ..self }
     }
 

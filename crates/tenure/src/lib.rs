@@ -282,9 +282,10 @@ pub use store_url::StoreSettings;
 pub use tenure_core::conformance;
 #[doc(inline)]
 pub use tenure_core::{
-    CallbackHandle, Client, ClientBuilder, Error, ErrorKind, FencingToken, Guard, HoldInfo, Holder,
-    Lock, LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew, RestartGuard, State,
-    Status, Waiting, fence, guarantees, holder, lost, memory, name, options, store, time,
+    CallbackHandle, Client, ClientBuilder, Error, ErrorKind, Fairness, FencingToken, Guard,
+    HoldInfo, Holder, Lock, LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew,
+    RestartGuard, State, Status, Waiting, fence, guarantees, holder, lost, memory, name, options,
+    store, time,
 };
 
 /// One error for the whole crate: a kind to branch on, and one line that says what, why and what next.

@@ -10,6 +10,7 @@ use super::store::{Shared, StoreState};
 use super::wait::Queued;
 use crate::error::Error;
 use crate::logic::table::{LockRequest, Verdict};
+use crate::options::Fairness;
 use crate::store::{AllAnswer, Answer, Grant, Request};
 use crate::time::Time;
 
@@ -92,7 +93,7 @@ fn lock_request(request: &Request, wait: bool, ttl: Option<Duration>) -> LockReq
         mode: request.mode,
         ttl,
         wait,
-        barge: request.fair == Some(false),
+        barge: request.fair == Fairness::Unfair,
         min_hold: request.min_hold,
         lock_delay: request.lock_delay,
         waiter_ttl: None,

@@ -10,7 +10,7 @@ use crate::fence::OwnerId;
 use crate::holder::{Holder, Status};
 use crate::lost::LostReason;
 use crate::name::LockName;
-use crate::options::Mode;
+use crate::options::{Fairness, Mode};
 use crate::rt::Flag;
 use crate::rt::sync::AtomicBool;
 use crate::time::Time;
@@ -33,7 +33,7 @@ pub struct Request {
     /// `false`: answer at once, and enter no queue.
     pub wait: bool,
     /// See [`Options::fair`](crate::Options::fair).
-    pub fair: Option<bool>,
+    pub fair: Fairness,
     /// See [`Options::min_hold`](crate::Options::min_hold).
     pub min_hold: Duration,
     /// See [`Options::lock_delay`](crate::Options::lock_delay).
@@ -65,7 +65,7 @@ impl Request {
             mode: Mode::Exclusive,
             ttl,
             wait: false,
-            fair: None,
+            fair: Fairness::default(),
             min_hold: Duration::ZERO,
             lock_delay: Duration::ZERO,
             min_lease: Duration::ZERO,

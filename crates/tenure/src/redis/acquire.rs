@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use tenure_core::error::Error;
-use tenure_core::options::Mode;
+use tenure_core::options::{Fairness, Mode};
 use tenure_core::store::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::support::millis_down;
 use tenure_core::time::Time;
@@ -79,7 +79,9 @@ pub(super) async fn acquire_all(
     let _operation = store.context.operations.enter();
     let settings = &store.context.settings;
     let is_simple = |request: &Arc<Request>| {
-        request.mode == Mode::Exclusive && request.propose.is_none() && request.fair != Some(false)
+        request.mode == Mode::Exclusive
+            && request.propose.is_none()
+            && request.fair != Fairness::Unfair
     };
     let keys: Vec<_> = requests
         .iter()
