@@ -372,8 +372,8 @@ pub mod error {
 #[cfg(feature = "macros")]
 pub use tenure_macros::locked;
 
-/// The examples of the README.
-#[cfg(doctest)]
+/// The examples of the README; one of them needs a database driver.
+#[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 

@@ -4,7 +4,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status};
 
 use tenure_core::Client;
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 
 use crate::store_url::{self, StoreUrl};
 

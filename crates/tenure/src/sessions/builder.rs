@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::Client;
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::url::invalid;
 
 use crate::database::DatabasePool;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use tenure_core::Client;
-use tenure_core::error::{Error, ErrorKind, Step};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::url::invalid;
 
 use crate::database::DatabasePool;

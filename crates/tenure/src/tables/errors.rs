@@ -4,12 +4,13 @@
 use std::path::Path;
 use std::time::Duration;
 
+#[cfg(feature = "sqlite")]
+use tenure_core::error::ErrorKind::Store;
 use tenure_core::error::{
     Error,
     ErrorKind::{self, Denied, Unreachable},
+    ErrorParts as _,
 };
-#[cfg(feature = "sqlite")]
-use tenure_core::error::{ErrorKind::Store, ErrorParts as _};
 #[cfg(feature = "sqlite")]
 use tenure_core::name::Escaped;
 

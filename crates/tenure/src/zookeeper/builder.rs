@@ -5,7 +5,7 @@ use std::time::Duration;
 use zookeeper_client::Connector;
 
 use tenure_core::Client;
-use tenure_core::error::{Error, Step};
+use tenure_core::error::{Error, ErrorParts as _, Step};
 
 use crate::store_url::{self, StoreUrl};
 
