@@ -1,5 +1,6 @@
 //! The documents that repeat what the code declares. `TENURE_BLESS=1` rewrites docs/guarantees.md.
 
+mod api;
 mod evidence;
 mod readme;
 
