@@ -393,13 +393,8 @@ fn a_worker_that_is_refused_and_asks_again_counts_as_waiting() {
     assert_eq!(judge(&events, Promise::Claims).gaps.len(), 1);
 }
 
-/// Worker 9 waits from the start, and all others are served before it.
-fn passed_over(count: u64) -> Vec<Event> {
-    passed_over_in(HoldMode::Exclusive, count)
-}
-
-/// The same, where worker 9 wants to hold in that mode.
-fn passed_over_in(mode: HoldMode, count: u64) -> Vec<Event> {
+/// Worker 9 waits from the start for a hold in that mode, and all others are served before it.
+fn passed_over(mode: HoldMode, count: u64) -> Vec<Event> {
     let mut events = good(count);
     events.push(in_mode(mode, asked(0, 9)));
     // The pauses of a good run are over long before the acquisitions that count.
@@ -409,32 +404,26 @@ fn passed_over_in(mode: HoldMode, count: u64) -> Vec<Event> {
 
 #[test]
 fn a_waiter_that_is_passed_over_again_and_again_is_a_violation_where_turns_are_promised() {
-    let found = judge(&passed_over(200), Promise::Effects);
+    let history = |mode| History::of(&passed_over(mode, 200));
+    let mut promises = promises(Promise::Effects);
+    let found = check(&history(HoldMode::Exclusive), &promises, TTL, &[]);
     assert!(found.is_unfair && found.overtakings.len() > 20, "{found:?}");
     assert_eq!(found.overtakings[0].waiter, (9, 0));
     assert_eq!(found.verdict(), Verdict::Violation);
-    let mut promises = promises(Promise::Effects);
+    // A store may say that waiters for upgradable holds have no place among the others.
+    promises.upgradable_in_turn = false;
+    for mode in [HoldMode::Shared, HoldMode::Upgradable] {
+        let found = check(&history(mode), &promises, TTL, &[]);
+        assert_eq!(found.is_unfair, mode == HoldMode::Shared, "{found:?}");
+    }
     promises.order = Order::Unordered("");
-    let found = check(&History::of(&passed_over(200)), &promises, TTL, &[]);
+    let found = check(&history(HoldMode::Exclusive), &promises, TTL, &[]);
     assert_eq!(found.verdict(), Verdict::Ok, "{found:?}");
 }
 
 #[test]
-fn waiters_for_upgradable_holds_have_no_turn_where_the_store_says_so() {
-    let mut promises = promises(Promise::Effects);
-    promises.upgradable_in_turn = false;
-    let judge_mode = |mode| {
-        let history = History::of(&passed_over_in(mode, 200));
-        check(&history, &promises, TTL, &[])
-    };
-    assert_eq!(judge_mode(HoldMode::Upgradable).overtakings, []);
-    assert!(judge_mode(HoldMode::Exclusive).is_unfair);
-    assert!(judge_mode(HoldMode::Shared).is_unfair);
-}
-
-#[test]
 fn a_waiter_with_a_fault_may_lose_its_turn() {
-    let mut events = passed_over(40);
+    let mut events = passed_over(HoldMode::Exclusive, 40);
     events.push(Event::Fault {
         at: 100 * MS,
         until: 3_900 * MS,
@@ -448,7 +437,7 @@ fn a_waiter_with_a_fault_may_lose_its_turn() {
 
 #[test]
 fn a_few_acquisitions_out_of_turn_are_allowed() {
-    let found = judge(&passed_over(15), Promise::Effects);
+    let found = judge(&passed_over(HoldMode::Exclusive, 15), Promise::Effects);
     assert!(
         !found.overtakings.is_empty() && !found.is_unfair,
         "{found:?}"
@@ -457,7 +446,7 @@ fn a_few_acquisitions_out_of_turn_are_allowed() {
 
 #[test]
 fn a_waiter_that_loses_its_place_once_counts_once() {
-    let found = judge(&passed_over(60), Promise::Effects);
+    let found = judge(&passed_over(HoldMode::Exclusive, 60), Promise::Effects);
     assert_eq!(found.overtakings.len(), 1, "{found:?}");
     assert!(!found.is_unfair);
 }

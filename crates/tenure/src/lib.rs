@@ -99,14 +99,17 @@
 //! | `zookeeper:` dialect=session-prefix | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `mysql:` | E L | E | X | E L | E L | X r | E | E r | S | E |
 //! | `mysql:` restart_guard=off | E L | E | X | X | X | X r | E | E r | S | E |
+//! | `mysql:` connections of a pool | E L | E | X | E L | E L | X r | E | E r | S | E |
 //! | `postgres:` | E L | E | X | E L | E L | X r | X | E L r | S | E |
 //! | `postgres:` restart_guard=off | E L | E | X | X | X | X r | X | E L r | S | E |
+//! | `postgres:` connections of a pool | E L | E | X | E L | E L | X r | X | E L r | S | E |
 //! | `mysql:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table | S L | E | E | E | E | - | X | E L | S | E |
 //! | `postgres:` mode=table, commits may be lost with the power | S L | E | E | E | X | - | X | E L | S | E |
 //! | `postgres:` mode=table, commits may be lost | S L | E | E | X | X | - | X | E L | S | E |
 //! | `postgres:` mode=table, a replica may take over | S L | E | E | E | E | X | X | E L | S | E |
 //! | `postgres:` mode=table, dialect=shedlock | S L | E | E | E | E | - | X | E L | S | E |
+//! | `postgres:` mode=table, connections of a pool | S L | E | E | E | E | - | X | E L | S | E |
 //! | `sqlite:` | S L | E | - | - | S | - | X | E L | X | E |
 //!
 //! **S**: exclusion holds, and late writes are impossible.

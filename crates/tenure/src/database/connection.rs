@@ -20,7 +20,7 @@ use tenure_core::rt::host_name;
 
 #[cfg(feature = "postgres")]
 use super::application::application_name;
-use super::database_pool::Borrowed;
+use super::borrowed::Borrowed;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use super::relay::EndWatch;
 use super::relay::Relay;

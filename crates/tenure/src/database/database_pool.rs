@@ -1,22 +1,23 @@
-//! A pool of the program that uses this library, and the connections that are borrowed from it.
-//!
-//! A borrowed connection goes back into its pool only after an answer that left nothing behind in its session. Otherwise
-//! the connection is closed: a request may be under way, or a transaction open, and the next user of the pool would be in it.
+//! A pool of the program that uses this library.
 
 use std::fmt;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use std::time::Duration;
 
-use sqlx::Database;
 #[cfg(feature = "mysql")]
 use sqlx::mysql::{MySqlPool, MySqlSslMode};
-use sqlx::pool::{Pool, PoolConnection};
 #[cfg(feature = "postgres")]
-use sqlx::postgres::{PgPool, PgSslMode, Postgres};
+use sqlx::postgres::{PgPool, PgSslMode};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqlitePool;
 
-use tenure_core::store::BoxFuture;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use tenure_core::url::Host;
 
+use super::borrowed::Borrowed;
 use super::connection::{Connection, Driver};
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use super::server::{Kind, Server, Tls};
 
 /// A pool of connections that the program has: a `PgPool`, a `MySqlPool` or a `SqlitePool` of sqlx 0.9. A clone is the same
 /// pool.
@@ -99,9 +100,51 @@ impl DatabasePool {
         Ok(Connection::of(driver))
     }
 
+    /// The server to which the pool leads. `None`: the pool opens a file.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
+    pub(crate) fn server(&self, timeout: Duration) -> Option<Server> {
+        let parts = match &self.0 {
+            #[cfg(feature = "mysql")]
+            PoolKind::MySql(pool) => {
+                let options = pool.connect_options();
+                let host = (options.get_host().to_owned(), options.get_port());
+                let socket = options.get_socket().map(|path| path.display().to_string());
+                let database = options.get_database().map(str::to_owned);
+                let user = options.get_username().to_owned();
+                (Kind::MySql, host, socket, user, database)
+            }
+            #[cfg(feature = "postgres")]
+            PoolKind::Postgres(pool) => {
+                let options = pool.connect_options();
+                let host = (options.get_host().to_owned(), options.get_port());
+                let socket = options.get_socket().map(|path| path.display().to_string());
+                let user = options.get_username().to_owned();
+                // A server takes the name of the user for that of the database.
+                let database = options.get_database().unwrap_or(&user).to_owned();
+                (Kind::Postgres, host, socket, user, Some(database))
+            }
+            #[cfg(feature = "sqlite")]
+            PoolKind::Sqlite(_) => return None,
+        };
+        let (kind, (name, port), socket, user, database) = parts;
+        Some(Server {
+            kind,
+            host: Host { name, port },
+            socket,
+            user: Some(user),
+            password: None,
+            database,
+            tls: match self.may_be_plaintext() {
+                true => Tls::Off,
+                false => Tls::Prefer,
+            },
+            timeout,
+        })
+    }
+
     /// Whether the pool lets its connections go without TLS.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
-    pub(crate) fn may_be_plaintext(&self) -> bool {
+    fn may_be_plaintext(&self) -> bool {
         match &self.0 {
             #[cfg(feature = "mysql")]
             PoolKind::MySql(pool) => matches!(
@@ -116,64 +159,5 @@ impl DatabasePool {
             #[cfg(feature = "sqlite")]
             PoolKind::Sqlite(_) => false,
         }
-    }
-}
-
-/// A connection of a pool. It is closed when it is dropped, unless it was [given back](Self::give_back) before.
-pub(super) struct Borrowed<DB: Database> {
-    /// `None` after [`give_back`](Self::give_back) and [`close`](Self::close).
-    connection: Option<PoolConnection<DB>>,
-}
-
-impl<DB: Database> Borrowed<DB> {
-    async fn from(pool: &Pool<DB>) -> Result<Self, sqlx::Error> {
-        // In a box: the future of the client library is deep, and each request of a client has one.
-        let acquire: BoxFuture<_> = Box::pin(pool.acquire());
-        let connection = Some(acquire.await?);
-        Ok(Self { connection })
-    }
-
-    /// The connection itself.
-    pub(super) fn connection(&mut self) -> Result<&mut DB::Connection, sqlx::Error> {
-        let connection = self.connection.as_deref_mut();
-        connection.ok_or(sqlx::Error::PoolClosed)
-    }
-
-    /// Gives a connection back of whose session nothing was changed. The pool tests the connection in a task of the runtime.
-    pub(super) fn give_back(mut self) {
-        drop(self.connection.take());
-    }
-
-    /// Ends the connection in order.
-    pub(super) async fn close(mut self) -> Result<(), sqlx::Error> {
-        match self.connection.take() {
-            Some(connection) => {
-                let close: BoxFuture<_> = Box::pin(connection.close());
-                close.await
-            }
-            None => Ok(()),
-        }
-    }
-}
-
-impl<DB: Database> Drop for Borrowed<DB> {
-    fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else {
-            return;
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(_) => drop(connection.detach()),
-            // A pool may open a connection in place of this one, for which it needs a runtime: without one it panics.
-            // The runtime of the pool has ended, and the connection ends with the process.
-            Err(_) => std::mem::forget(connection),
-        }
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl Borrowed<Postgres> {
-    /// What the server reported when the connection opened.
-    pub(super) fn version(&self) -> Option<u32> {
-        self.connection.as_deref()?.server_version_num()
     }
 }

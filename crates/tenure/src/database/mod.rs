@@ -3,6 +3,7 @@
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod application;
+mod borrowed;
 mod connection;
 mod database_pool;
 #[cfg(any(feature = "mysql", feature = "postgres"))]

@@ -9,8 +9,6 @@ use tenure_core::url::{Host, Secret, Url, invalid};
 
 use crate::tls;
 
-use super::database_pool::{DatabasePool, PoolKind};
-
 /// The options of every database server, for [`Url::finish`].
 pub(crate) const KNOWN: [&str; 7] = ["mode", "timeout", "tls", "ca", "cert", "key", "socket"];
 
@@ -81,47 +79,6 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The server to which a pool leads. `None`: the pool opens a file.
-    pub(crate) fn of_pool(pool: &DatabasePool, timeout: Duration) -> Option<Self> {
-        let parts = match &pool.0 {
-            #[cfg(feature = "mysql")]
-            PoolKind::MySql(pool) => {
-                let options = pool.connect_options();
-                let host = (options.get_host().to_owned(), options.get_port());
-                let socket = options.get_socket().map(|path| path.display().to_string());
-                let database = options.get_database().map(str::to_owned);
-                let user = options.get_username().to_owned();
-                (Kind::MySql, host, socket, user, database)
-            }
-            #[cfg(feature = "postgres")]
-            PoolKind::Postgres(pool) => {
-                let options = pool.connect_options();
-                let host = (options.get_host().to_owned(), options.get_port());
-                let socket = options.get_socket().map(|path| path.display().to_string());
-                let user = options.get_username().to_owned();
-                // A server takes the name of the user for that of the database.
-                let database = options.get_database().unwrap_or(&user).to_owned();
-                (Kind::Postgres, host, socket, user, Some(database))
-            }
-            #[cfg(feature = "sqlite")]
-            PoolKind::Sqlite(_) => return None,
-        };
-        let (kind, (name, port), socket, user, database) = parts;
-        Some(Self {
-            kind,
-            host: Host { name, port },
-            socket,
-            user: Some(user),
-            password: None,
-            database,
-            tls: match pool.may_be_plaintext() {
-                true => Tls::Off,
-                false => Tls::Prefer,
-            },
-            timeout,
-        })
-    }
-
     /// See [`tls::plaintext`].
     pub(crate) fn plaintext(&self) -> Option<Finding> {
         // For a server on another machine only the URL turns TLS off.

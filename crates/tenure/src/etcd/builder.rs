@@ -1,9 +1,10 @@
 //! Settings of etcd.
 
+use std::sync::Arc;
+
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use tenure_core::Client;
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 
 use crate::store_url::{self, StoreUrl};
@@ -60,23 +61,23 @@ impl Settings {
         self
     }
 
-    /// A client over a channel of `tonic` 0.14: see [`Store::from_channel`], which has the defaults of all options.
+    /// A store over a channel of `tonic` 0.14: see [`Store::from_channel`], which has the defaults of all options.
     ///
     /// # Errors
     /// As [`Store::from_channel`]; `Invalid` for settings that say where etcd is, which the channel knows.
-    pub async fn connect_channel(self, channel: Channel) -> Result<Client, Error> {
+    pub async fn store_with(self, channel: Channel) -> Result<Arc<Store>, Error> {
         self.connect_over(CallersChannel::new(channel)).await
     }
 
     /// The same with an interceptor, which may add to each request, a token for example, or refuse it.
     ///
     /// # Errors
-    /// As [`connect_channel`](Self::connect_channel).
-    pub async fn connect_channel_with<F>(
+    /// As [`store_with`](Self::store_with).
+    pub async fn store_with_interceptor<F>(
         self,
         channel: Channel,
         interceptor: F,
-    ) -> Result<Client, Error>
+    ) -> Result<Arc<Store>, Error>
     where
         F: Fn(Request<()>) -> Result<Request<()>, Status> + Send + Sync + 'static,
     {
@@ -84,14 +85,13 @@ impl Settings {
         self.connect_over(channel).await
     }
 
-    async fn connect_over(self, channel: CallersChannel) -> Result<Client, Error> {
+    async fn connect_over(self, channel: CallersChannel) -> Result<Arc<Store>, Error> {
         let options = self.0.options_only().ok_or_else(|| {
             let message = "the channel says where etcd is; leave out hosts, user and password";
             Error::new(ErrorKind::Invalid, message)
         })?;
         let connect = async { Store::with(InternalSettings::of_channel(channel, &options)?).await };
-        let store = connect.await.map_err(|err| err.with_step(Step::Connect))?;
-        Client::from_dyn_store(store)
+        connect.await.map_err(|err| err.with_step(Step::Connect))
     }
 
     fn accept(url: StoreUrl) -> Result<Self, Error> {

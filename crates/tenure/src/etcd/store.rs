@@ -117,8 +117,8 @@ impl Store {
     }
 
     /// The cluster to which a channel of `tonic` 0.14 leads: requests and watches of this client go over that channel, beside
-    /// what the program sends itself. [`Settings::connect_channel`](super::builder::Settings::connect_channel) takes options
-    /// and an interceptor too.
+    /// what the program sends itself. [`Settings::store_with`](super::builder::Settings::store_with) takes options,
+    /// and `store_with_interceptor` an interceptor too.
     ///
     /// Login and TLS are matters of the channel. Set
     /// [`http2_keep_alive_interval`](tonic::transport::Endpoint::http2_keep_alive_interval): without it a waiter whose

@@ -1,8 +1,8 @@
 //! Settings of locks of sessions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::Client;
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::url::invalid;
 
@@ -47,24 +47,23 @@ impl Settings {
         Self(StoreUrl::new("mysql"))
     }
 
-    /// The sessions of a pool of the program: for [`connect_pool`](Self::connect_pool).
+    /// The sessions of a pool of the program: for [`store_with`](Self::store_with).
     pub fn for_pool() -> Self {
         Self(StoreUrl::new("pool"))
     }
 
-    /// A client that takes its connections out of that pool. See [`Store::from_pool`], which has the defaults of all options.
+    /// A store that takes its connections out of that pool. See [`Store::from_pool`], which has the defaults of all options.
     ///
     /// # Errors
     /// As [`Store::from_pool`]; `Invalid` for settings that say where the server is, which the pool knows.
-    pub async fn connect_pool(self, pool: impl Into<DatabasePool>) -> Result<Client, Error> {
+    pub async fn store_with(self, pool: impl Into<DatabasePool>) -> Result<Arc<Store>, Error> {
         let options = self.0.options_only().ok_or_else(|| {
             let message = "the pool says where the server is; leave out host, database, user, password and TLS";
             Error::new(ErrorKind::Invalid, message)
         })?;
         let pool = pool.into();
         let connect = async { Store::with(InternalSettings::of_pool(pool, &options)?).await };
-        let store = connect.await.map_err(|err| err.with_step(Step::Connect))?;
-        Client::from_dyn_store(store)
+        connect.await.map_err(|err| err.with_step(Step::Connect))
     }
 
     store_url::database_setters!();

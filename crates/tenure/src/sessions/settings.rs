@@ -92,7 +92,7 @@ impl Settings {
     pub(super) fn of_pool(pool: DatabasePool, options: &str) -> Result<Self, Error> {
         let mut url = Url::parse(&format!("pool://pool?{options}"), 1)?;
         let timeout = url.take_timeout()?;
-        let Some(server) = Server::of_pool(&pool, timeout) else {
+        let Some(server) = pool.server(timeout) else {
             return invalid(
                 "SQLite has no locks of sessions; use its tables (tenure::tables::Store::from_pool)",
             );

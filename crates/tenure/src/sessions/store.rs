@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// Locks of the sessions of a pool: this client takes connections out of the pool, and opens none of its own.
-    /// [`Settings::connect_pool`](super::builder::Settings::connect_pool) takes options too.
+    /// [`Settings::store_with`](super::builder::Settings::store_with) takes options too.
     ///
     /// A client has at most half of the pool's connections: one for everything but locks, two or more for locks, and each
     /// waiter has one. A connection on which locks were taken is closed in the end and not given back, because its session was

@@ -2,8 +2,8 @@
 
 #[cfg(feature = "sqlite")]
 use std::path::Path;
+use std::sync::Arc;
 
-use tenure_core::Client;
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::url::invalid;
 
@@ -47,35 +47,35 @@ impl Settings {
         Self::in_server("mysql")
     }
 
-    /// A table in the database to which a pool of the program leads: for [`connect_pool`](Self::connect_pool).
+    /// A table in the database to which a pool of the program leads: for [`store_with`](Self::store_with).
     pub fn for_pool() -> Self {
         Self(StoreUrl::new("pool"))
     }
 
-    /// A client whose requests borrow connections of that pool. See [`Store::from_pool`], which has the defaults of all
+    /// A store whose requests borrow connections of that pool. See [`Store::from_pool`], which has the defaults of all
     /// options. Two clients of one table have to be given one address by
     /// [`with_address`](tenure_core::Client::with_address) before [`Lock::both`](tenure_core::Lock::both) can order them.
     ///
     /// ```no_run
     /// # #[cfg(feature = "postgres")]
     /// # async fn example(pool: sqlx::PgPool) -> Result<(), tenure::Error> {
-    /// let client = tenure::tables::Settings::for_pool()
+    /// let store = tenure::tables::Settings::for_pool()
     ///     .table("ops.locks")
-    ///     .connect_pool(&pool)
+    ///     .store_with(&pool)
     ///     .await?;
+    /// let client = tenure::Client::builder(store).build()?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     /// As [`Store::from_pool`]; `Invalid` for settings that say where the database is, which the pool knows.
-    pub async fn connect_pool(self, pool: impl Into<DatabasePool>) -> Result<Client, Error> {
+    pub async fn store_with(self, pool: impl Into<DatabasePool>) -> Result<Arc<Store>, Error> {
         let options = self.0.options_only().ok_or_else(|| {
             let message = "the pool says where the database is; leave out host, database, user, password and TLS";
             Error::new(ErrorKind::Invalid, message)
         })?;
         let store = Store::of_pool(pool.into(), &options).await;
-        let store = store.map_err(|err| err.with_step(Step::Connect))?;
-        Client::from_dyn_store(store)
+        store.map_err(|err| err.with_step(Step::Connect))
     }
 
     #[cfg(any(feature = "mysql", feature = "postgres"))]

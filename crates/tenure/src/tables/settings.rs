@@ -180,7 +180,7 @@ fn location_of(pool: &DatabasePool, timeout: Duration) -> Result<Location, Error
         return Ok(Location::File(path));
     }
     #[cfg(any(feature = "mysql", feature = "postgres"))]
-    if let Some(server) = Server::of_pool(pool, timeout) {
+    if let Some(server) = pool.server(timeout) {
         return match server.database {
             Some(_) => Ok(Location::Server(server)),
             None => invalid("the pool names no database; the table has to lie in one"),

@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// Locks in a table of the database to which a pool leads: each request borrows a connection of the pool, and this client
-    /// opens none of its own. [`Settings::connect_pool`](super::builder::Settings::connect_pool) takes options too.
+    /// opens none of its own. [`Settings::store_with`](super::builder::Settings::store_with) takes options too.
     ///
     /// A request borrows at most four connections at a time, or all but one if the pool has fewer. A renewal waits for a
     /// connection as all other users of the pool do, so a pool that is used up for longer than a ttl loses locks; the error

@@ -1,10 +1,10 @@
 //! Settings of ZooKeeper.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use zookeeper_client::Connector;
 
-use tenure_core::Client;
 use tenure_core::error::{Error, ErrorParts as _, Step};
 
 use crate::store_url::{self, StoreUrl};
@@ -61,7 +61,7 @@ impl Settings {
         session_ttl(ttl: Duration) => "ttl", store_url::duration(ttl);
     }
 
-    /// A client whose sessions are opened with the settings of `zookeeper-client` 0.11 in `connector`: authentication by any
+    /// A store whose sessions are opened with the settings of `zookeeper-client` 0.11 in `connector`: authentication by any
     /// scheme, and SASL. This client sets the timeouts of its sessions itself, because the lease of a lock depends on them.
     /// Hosts, root and options are those of these settings; the nodes can be accessed by everybody unless
     /// `option("acl", "creator")` is set.
@@ -69,24 +69,24 @@ impl Settings {
     /// ```no_run
     /// # async fn example() -> Result<(), tenure::Error> {
     /// let connector = zookeeper_client::Client::connector().with_auth("digest", b"app:secret");
-    /// let client = tenure::zookeeper::Settings::new()
+    /// let store = tenure::zookeeper::Settings::new()
     ///     .host("zk-1.internal")
     ///     .option("acl", "creator")
-    ///     .connect_with(connector)
+    ///     .store_with(connector)
     ///     .await?;
+    /// let client = tenure::Client::builder(store).build()?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     /// As [`Store::connect`]; `Invalid` for a user, a password or TLS in these settings: TLS of a connector cannot be seen, so
     /// TLS is set up with [`tls`](Self::tls) and [`connect`](crate::connect()).
-    pub async fn connect_with(self, connector: Connector) -> Result<Client, Error> {
+    pub async fn store_with(self, connector: Connector) -> Result<Arc<Store>, Error> {
         let connect = async {
             let url = self.0.checked()?;
             Store::with(InternalSettings::with_connector(&url, Some(connector))?).await
         };
-        let store = connect.await.map_err(|err| err.with_step(Step::Connect))?;
-        Client::from_dyn_store(store)
+        connect.await.map_err(|err| err.with_step(Step::Connect))
     }
 
     fn accept(url: StoreUrl) -> Result<Self, Error> {

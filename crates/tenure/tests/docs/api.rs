@@ -93,7 +93,7 @@ fn items(text: &str) -> Vec<String> {
             let Some(more) = lines.next() else { break };
             item = format!("{item} {}", more.trim());
         }
-        let item = item.trim_end_matches(['{', ',']).trim();
+        let item = item.trim_end_matches(['{', ',', ' ']);
         items.push(item.replace("( ", "(").replace(", )", ")"));
         if depth == 0 && block == Block::None {
             block = Block::opened_by(&format!("{item} {{"));

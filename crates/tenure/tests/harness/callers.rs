@@ -61,10 +61,8 @@ fn pool_of(url: &str, connections: u32) -> tenure::tables::DatabasePool {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub(crate) fn table_over_pool(url: String) -> BoxFuture<Result<Client, Error>> {
     Box::pin(async move {
-        tenure::tables::Settings::for_pool()
-            .timeout(Duration::from_secs(3))
-            .connect_pool(pool_of(&url, 5))
-            .await
+        let settings = tenure::tables::Settings::for_pool().timeout(Duration::from_secs(3));
+        Client::builder(settings.store_with(pool_of(&url, 5)).await?).build()
     })
 }
 
@@ -72,11 +70,10 @@ pub(crate) fn table_over_pool(url: String) -> BoxFuture<Result<Client, Error>> {
 #[cfg(all(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub(crate) fn sessions_over_pool(url: String) -> BoxFuture<Result<Client, Error>> {
     Box::pin(async move {
-        tenure::sessions::Settings::for_pool()
+        let settings = tenure::sessions::Settings::for_pool()
             .timeout(Duration::from_secs(2))
-            .without_restart_guard()
-            .connect_pool(pool_of(&url, 36))
-            .await
+            .without_restart_guard();
+        Client::builder(settings.store_with(pool_of(&url, 36)).await?).build()
     })
 }
 
@@ -93,13 +90,12 @@ pub(crate) fn etcd_over_channel(url: String) -> BoxFuture<Result<Client, Error>>
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(2));
         let settings = tenure::etcd::Settings::new().timeout(Duration::from_secs(2));
-        settings
-            .connect_channel_with(endpoint.connect_lazy(), |mut request| {
-                let value = tonic::metadata::MetadataValue::from_static("tests");
-                request.metadata_mut().insert("x-program", value);
-                Ok(request)
-            })
-            .await
+        let store = settings.store_with_interceptor(endpoint.connect_lazy(), |mut request| {
+            let value = tonic::metadata::MetadataValue::from_static("tests");
+            request.metadata_mut().insert("x-program", value);
+            Ok(request)
+        });
+        Client::builder(store.await?).build()
     })
 }
 
@@ -111,10 +107,8 @@ pub(crate) fn zookeeper_by_connector(url: String) -> BoxFuture<Result<Client, Er
         let login = login.strip_prefix("zookeeper://").expect("a URL");
         let settings = tenure::zookeeper::Settings::from_url(&format!("zookeeper://{rest}"))?;
         let connector = zookeeper_client::Client::connector().with_auth("digest", login.as_bytes());
-        settings
-            .option("acl", "creator")
-            .connect_with(connector)
-            .await
+        let store = settings.option("acl", "creator").store_with(connector);
+        Client::builder(store.await?).build()
     })
 }
 

@@ -28,7 +28,8 @@ fn pool(server: &Postgres, connections: u32) -> PgPool {
 
 async fn client(pool: &PgPool) -> Client {
     let settings = Settings::for_pool().without_restart_guard();
-    soon(settings.connect_pool(pool)).await.unwrap()
+    let store = soon(settings.store_with(pool)).await.unwrap();
+    Client::builder(store).build().unwrap()
 }
 
 fn count(server: &Postgres, condition: &str) -> usize {
@@ -102,7 +103,8 @@ async fn a_pool_that_is_used_up_is_an_error_and_no_deadlock() {
     let settings = Settings::for_pool()
         .without_restart_guard()
         .timeout(Duration::from_millis(500));
-    let client = soon(settings.connect_pool(&pool)).await.unwrap();
+    let store = soon(settings.store_with(&pool)).await.unwrap();
+    let client = Client::builder(store).build().unwrap();
     let held = soon(client.lock("a").ttl(TTL).acquire()).await.unwrap();
     let mut transactions = Vec::new();
     for _ in 0..2 {

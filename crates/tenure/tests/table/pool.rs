@@ -49,7 +49,8 @@ fn file_pool(file: &DatabaseFile, connections: u32) -> SqlitePool {
 }
 
 async fn client(pool: impl Into<DatabasePool>) -> Client {
-    let client = soon(Settings::for_pool().connect_pool(pool)).await.unwrap();
+    let store = soon(Settings::for_pool().store_with(pool)).await.unwrap();
+    let client = Client::builder(store).build().unwrap();
     soon(client.init()).await.unwrap();
     client
 }
@@ -125,7 +126,8 @@ async fn a_pool_that_is_used_up_is_an_error_and_no_deadlock() {
     let server = Postgres::start(&[]);
     let pool = postgres_pool(&server, 2);
     let settings = Settings::for_pool().timeout(Duration::from_millis(500));
-    let client = soon(settings.connect_pool(&pool)).await.unwrap();
+    let store = soon(settings.store_with(&pool)).await.unwrap();
+    let client = Client::builder(store).build().unwrap();
     soon(client.init()).await.unwrap();
     let transactions = (
         soon(pool.begin()).await.unwrap(),
@@ -204,7 +206,7 @@ async fn sessions_of_the_pool_are_not_changed() {
             .unwrap();
     }
     assert_eq!(ask().await, before);
-    assert!(before.starts_with("REPEATABLE-READ 1 "), "{before}");
+    assert!(before.starts_with("REPEATABLE-READ ON "), "{before}");
     // Without a commit of each statement no lock would be seen by others.
     let options: MySqlConnectOptions = server.url().parse().unwrap();
     let without = MySqlPoolOptions::new()
@@ -280,7 +282,8 @@ async fn a_pool_and_a_url_are_one_store() {
     let admin = server.database_admin();
     admin.rows("CREATE SCHEMA ops; GRANT ALL ON SCHEMA ops TO PUBLIC");
     let settings = Settings::for_pool().table("ops.locks").connections(1);
-    let by_pool = soon(settings.connect_pool(&pool)).await.unwrap();
+    let store = soon(settings.store_with(&pool)).await.unwrap();
+    let by_pool = Client::builder(store).build().unwrap();
     soon(by_pool.init()).await.unwrap();
     let url = format!("{}?mode=table&tls=off&table=ops.locks", server.url());
     let by_url = soon(tenure::connect(&url)).await.unwrap();
@@ -302,12 +305,12 @@ async fn a_pool_and_a_url_are_one_store() {
     soon(guard.release()).await.unwrap();
     let wrong = Settings::for_pool()
         .host("elsewhere")
-        .connect_pool(&pool)
+        .store_with(&pool)
         .await;
     assert_says(wrong, ErrorKind::Invalid, &["the pool says where"]);
     let wrong = Settings::for_pool()
         .option("color", "red")
-        .connect_pool(&pool)
+        .store_with(&pool)
         .await;
     assert_says(wrong, ErrorKind::Invalid, &["color"]);
 }
