@@ -100,6 +100,18 @@ impl DatabasePool {
         Ok(Connection::of(driver))
     }
 
+    /// Lets a pool of SQLite that has not connected yet make its file, if that is its setting. An error is one of the first
+    /// request, too.
+    pub(crate) async fn make_file(&self) {
+        #[cfg(feature = "sqlite")]
+        if let PoolKind::Sqlite(pool) = &self.0
+            && pool.size() == 0
+            && let Ok(connection) = self.borrow().await
+        {
+            connection.give_back();
+        }
+    }
+
     /// The server to which the pool leads. `None`: the pool opens a file.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn server(&self, timeout: Duration) -> Option<Server> {

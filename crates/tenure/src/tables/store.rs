@@ -111,6 +111,7 @@ impl Store {
 
     /// The same with options, written as those of a URL.
     pub(super) async fn of_pool(pool: DatabasePool, options: &str) -> Result<Arc<Self>, Error> {
+        pool.make_file().await;
         Self::with(Settings::of_pool(pool, options)?, Clock::system()).await
     }
 
