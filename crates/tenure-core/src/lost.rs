@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::error::Error;
 use crate::fence::FencingToken;
 use crate::name::LockName;
 use crate::options::Mode;
@@ -35,7 +36,9 @@ impl fmt::Display for LostReason {
 }
 
 /// A hold that was lost, as [`Client::on_lost`](crate::Client::on_lost) reports it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// Two losses are equal if the same hold was lost for the same reason; their causes are not compared.
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Loss {
     /// What was held. Several names under one guard are several losses.
@@ -48,9 +51,28 @@ pub struct Loss {
     pub reason: LostReason,
     /// The store, by its URL scheme.
     pub scheme: &'static str,
+    pub(crate) cause: Option<Error>,
 }
 
-/// `"orders/42" (token 17, redis) was lost: the lease ran out`
+impl Loss {
+    /// The error that led to the loss, as far as there is one and this client knows it: the error of the last renewal before
+    /// the lease ran out, what ended the session, or the answer of the store that has no such hold. `None`, for example, for
+    /// [`MaxHold`](LostReason::MaxHold).
+    pub fn cause(&self) -> Option<&Error> {
+        self.cause.as_ref()
+    }
+}
+
+impl PartialEq for Loss {
+    fn eq(&self, other: &Self) -> bool {
+        let of = |it: &Self| (it.token, it.mode, it.reason, it.scheme);
+        self.name == other.name && of(self) == of(other)
+    }
+}
+
+impl Eq for Loss {}
+
+/// `"orders/42" (token 17, redis) was lost: the lease ran out`; `{:#}` adds the [cause](Loss::cause).
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -60,6 +82,10 @@ impl fmt::Display for Loss {
             scheme,
             ..
         } = self;
-        write!(f, "{name} (token {token}, {scheme}) was lost: {reason}")
+        write!(f, "{name} (token {token}, {scheme}) was lost: {reason}")?;
+        match &self.cause {
+            Some(cause) if f.alternate() => write!(f, ": {cause:#}"),
+            _ => Ok(()),
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::{Error, ErrorKind, Step};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::holder::Holder;
 use crate::logic::lease::{Lease, State, Tick, margin};
@@ -64,6 +64,7 @@ impl Held {
             is_unconfirmed: false,
             due: None,
             observation: Some(observation),
+            error: None,
         };
         Arc::new(Self {
             state: HoldState::new(driver.clock.clone(), lease, is_clocked),
@@ -135,7 +136,7 @@ impl Held {
 
     /// The store has no such hold any more.
     pub(super) fn found_gone(self: Arc<Self>) {
-        self.refused(LostReason::StoreSaysNo);
+        self.refused(LostReason::StoreSaysNo, None);
     }
 
     /// The lease that was asked for.
@@ -194,7 +195,7 @@ impl Held {
             self.driver.renewals.begin(self, scheduled.due)
         };
         if let Some(reason) = lost {
-            self.clone().refused(reason);
+            self.clone().refused(reason, None);
         }
     }
 
@@ -272,17 +273,23 @@ impl Held {
 
     fn renewed(self: &Arc<Self>, sent: Time, ttl: Option<Duration>) {
         let now = self.driver.clock.now();
-        lock(&self.state.lease).lease.renewed(sent, ttl, now);
+        {
+            let mut scheduled = lock(&self.state.lease);
+            scheduled.lease.renewed(sent, ttl, now);
+            scheduled.error = None;
+        }
         self.schedule_or_lose();
     }
 
-    fn unanswered(self: &Arc<Self>, err: &Error) {
+    fn unanswered(self: &Arc<Self>, err: Error) {
         tracing::debug!(target: LOG_TARGET, name = %self.hold.name, store = self.driver.scheme(), err = format_args!("{err:#}"), "renewal unanswered");
         let clock = &self.driver.clock;
         let now = clock.now();
-        lock(&self.state.lease)
-            .lease
-            .unanswered(now, clock.random());
+        {
+            let mut scheduled = lock(&self.state.lease);
+            scheduled.lease.unanswered(now, clock.random());
+            scheduled.error = Some(self.explain(err, Step::Renew));
+        }
         self.schedule_or_lose();
     }
 
@@ -332,6 +339,7 @@ impl Held {
         self.state.notify_loss();
         self.observe_loss(reason);
         let scheme = self.driver.scheme();
+        let cause = self.cause_of(reason);
         tracing::warn!(target: LOG_TARGET, name = %self.hold.name, store = scheme, token = self.token(), %reason, "lost");
         self.driver.report_loss(Loss {
             name: self.hold.name.clone(),
@@ -339,7 +347,32 @@ impl Held {
             mode: self.mode(),
             reason,
             scheme,
+            cause,
         });
+    }
+
+    /// The error that led to a loss for this reason.
+    fn cause_of(&self, reason: LostReason) -> Option<Error> {
+        let error = lock(&self.state.lease).error.take();
+        let cause = match reason {
+            // This end was asked for.
+            LostReason::MaxHold => return None,
+            LostReason::StoreSaysNo => {
+                let step = match self.is_ending() {
+                    true => Step::Release,
+                    false => Step::Renew,
+                };
+                let gone = "the store has no such hold any more";
+                let gone = Error::new(ErrorKind::Lost, gone).with_step(step);
+                match error {
+                    Some(err) => gone.with_source(err),
+                    None => gone,
+                }
+            }
+            _ => error?,
+        };
+        let scheme = self.driver.scheme();
+        Some(cause.with_name(&self.hold.name).with_scheme(scheme))
     }
 
     /// See [`GuardedWrite::condition`](crate::store::GuardedWrite::condition).
@@ -430,16 +463,20 @@ impl Renewable for Held {
         });
         match answer {
             Renewal::Renewed { sent, ttl } => self.renewed(sent, ttl),
-            Renewal::Lost(reason) => self.refused(reason),
-            Renewal::Unknown(err) => self.unanswered(&err),
+            Renewal::Lost(reason) => self.refused(reason, None),
+            Renewal::Unknown(err) => self.unanswered(err),
         }
     }
 
-    fn refused(self: Arc<Self>, reason: LostReason) {
+    fn refused(self: Arc<Self>, reason: LostReason, cause: Option<Error>) {
         if self.is_ending() {
             return;
         }
-        lock(&self.state.lease).lease.refused(reason);
+        {
+            let mut scheduled = lock(&self.state.lease);
+            scheduled.lease.refused(reason);
+            scheduled.error = cause.or(scheduled.error.take());
+        }
         if let State::Lost(reason) = self.state() {
             self.on_lost(reason);
         }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::logic::lease::{Lease, State};
 use crate::lost::LostReason;
 use crate::options::Mode;
@@ -53,6 +54,8 @@ pub(super) struct ScheduledLease {
     pub(super) is_unconfirmed: bool,
     pub(super) due: Option<Time>,
     pub(super) observation: Option<HoldObservation>,
+    /// The error of the last renewal if that renewal failed, or what the store says of the end of the hold.
+    pub(super) error: Option<Error>,
 }
 
 impl HoldState {
@@ -232,6 +235,7 @@ mod models {
             is_unconfirmed: false,
             due: None,
             observation: None,
+            error: None,
         };
         HoldState::new(clock, scheduled, true)
     }

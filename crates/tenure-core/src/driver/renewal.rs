@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::ready;
 use std::sync::{Arc, Mutex, Weak};
 
+use crate::error::Error;
 use crate::fence::{OwnerId, RandomAlready};
 use crate::logic::lease::Tick;
 use crate::lost::LostReason;
@@ -33,7 +34,7 @@ pub(super) trait Renewable: Send + Sync {
     fn release_if_lost(self: Arc<Self>);
 
     /// The store, or its session, says that the hold is over.
-    fn refused(self: Arc<Self>, reason: LostReason);
+    fn refused(self: Arc<Self>, reason: LostReason, cause: Option<Error>);
 }
 
 /// All holds of a client, and the task that renews them.
@@ -179,11 +180,9 @@ impl Renewals {
         }
         due
     }
-}
 
-/// The reports of the store.
-impl LossListener for Renewals {
-    fn lost(&self, owner: OwnerId, reason: LostReason) {
+    /// The store has reported a loss. The cause of a loss whose hold is not here yet is not kept.
+    fn report(&self, owner: OwnerId, reason: LostReason, cause: Option<Error>) {
         let held = {
             let mut list = lock(&self.list);
             let held = list.by_owner.get(&owner).and_then(Weak::upgrade);
@@ -196,12 +195,24 @@ impl LossListener for Renewals {
             held
         };
         if let Some(held) = held {
-            held.refused(reason);
+            held.refused(reason, cause);
         }
+    }
+}
+
+/// The reports of the store.
+impl LossListener for Renewals {
+    fn lost(&self, owner: OwnerId, reason: LostReason) {
+        self.report(owner, reason, None);
+    }
+
+    fn lost_by(&self, owner: OwnerId, reason: LostReason, cause: Error) {
+        self.report(owner, reason, Some(cause));
     }
 
     fn all_lost(&self, reason: LostReason) {
-        self.all().into_iter().for_each(|held| held.refused(reason));
+        let all = self.all().into_iter();
+        all.for_each(|held| held.refused(reason, None));
     }
 }
 
@@ -219,6 +230,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::error::ErrorKind;
     use crate::memory;
 
     /// A hold that asks for a renewal whenever something is due for it.
@@ -269,8 +281,11 @@ mod tests {
             self.add("released if lost".into());
         }
 
-        fn refused(self: Arc<Self>, reason: LostReason) {
+        fn refused(self: Arc<Self>, reason: LostReason, cause: Option<Error>) {
             self.add(format!("{reason:?}"));
+            if let Some(cause) = cause {
+                self.add(cause.to_string());
+            }
         }
     }
 
@@ -349,6 +364,16 @@ mod tests {
         case.renewals.all_lost(LostReason::SessionGone);
         assert!(first.log().is_empty());
         assert_eq!(second.log(), ["SessionGone"]);
+    }
+
+    #[tokio::test]
+    async fn a_report_has_its_cause() {
+        let (case, held) = (Case::new(), Held::new());
+        case.renewals.begin(&held, None);
+        let cause = Error::new(ErrorKind::Lost, "the session expired");
+        let owner = held.owner();
+        case.renewals.lost_by(owner, LostReason::SessionGone, cause);
+        assert_eq!(held.log(), ["SessionGone", "the session expired"]);
     }
 
     /// The store may end a hold before the caller has read the grant.

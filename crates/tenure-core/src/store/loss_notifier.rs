@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::{OnceLock, Weak};
 
+use crate::error::Error;
 use crate::fence::OwnerId;
 use crate::lost::LostReason;
 
@@ -17,6 +18,11 @@ pub struct LossNotifier(Weak<dyn LossListener>);
 pub trait LossListener: Send + Sync {
     /// The hold of this owner is definitely over.
     fn lost(&self, owner: OwnerId, reason: LostReason);
+    /// The same, with the error that ended the hold.
+    fn lost_by(&self, owner: OwnerId, reason: LostReason, cause: Error) {
+        let _ = cause;
+        self.lost(owner, reason);
+    }
     /// Every hold of the client is over.
     fn all_lost(&self, reason: LostReason);
 }
@@ -31,6 +37,13 @@ impl LossNotifier {
     pub fn lost(&self, owner: OwnerId, reason: LostReason) {
         if let Some(listener) = self.0.upgrade() {
             listener.lost(owner, reason);
+        }
+    }
+
+    /// As [`lost`](Self::lost), with the error that ended the hold.
+    pub fn lost_by(&self, owner: OwnerId, reason: LostReason, cause: Error) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.lost_by(owner, reason, cause);
         }
     }
 
@@ -71,6 +84,13 @@ impl Losses {
             notifier.lost(owner, reason);
         }
     }
+
+    /// As [`report`](Self::report), with the error that ended the hold.
+    pub fn report_by(&self, owner: OwnerId, reason: LostReason, cause: Error) {
+        if let Some(notifier) = self.0.get() {
+            notifier.lost_by(owner, reason, cause);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -78,6 +98,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::error::ErrorKind;
     use crate::rt::lock;
 
     #[derive(Default)]
@@ -102,5 +123,9 @@ mod tests {
         losses.attach(LossNotifier::new(Arc::<Driver>::downgrade(&driver)));
         losses.report(owner, LostReason::SessionGone);
         assert_eq!(*lock(&driver.0), [owner]);
+        // A listener that has no use for causes gets the loss all the same.
+        let cause = Error::new(ErrorKind::Lost, "the session expired");
+        losses.report_by(owner, LostReason::SessionGone, cause);
+        assert_eq!(*lock(&driver.0), [owner, owner]);
     }
 }

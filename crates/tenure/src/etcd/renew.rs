@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::future;
 use futures_util::stream::{self, StreamExt};
 
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::store::{Hold, Renewal, Request};
@@ -117,7 +118,10 @@ impl LeaseListener for LossReporter {
             (is_held && Arc::ptr_eq(&entry.lease, lease)).then_some(owner)
         });
         for owner in lost {
-            store.losses.report(owner, LostReason::SessionGone);
+            let message = "the lease in etcd that carried the lock has expired or was revoked";
+            let cause = Error::new(ErrorKind::Lost, message);
+            let losses = &store.losses;
+            losses.report_by(owner, LostReason::SessionGone, cause);
         }
     }
 }

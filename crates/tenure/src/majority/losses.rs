@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::lost::LostReason;
 use tenure_core::store::{LossListener, LossNotifier};
@@ -17,9 +18,13 @@ pub(super) struct NodeListener {
 
 impl NodeListener {
     /// The node has lost its part of `hold`. The driver learns of it when no majority is left.
-    fn report(&self, hold: &QuorumHold, reason: LostReason) {
-        if !hold.set_lost(self.node) {
-            self.loss_notifier.lost(hold.owner, reason);
+    fn report(&self, hold: &QuorumHold, reason: LostReason, cause: Option<Error>) {
+        if hold.set_lost(self.node) {
+            return;
+        }
+        match cause {
+            Some(cause) => self.loss_notifier.lost_by(hold.owner, reason, cause),
+            None => self.loss_notifier.lost(hold.owner, reason),
         }
     }
 }
@@ -27,13 +32,19 @@ impl NodeListener {
 impl LossListener for NodeListener {
     fn lost(&self, owner: OwnerId, reason: LostReason) {
         if let Some(hold) = self.holds.get(owner) {
-            self.report(&hold, reason);
+            self.report(&hold, reason, None);
+        }
+    }
+
+    fn lost_by(&self, owner: OwnerId, reason: LostReason, cause: Error) {
+        if let Some(hold) = self.holds.get(owner) {
+            self.report(&hold, reason, Some(cause));
         }
     }
 
     fn all_lost(&self, reason: LostReason) {
         for hold in self.holds.all() {
-            self.report(&hold, reason);
+            self.report(&hold, reason, None);
         }
     }
 }

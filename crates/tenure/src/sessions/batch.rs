@@ -120,7 +120,7 @@ async fn run(
         }
         Err(error) if error.is_fatal() => {
             drop(connection);
-            session.end();
+            end_by(&session, &error);
             fail(batch, Some(error), OperationError::SessionEnded);
         }
         // The server refused the whole statement; the operations before the refused one may have been done.
@@ -131,7 +131,7 @@ async fn run(
                 refuse(&session, batch, error);
             } else {
                 drop(connection);
-                session.end();
+                end_by(&session, &error);
                 fail(batch, Some(error), OperationError::SessionEnded);
             }
         }
@@ -142,6 +142,13 @@ async fn run(
     drop(guard);
     session.changed.notify_waiters();
     release_abandoned(&session);
+}
+
+/// Ends the session because of this error, which those who lose their locks with the session get as the cause.
+fn end_by(session: &Arc<Session>, error: &RequestError) {
+    let cause = errors::ended_by(error, &session.context.settings.server);
+    let _ = session.end.cause.set(cause);
+    session.end();
 }
 
 /// The operations of a batch that are sent. The others get their reply, or go back to the head of the queue.

@@ -182,6 +182,20 @@ pub(super) fn not_kept(error: RequestError, server: &Server) -> Error {
     .with_source(explain(error, server))
 }
 
+/// The session that had the hold is over, because of this error.
+pub(super) fn ended_by(error: &RequestError, server: &Server) -> Error {
+    let lost = lost(server);
+    match error {
+        RequestError::Explained(err) => lost.with_source(err.clone()),
+        RequestError::Refused(said) => lost.with_source(said.to_string()),
+        RequestError::TimedOut(limit) => {
+            let message = format!("no answer within {limit:?}");
+            lost.with_timeout().with_source(message)
+        }
+        RequestError::Broken(err) => lost.with_source(err.to_string()),
+    }
+}
+
 /// The session that had the hold is over.
 pub(super) fn lost(server: &Server) -> Error {
     Error::new(

@@ -129,7 +129,11 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
     for (owner, acquisition) in acquisitions {
         store.holder_table.remove(owner);
         if let AcquisitionState::Held { .. } = acquisition.state {
-            store.losses.report(owner, LostReason::SessionGone);
+            let losses = &store.losses;
+            match session.end.cause.get() {
+                Some(cause) => losses.report_by(owner, LostReason::SessionGone, cause.clone()),
+                None => losses.report(owner, LostReason::SessionGone),
+            }
         }
     }
     if session.is_left_to_server() {

@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 
+use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{Flag, lock};
@@ -81,6 +82,8 @@ pub(super) struct SessionEnd {
     /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever
     /// becomes of this client.
     pub(super) is_kept: AtomicBool,
+    /// The error of the statement after which the session was ended.
+    pub(super) cause: OnceLock<Error>,
 }
 
 impl fmt::Debug for Session {
@@ -191,6 +194,7 @@ impl Session {
                 ended: Arc::default(),
                 closed: Flag::new(),
                 is_kept: AtomicBool::new(false),
+                cause: OnceLock::new(),
             },
             context,
             observer,

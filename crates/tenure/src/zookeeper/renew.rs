@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use zookeeper_client::SessionState;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
@@ -242,13 +243,16 @@ impl SessionListener for LossReporter {
         }
     }
 
-    fn ended(&self, session: &Arc<Session>) -> usize {
+    fn ended(&self, session: &Arc<Session>, state: SessionState) -> usize {
         let Some(store) = self.0.upgrade() else {
             return 0;
         };
         let ended = holds_of(&store, session);
         for (owner, _) in &ended {
-            store.losses.report(*owner, LostReason::SessionGone);
+            let message = format!("the session with ZooKeeper has ended: {state}");
+            let cause = Error::new(ErrorKind::Lost, message);
+            let losses = &store.losses;
+            losses.report_by(*owner, LostReason::SessionGone, cause);
         }
         ended.len()
     }

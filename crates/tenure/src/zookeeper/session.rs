@@ -175,7 +175,7 @@ pub(super) trait SessionListener: Send + Sync {
     fn reconnected(&self, session: &Arc<Session>);
 
     /// The session is over, and all of its nodes with it. Returns how many holds ended.
-    fn ended(&self, session: &Arc<Session>) -> usize;
+    fn ended(&self, session: &Arc<Session>, state: SessionState) -> usize;
 }
 
 /// The sessions of one client.
@@ -436,7 +436,7 @@ async fn observe(sessions: Weak<Sessions>, session: Weak<Session>, mut states: S
                 session.ended.raise();
                 sessions.remove(&session);
                 let listener = sessions.listener.get();
-                let holds = listener.map_or(0, |listener| listener.ended(&session));
+                let holds = listener.map_or(0, |listener| listener.ended(&session, state));
                 if state != SessionState::Closed || holds > 0 {
                     tracing::warn!(%state, holds, "a session with the servers ended");
                 }

@@ -14,8 +14,10 @@ use std::sync::mpsc as threads;
 use std::time::Duration;
 
 use tenure::error::Step;
-use tenure::memory;
-use tenure::{CallbackHandle, Client, Error, ErrorKind, Guard, Loss, LostReason, Owner, State};
+use tenure::memory::{self, Disturbance};
+use tenure::{
+    CallbackHandle, Client, Error, ErrorKind, Guard, Loss, LostReason, Owner, Renew, State,
+};
 use tokio::sync::{mpsc, oneshot};
 
 use memory_store::{settle, store};
@@ -183,6 +185,84 @@ async fn every_loss_of_a_client_is_reported_once_and_a_release_never() {
     drop(both);
     settle().await;
     assert!(losses.try_recv().is_err());
+}
+
+/// A loss after what `disturb` does to the store while a guard holds its lock.
+async fn loss_after(ttl: Renew, disturb: impl AsyncFnOnce(&memory::Store, Guard)) -> Loss {
+    let (store, client) = store();
+    let (mut losses, _callback) = record_losses(&client);
+    let guard = client.lock("a").renew(ttl).acquire().await.unwrap();
+    disturb(&store, guard).await;
+    next_loss(&mut losses).await
+}
+
+fn refuse_renewals(store: &memory::Store, count: u32) {
+    (0..count).for_each(|_| store.disturb(Step::Renew, Disturbance::RequestLost));
+}
+
+#[tokio::test]
+async fn a_loss_has_its_cause() {
+    // Every renewal fails until the lease has run out.
+    let loss = loss_after(Renew::Automatic, async |store, guard| {
+        refuse_renewals(store, 1000);
+        pass(store, TTL).await;
+        drop(guard);
+    });
+    let loss = loss.await;
+    let cause = loss.cause().unwrap();
+    assert_eq!(loss.reason, LostReason::Expired);
+    assert_eq!(cause.kind(), ErrorKind::Unreachable);
+    assert_eq!(cause.step(), Some(Step::Renew));
+    assert_eq!(cause.name(), Some(&loss.name));
+    assert_eq!(cause.scheme(), Some("memory"));
+    assert_eq!(format!("{loss:#}"), format!("{loss}: {cause:#}"));
+
+    // One renewal fails, and the next one finds no hold.
+    let loss = loss_after(Renew::Automatic, async |store, guard| {
+        refuse_renewals(store, 1);
+        pass(store, TTL / 3).await;
+        store.expire("a").unwrap();
+        pass(store, TTL / 3).await;
+        drop(guard);
+    });
+    let loss = loss.await;
+    let cause = loss.cause().unwrap();
+    assert_eq!(loss.reason, LostReason::StoreSaysNo);
+    assert_eq!(
+        (cause.kind(), cause.step()),
+        (ErrorKind::Lost, Some(Step::Renew))
+    );
+    let source = std::error::Error::source(cause).unwrap();
+    let source = source.downcast_ref::<Error>().unwrap();
+    assert_eq!(source.kind(), ErrorKind::Unreachable);
+
+    // The release finds no hold.
+    let loss = loss_after(Renew::Automatic, async |store, guard| {
+        store.expire("a").unwrap();
+        assert!(guard.release().await.unwrap_err().is_lost());
+    });
+    let loss = loss.await;
+    assert_eq!(loss.reason, LostReason::StoreSaysNo);
+    assert_eq!(loss.cause().unwrap().step(), Some(Step::Release));
+
+    // A renewal that succeeded ends the doubt of the one before; the lock is broken later.
+    let loss = loss_after(Renew::Automatic, async |store, guard| {
+        refuse_renewals(store, 1);
+        pass(store, TTL).await;
+        let other = Client::from_store(store.clone()).unwrap();
+        assert!(other.break_lock("a", guard.token()).await.unwrap());
+        settle().await;
+    });
+    let loss = loss.await;
+    assert_eq!(loss.reason, LostReason::TakenOver);
+    assert!(loss.cause().is_none(), "{loss:#}");
+
+    // A fixed lease ends without an error.
+    let loss = loss_after(Renew::Never, async |store, guard| {
+        pass(store, TTL).await;
+        drop(guard);
+    });
+    assert!(loss.await.cause().is_none());
 }
 
 #[tokio::test]
