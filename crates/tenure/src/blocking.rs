@@ -19,10 +19,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::CallbackHandle;
-use tenure_core::GuardUntilOutcome;
-use tenure_core::Owner;
-use tenure_core::State;
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use tenure_core::guarantees::Guarantees;
@@ -30,9 +26,10 @@ use tenure_core::guard_traits::{self, EtcdGuard, ZooKeeperGuard};
 use tenure_core::holder::{Status, Waiting};
 use tenure_core::lost::{Loss, LostReason};
 use tenure_core::name::LockName;
-use tenure_core::options::{Mode, Options, Renew};
+use tenure_core::options::{Fairness, Mode, Options, Renew};
 use tenure_core::rt::Flag;
-use tenure_core::store::Finding;
+use tenure_core::store::{Finding, Store};
+use tenure_core::{CallbackHandle, ClientBuilder, GuardUntilOutcome, Owner, State};
 
 use self::runtime::OwnRuntime;
 
@@ -87,8 +84,24 @@ impl Client {
     ///
     /// # Errors
     /// As [`connect`].
-    pub fn from_store(store: impl tenure_core::store::Store) -> Result<Self, Error> {
+    pub fn from_store(store: impl Store) -> Result<Self, Error> {
         Self::open(|| async { crate::Client::from_store(store) })
+    }
+
+    /// See [`Client::from_dyn_store`](crate::Client::from_dyn_store).
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn from_dyn_store(store: Arc<dyn Store>) -> Result<Self, Error> {
+        Self::open(|| async { crate::Client::from_dyn_store(store) })
+    }
+
+    /// The client of a [builder](crate::Client::builder): a store that you made, with defaults for its locks.
+    ///
+    /// # Errors
+    /// The errors of [`ClientBuilder::build`], and those of [`connect`].
+    pub fn from_builder(builder: ClientBuilder) -> Result<Self, Error> {
+        Self::open(|| async { builder.build() })
     }
 
     fn open<F: Future<Output = Result<crate::Client, Error>>>(
@@ -275,7 +288,7 @@ same_options! {
     shared();
     upgradable();
     permits(limit: u32);
-    fair(fair: bool);
+    fair(fair: impl Into<Fairness>);
     min_hold(min_hold: Duration);
     min_lease(min_lease: Duration);
     lock_delay(lock_delay: Duration);
@@ -446,6 +459,11 @@ impl Guard {
     /// See [`Guard::owner_id`](crate::Guard::owner_id).
     pub fn owner_id(&self) -> OwnerId {
         self.inner.owner_id()
+    }
+
+    /// See [`Guard::owner_ids`](crate::Guard::owner_ids).
+    pub fn owner_ids(&self) -> impl Iterator<Item = OwnerId> {
+        self.inner.owner_ids()
     }
 
     /// See [`Guard::remaining`](crate::Guard::remaining).

@@ -215,6 +215,19 @@ fn try_run_skips_what_is_busy_and_threads_count_their_entries() {
 }
 
 #[test]
+fn a_client_is_made_of_a_builder_or_of_a_store_behind_a_pointer() {
+    let store = memory::Store::new();
+    let builder = tenure::Client::builder(store.clone()).prefix("app/");
+    let client = Client::from_builder(builder).unwrap();
+    let guard = client.lock("a").acquire().unwrap();
+    assert_eq!(guard.name().as_str(), "app/a");
+    assert_eq!(guard.owner_ids().collect::<Vec<_>>(), [guard.owner_id()]);
+    let other = Client::from_dyn_store(std::sync::Arc::new(store)).unwrap();
+    assert!(other.lock("app/a").try_acquire().unwrap().is_none());
+    guard.release().unwrap();
+}
+
+#[test]
 fn a_client_tells_of_every_loss() {
     let (_store, client) = store();
     let (tell, told) = mpsc::channel();

@@ -9,6 +9,8 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "tidy/blocking.rs"]
+mod blocking;
 #[path = "tidy/circles.rs"]
 mod circles;
 #[path = "tidy/house.rs"]
