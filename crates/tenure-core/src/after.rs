@@ -90,6 +90,7 @@ impl Guard {
 
 /// A guard under which a transaction is ending. Dropping it leaves the lock to its lease, because a request of the
 /// transaction may still be applied; the lock is released only when the outcome is known.
+#[must_use = "a guard that is dropped here is kept until its lease ends"]
 pub struct GuardUntilOutcome(Option<Guard>);
 
 impl GuardUntilOutcome {

@@ -105,6 +105,7 @@ impl Request {
 /// The outcome of an acquisition.
 #[derive(Debug)]
 #[non_exhaustive]
+#[must_use = "a grant that is dropped is held until its lease ends"]
 pub enum Answer {
     /// We hold the name.
     Granted(Grant),
@@ -115,6 +116,7 @@ pub enum Answer {
 /// The outcome of a request for several names at once.
 #[derive(Debug)]
 #[non_exhaustive]
+#[must_use = "a grant that is dropped is held until its lease ends"]
 pub enum AllAnswer {
     /// We hold all names; one grant for each, in the order of the requests.
     Granted(Vec<Grant>),

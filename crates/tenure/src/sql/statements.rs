@@ -47,6 +47,7 @@ pub enum Bind {
 
 /// The fence of one resource for one token; made by [`fence_statements`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "nothing is fenced before the statements are executed"]
 pub struct FenceStatements {
     statements: Vec<Statement>,
     resource: LockName,

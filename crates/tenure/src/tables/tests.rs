@@ -112,11 +112,11 @@ async fn a_late_request_makes_no_lease_shorter() {
     let rows = postgres.database_admin();
     let name = LockName::new("n").unwrap();
     let request = Request::new(name, OwnerId::random(), TTL);
-    acquire(&store, &request).await.unwrap();
+    let _ = acquire(&store, &request).await.unwrap();
     let renewed = "UPDATE tenure_locks SET until=until+3600000000 RETURNING until::text";
     let renewed = rows.value(renewed);
     let is_longer = || rows.value("SELECT until::text FROM tenure_locks") >= renewed;
-    acquire(&store, &request).await.unwrap();
+    let _ = acquire(&store, &request).await.unwrap();
     assert!(is_longer());
     store.requests.enqueue(&request).await.unwrap();
     assert!(is_longer());
