@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -360,6 +361,49 @@ impl Lock {
         let owner = self.owner_of_body();
         let guard = self.acquire_for(Some(&owner)).await?;
         self.run_under(guard, &owner, body).await
+    }
+
+    /// As [`run`](Lock::run), for generic code that spawns: the future is `Send` for every `body`.
+    ///
+    /// Generic code cannot ask that the future of an async closure is `Send`, which `tokio::spawn` wants. A closure that
+    /// returns a boxed future says so in its type.
+    ///
+    /// # Cancel safety
+    /// As [`run`](Lock::run).
+    ///
+    /// # Errors
+    /// As [`run`](Lock::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// use std::pin::Pin;
+    /// use tenure::{Error, Guard, Lock};
+    /// use tokio::task::JoinHandle;
+    ///
+    /// type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+    ///
+    /// /// Runs any body under any lock in a task.
+    /// fn spawn_locked<T, F>(lock: Lock, body: F) -> JoinHandle<Result<T, Error>>
+    /// where
+    ///     T: Send + 'static,
+    ///     F: FnOnce(&Guard) -> Boxed<'_, T> + Send + 'static,
+    /// {
+    ///     tokio::spawn(async move { lock.run_boxed(body).await })
+    /// }
+    ///
+    /// let client = tenure::connect("memory:").await?;
+    /// let task = spawn_locked(client.lock("orders/42"), |guard| Box::pin(async move { guard.is_held() }));
+    /// assert!(task.await.unwrap()?);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn run_boxed<T, F>(&self, body: F) -> impl Future<Output = Result<T, Error>> + Send
+    where
+        T: Send,
+        F: FnOnce(&Guard) -> Pin<Box<dyn Future<Output = T> + Send + '_>> + Send,
+    {
+        self.run(async move |guard: &Guard| body(guard).await)
     }
 
     /// One try: `Ok(None)` when another client holds the lock (or waits for it before us); then `body` does not run.

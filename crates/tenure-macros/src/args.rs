@@ -8,7 +8,7 @@ use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
 
 /// All arguments, in the order of the documentation.
-const KNOWN: [&str; 17] = [
+const KNOWN: [&str; 20] = [
     "client",
     "name",
     "names",
@@ -26,6 +26,9 @@ const KNOWN: [&str; 17] = [
     "label",
     "owner",
     "guard",
+    "skip",
+    "transaction",
+    "tx",
 ];
 
 /// The parts of the arguments that the expansion needs.
@@ -34,6 +37,18 @@ pub(crate) struct Args {
     pub(crate) lock: TokenStream,
     /// The name of the guard in the body.
     pub(crate) guard: Option<Ident>,
+    pub(crate) call: Call,
+}
+
+/// The method of the lock that runs the body.
+pub(crate) enum Call {
+    Run,
+    TryRun,
+    Transaction {
+        pool: TokenStream,
+        /// The name of the transaction in the body.
+        tx: Ident,
+    },
 }
 
 impl Args {
@@ -46,6 +61,15 @@ impl Args {
         }
         errors.keep(seen.excludes("name", "names", "one lock has one name, or several"));
         errors.keep(seen.excludes("shared", "permits", "a hold has one mode"));
+        errors.keep(seen.excludes("skip", "wait", "a body that is skipped does not wait"));
+        errors.keep(seen.excludes("skip", "transaction", "a transaction waits for its lock"));
+        if seen.has("transaction") != seen.has("tx") {
+            let (argument, what, example) = match seen.has("tx") {
+                true => ("transaction", "the pool of the transaction", "self.pool"),
+                false => ("tx", "what the body calls its transaction", "tx"),
+            };
+            errors.keep(missing(argument, what, example));
+        }
         if !seen.has("client") {
             errors.keep(missing(
                 "client",
@@ -57,10 +81,17 @@ impl Args {
             errors.keep(missing("name", "what to lock", "\"order:{id}\""));
         }
         errors.into_result()?;
+        let is_skipped = seen.has("skip");
+        let call = match seen.pool.zip(seen.tx) {
+            Some((pool, tx)) => Call::Transaction { pool, tx },
+            None if is_skipped => Call::TryRun,
+            None => Call::Run,
+        };
         let (client, target, options) = (seen.client, seen.target, seen.options);
         Ok(Self {
             lock: quote!((#client) #target #(#options)*),
             guard: seen.guard,
+            call,
         })
     }
 }
@@ -81,6 +112,8 @@ struct Seen {
     /// Further calls of the same chain, in the order given.
     options: Vec<TokenStream>,
     guard: Option<Ident>,
+    pool: Option<TokenStream>,
+    tx: Option<Ident>,
 }
 
 impl Seen {
@@ -157,11 +190,15 @@ impl Seen {
                 self.options.push(quote!(.#argument(&#owner)));
             }
             "shared" => {
-                meta.require_path_only().map_err(|err| {
-                    Error::new(err.span(), "`shared` stands alone, without a value")
-                })?;
+                alone(meta, "`shared` stands alone, without a value")?;
                 self.options.push(quote!(.#argument()));
             }
+            "skip" => alone(meta, "`skip` stands alone, without a value")?,
+            "transaction" => {
+                let pool = value(meta, "self.pool")?;
+                self.pool = Some(quote!(&#pool));
+            }
+            "tx" => self.tx = Some(variable(meta, "tx")?),
             "fair" => {
                 let fair = fair(argument, meta)?;
                 self.options.push(quote!(.#argument(#fair)));
@@ -174,7 +211,7 @@ impl Seen {
                 let label = name(value(meta, "\"nightly\"")?)?;
                 self.options.push(quote!(.#argument(#label)));
             }
-            _ => self.guard = Some(guard(meta)?),
+            _ => self.guard = Some(variable(meta, "guard")?),
         }
         Ok(())
     }
@@ -220,11 +257,20 @@ fn fair(argument: &Ident, meta: &Meta) -> Result<LitBool> {
     }
 }
 
-/// The variable that the body calls its guard.
-fn guard(meta: &Meta) -> Result<Ident> {
-    let ident = value(meta, "guard")?;
+/// An argument without a value.
+fn alone(meta: &Meta, message: &str) -> Result<()> {
+    let path = meta.require_path_only();
+    path.map_err(|err| Error::new(err.span(), message))?;
+    Ok(())
+}
+
+/// The name of a variable of the body.
+fn variable(meta: &Meta, argument: &str) -> Result<Ident> {
+    let ident = value(meta, argument)?;
     syn::parse2(ident.to_token_stream()).map_err(|_| {
-        let message = "`guard` is the name of a variable, for example `guard = guard`";
+        let message = format!(
+            "`{argument}` is the name of a variable, for example `{argument} = {argument}`"
+        );
         Error::new(ident.span(), message)
     })
 }

@@ -1,4 +1,4 @@
-//! Rewrites the function into a call of `Lock::run`.
+//! Rewrites the function into a call of `Lock::run`, `Lock::try_run` or `Lock::transaction`.
 
 use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote, quote_spanned};
@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Error, Item, Result, ReturnType, Signature, Type, Visibility, parse_quote};
 
-use crate::args::Args;
+use crate::args::{Args, Call};
 
 /// A function whose body is not parsed.
 struct Function {
@@ -41,7 +41,7 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
     let function: Function =
         syn::parse2(function.clone()).map_err(|err| not_a_function(function, err))?;
     let returned = returned(&function.signature)?;
-    let Args { lock, guard } = Args::parse(args)?;
+    let Args { lock, guard, call } = Args::parse(args)?;
 
     let Function {
         attributes,
@@ -50,6 +50,10 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
         body,
     } = function;
     let guard = guard.map_or_else(|| quote!(_), Ident::into_token_stream);
+    if let (Call::Transaction { .. }, None) = (&call, &signature.asyncness) {
+        let message = "a transaction is async: make this an `async fn`";
+        return Err(Error::new(signature.fn_token.span, message));
+    }
     let (asynchronous, awaited) = match signature.asyncness.as_ref() {
         Some(_) => (quote!(async), quote!(.await)),
         None => (TokenStream::new(), TokenStream::new()),
@@ -71,13 +75,32 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
         },
     );
     block.set_span(body.span());
+    let call = match call {
+        Call::Run => quote! {
+            #lock_name.run(#asynchronous move |#guard| #block) #awaited #converted
+        },
+        Call::TryRun => {
+            let skipped = quote_spanned! {returned.span()=>
+                ::core::result::Result::Ok(::core::option::Option::None)
+            };
+            quote! {
+                match #lock_name.try_run(#asynchronous move |#guard| #block) #awaited #converted {
+                    ::core::option::Option::Some(#outcome) => #outcome,
+                    ::core::option::Option::None => #skipped,
+                }
+            }
+        }
+        Call::Transaction { pool, tx } => quote! {
+            #lock_name.transaction(#pool, async move |#tx, #guard| #block).await
+        },
+    };
     // The closure moves the arguments into the body: then its future is `Send` when they are, and the body may return
     // what it borrows from them.
     Ok(quote! {
         #(#attributes)*
         #visibility #signature {
             let #lock_name = #lock;
-            #lock_name.run(#asynchronous move |#guard| #block) #awaited #converted
+            #call
         }
     })
 }

@@ -346,7 +346,44 @@ pub mod error {
 /// | `label` | string or expression | why the lock is held, for people who inspect it |
 /// | `owner` | expression | the [`Owner`] that may enter the lock again; in a method: `owner = self.owner` |
 /// | `guard` | identifier | what the body calls its guard, a [`&Guard`](Guard) |
+/// | `skip` | | one try: where the lock is busy, the body does not run and the function returns `Ok(None)` |
+/// | `transaction` | expression | the pool: the body runs in a transaction, which is committed before the release (feature `sqlx`) |
+/// | `tx` | identifier | what the body calls its transaction, a `&mut sqlx::Transaction` |
 ///
+/// # Skip the work of others
+/// With `skip` the function calls [`Lock::try_run`] and returns a `Result<Option<T>, E>`:
+///
+/// ```
+/// # async fn example() -> Result<(), tenure::Error> {
+/// #[tenure::locked(client = locks, name = "report", skip)]
+/// async fn report(locks: &tenure::Client) -> Result<Option<u32>, tenure::Error> {
+///     Ok(Some(42)) // pages written
+/// }
+///
+/// let locks = tenure::connect("memory:").await?;
+/// assert_eq!(report(&locks).await?, Some(42));
+/// let _another_instance = locks.lock("report").acquire().await?;
+/// assert_eq!(report(&locks).await?, None);
+/// # Ok(()) }
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+/// ```
+///
+/// # In a transaction
+/// With `transaction` and `tx` the function calls `Lock::transaction` (feature `sqlx`): COMMIT comes before the release, and
+/// an error of the body is a ROLLBACK.
+#[cfg_attr(all(feature = "sqlx", feature = "sqlite"), doc = "```")]
+#[cfg_attr(not(all(feature = "sqlx", feature = "sqlite")), doc = "```text")]
+/// #[tenure::locked(client = locks, name = "account:{id}", transaction = pool, tx = tx)]
+/// async fn deposit(locks: &tenure::Client, pool: &sqlx::SqlitePool, id: i64) -> Result<(), tenure::Error> {
+///     sqlx::query("UPDATE account SET balance = balance + 1 WHERE id = ?")
+///         .bind(id)
+///         .execute(&mut **tx)
+///         .await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// # Names and durations
 /// A name in braces that is no variable where the function begins does not compile, as in `format!`:
 ///
 /// ```compile_fail,E0425

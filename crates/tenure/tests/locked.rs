@@ -71,6 +71,72 @@ async fn bodies_exclude_each_other_and_their_futures_can_be_spawned() {
     assert_eq!(COUNTER.load(Ordering::SeqCst), 100);
 }
 
+#[tenure::locked(client = locks, name = "report", skip, guard = guard)]
+async fn report(locks: &Client, pages: Option<u32>) -> Result<Option<(u32, bool)>, Error> {
+    let Some(pages) = pages else {
+        return Ok(None);
+    };
+    tokio::task::yield_now().await;
+    Ok(Some((pages, guard.is_held())))
+}
+
+#[tokio::test]
+async fn a_body_is_skipped_where_the_lock_is_busy() {
+    let (store, client) = store();
+    assert_eq!(report(&client, Some(2)).await.unwrap(), Some((2, true)));
+    assert_eq!(report(&client, None).await.unwrap(), None);
+    let other = client.lock("report").acquire().await.unwrap();
+    assert_eq!(report(&client, Some(2)).await.unwrap(), None);
+    other.release().await.unwrap();
+    let task = tokio::spawn(async move { report(&client, Some(3)).await });
+    assert_eq!(task.await.unwrap().unwrap(), Some((3, true)));
+    assert!(store.is_idle());
+}
+
+#[cfg(all(feature = "sqlx", feature = "sqlite"))]
+mod transactions {
+    use super::*;
+
+    #[tenure::locked(client = locks, name = "row:{id}", transaction = pool, tx = tx, guard = guard)]
+    async fn insert(
+        locks: &Client,
+        pool: &sqlx::SqlitePool,
+        id: i64,
+        fails: bool,
+    ) -> Result<bool, Error> {
+        let insert = sqlx::query("INSERT INTO rows VALUES (?)").bind(id);
+        insert.execute(&mut **tx).await?;
+        if fails {
+            return Err(Error::new(ErrorKind::Store, "the body fails"));
+        }
+        Ok(guard.is_held())
+    }
+
+    #[tokio::test]
+    async fn a_body_in_a_transaction_is_committed_or_rolled_back() {
+        let (store, client) = store();
+        // One connection: each one has a database of its own.
+        let options = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
+        let pool = options.connect("sqlite::memory:").await.unwrap();
+        let table = sqlx::query("CREATE TABLE rows (id INTEGER)");
+        table.execute(&pool).await.unwrap();
+        let count = async || {
+            let count = sqlx::query_scalar::<_, i64>("SELECT count(*) FROM rows");
+            count.fetch_one(&pool).await.unwrap()
+        };
+        assert!(insert(&client, &pool, 1, false).await.unwrap());
+        assert_eq!(count().await, 1);
+        let err = insert(&client, &pool, 2, true).await.unwrap_err();
+        assert_eq!(err.to_string(), "the body fails");
+        assert_eq!(count().await, 1, "rolled back");
+        let (spawned, task_pool) = (client.clone(), pool.clone());
+        let task = tokio::spawn(async move { insert(&spawned, &task_pool, 3, false).await });
+        assert!(task.await.unwrap().unwrap());
+        assert_eq!(count().await, 2);
+        assert!(store.is_idle());
+    }
+}
+
 #[tenure::locked(client = locks, name = "a")]
 async fn parse(locks: &Client, text: &str) -> AppResult<i32> {
     if text.is_empty() {

@@ -15,6 +15,21 @@ async fn no_client(locks: &Client) -> Result<(), Error> {
     Ok(())
 }
 
+#[tenure::locked(client = locks, name = "a", transaction = pool)]
+async fn no_tx(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
+#[tenure::locked(client = locks, name = "a", skip, wait = "5s")]
+async fn waits(locks: &Client) -> Result<Option<()>, Error> {
+    Ok(None)
+}
+
+#[tenure::locked(client = locks, name = "a", transaction = pool, tx = tx)]
+fn blocks(locks: &Client) -> Result<(), Error> {
+    Ok(())
+}
+
 fn main() {}
 
 struct Client;

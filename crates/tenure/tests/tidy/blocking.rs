@@ -14,6 +14,11 @@ const ASYNC_ONLY: &[(&str, &str, &str)] = &[
         "the sqlx driver is async; `Guard::after` serves every blocking driver",
     ),
     (
+        "Lock",
+        "run_boxed",
+        "the body of `run` is an ordinary closure there",
+    ),
+    (
         "Guard",
         "lost",
         "a thread cannot wait for two events; `on_lost` calls a function",
