@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure::{Client, Error, Guard, LockName, OwnerId, Status};
+use tenure::{Client, Error, Guard, LockName, LockStatus, OwnerId};
 
 use crate::console::Console;
 use crate::duration::rounded;
@@ -179,7 +179,7 @@ async fn report_waiting<T>(client: &Client, plan: &Plan, console: &Console, bega
 }
 
 /// Prints one event for JSON, or one line for `--verbose`.
-fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, waited: Duration) {
+fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&LockStatus>, waited: Duration) {
     let ttl = plan.options.ttl;
     let holder = obstacle.and_then(|status| status.holds.first());
     let guard = obstacle.and_then(|status| text::restart_guard(status, ttl));
@@ -201,7 +201,7 @@ fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&Status>, wait
 }
 
 /// The first of the names that cannot be acquired now.
-async fn obstacle(client: &Client, plan: &Plan) -> Option<Status> {
+async fn obstacle(client: &Client, plan: &Plan) -> Option<LockStatus> {
     let ttl = plan.options.ttl;
     for name in &plan.names {
         match client.inspect(name).await {

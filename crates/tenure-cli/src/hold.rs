@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure::{Client, Guard, State};
+use tenure::{Client, Guard, HoldState};
 use tokio::sync::oneshot;
 
 use crate::acquire;
@@ -70,7 +70,7 @@ async fn report_changes(
     let mut input_end = pin!(end_of_input());
     // No decision depends on how soon an overdue renewal is printed.
     let mut state_check = tokio::time::interval((ttl / 10).max(Duration::from_millis(1)));
-    let mut state = State::Held;
+    let mut state = HoldState::Held;
     loop {
         tokio::select! {
             biased;
@@ -119,16 +119,16 @@ impl Lines<'_> {
         self.print("acquired", acquire::acquired_json(guard, waited), &line)
     }
 
-    fn print_state(&self, state: State, left: Duration) -> bool {
+    fn print_state(&self, state: HoldState, left: Duration) -> bool {
         let names = &self.names;
         let fields = json!({ "remaining_ms": json::millis(left) });
         match state {
-            State::AtRisk => {
+            HoldState::AtRisk => {
                 let left = rounded(left);
                 let line = format!("at risk {names}: a renewal is overdue, {left} left");
                 self.print("at_risk", fields, &line)
             }
-            State::Held => self.print("held", fields, &format!("held {names} again")),
+            HoldState::Held => self.print("held", fields, &format!("held {names} again")),
             // `print_loss` prints the loss.
             _ => true,
         }

@@ -1,7 +1,7 @@
 //! The table of holds that `list` prints and `watch` draws.
 
 use tenure::name::Escaped;
-use tenure::{HoldInfo, Status};
+use tenure::{HoldInfo, LockStatus};
 
 use crate::duration::rounded;
 use crate::text;
@@ -12,12 +12,12 @@ pub(crate) const HEAD: [&str; 9] = [
 ];
 
 /// The table of these names.
-pub(crate) fn holds_table(all: &[Status]) -> String {
+pub(crate) fn holds_table(all: &[LockStatus]) -> String {
     text::table(&HEAD, &rows(all))
 }
 
 /// One row for each hold, and one for each name that is free but reserved or waited for.
-pub(crate) fn rows(all: &[Status]) -> Vec<Vec<String>> {
+pub(crate) fn rows(all: &[LockStatus]) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for status in all {
         let name = Escaped(status.name.as_str()).to_string();
@@ -52,7 +52,7 @@ pub(crate) fn rows(all: &[Status]) -> Vec<Vec<String>> {
 }
 
 /// How many wait, and for how long the first one of them has waited.
-fn waiting(status: &Status) -> String {
+fn waiting(status: &LockStatus) -> String {
     let Some(queue) = &status.queue else {
         return "?".into();
     };

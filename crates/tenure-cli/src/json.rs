@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::{Holder, RestartGuard, Status};
+use tenure::{Holder, LockStatus, RestartGuard};
 
 use crate::text::{age, restart_guard};
 
@@ -19,7 +19,7 @@ pub(crate) fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-pub(crate) fn status_json(status: &Status) -> Value {
+pub(crate) fn status_json(status: &LockStatus) -> Value {
     let mut value = json!(status);
     for (at, hold) in status.holds.iter().enumerate() {
         value["holds"][at]["for_ms"] = for_ms(&hold.holder);
@@ -74,7 +74,7 @@ mod tests {
             limit: std::num::NonZeroU32::MIN.saturating_add(2),
         };
         let left = Some(Duration::from_micros(29_700_900));
-        let mut status = Status::free(LockName::new("orders/\u{1b}42").unwrap());
+        let mut status = LockStatus::free(LockName::new("orders/\u{1b}42").unwrap());
         status.holds = [
             (Mode::Exclusive, Some(17), left),
             (Mode::Shared, None, None),
@@ -84,7 +84,7 @@ mod tests {
         .to_vec();
         status.queue = Some(vec![Holder::new("", 0)]);
         // The age depends on the clock, so it is removed.
-        let shown = |status: &Status| {
+        let shown = |status: &LockStatus| {
             let text = status_json(status).to_string();
             let mut parts = text.split("\"for_ms\":");
             let first = parts.next().unwrap_or_default().to_owned();
@@ -98,7 +98,7 @@ mod tests {
             r#"{{"held":true,"holds":[{{{one}:"exclusive",{since},"token":17,"ttl_left_ms":29700}},{{{one}:"shared",{since},"token":null,"ttl_left_ms":null}},{{{one}:"permit","permits":3,{since},"token":18446744073709551615,"ttl_left_ms":null}}],"name":"orders/\u001b42","queue":[{{"client":"","for_ms":null,"host":"","label":"","pid":0,"since":null}}],"reserved_ms":null,"restart_guard":null}}"#
         );
         assert_eq!(shown(&status), expected);
-        let mut free = Status::free(LockName::new("a").unwrap()).with_nodes(3, 5);
+        let mut free = LockStatus::free(LockName::new("a").unwrap()).with_nodes(3, 5);
         free.reserved = Some(Duration::from_millis(1_500));
         let expected = r#"{"held":false,"holds":[],"name":"a","nodes":{"agree":3,"all":5},"queue":null,"reserved_ms":1500,"restart_guard":null}"#;
         assert_eq!(shown(&free), expected);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Status};
+use tenure::{Client, LockStatus};
 
 use crate::args::{self, Common};
 use crate::console::Console;
@@ -29,7 +29,7 @@ pub(crate) async fn status(common: &Common, args: &args::Status, console: &Conso
     .await
 }
 
-fn status_text(status: &Status) -> String {
+fn status_text(status: &LockStatus) -> String {
     let mut lines = Vec::new();
     if status.holds.is_empty() {
         lines.push(match status.reserved {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use tenure::name::Escaped;
-use tenure::{Holder, LockName, RestartGuard, Status};
+use tenure::{Holder, LockName, LockStatus, RestartGuard};
 
 use crate::duration::rounded;
 
@@ -44,13 +44,13 @@ pub(crate) fn holder(holder: &Holder) -> String {
 }
 
 /// `Some` if the server was started so lately that it grants no lease of that length yet.
-pub(crate) fn restart_guard(status: &Status, ttl: Duration) -> Option<&RestartGuard> {
+pub(crate) fn restart_guard(status: &LockStatus, ttl: Duration) -> Option<&RestartGuard> {
     let guard = status.restart_guard.as_ref();
     guard.filter(|guard| !guard.left(ttl).is_zero())
 }
 
 /// Why a request with that ttl cannot acquire the lock now: `"x" is held by …`.
-pub(crate) fn busy(status: &Status, ttl: Duration) -> String {
+pub(crate) fn busy(status: &LockStatus, ttl: Duration) -> String {
     let name = &status.name;
     if let Some(guard) = restart_guard(status, ttl) {
         let (uptime, left) = (rounded(guard.uptime), rounded(guard.left(ttl)));

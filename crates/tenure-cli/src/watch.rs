@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::json;
-use tenure::{Client, Error, Status};
+use tenure::{Client, Error, LockStatus};
 
 use crate::args::{self, Common};
 use crate::console::{self, Console};
@@ -51,7 +51,7 @@ pub(crate) async fn watch(common: &Common, args: &args::Watch, console: &Console
 /// The names of the store, as its last answer listed them, and the outage since that answer.
 #[derive(Default)]
 struct View {
-    all: Vec<Status>,
+    all: Vec<LockStatus>,
     outage: Option<(Instant, Error)>,
 }
 
@@ -190,7 +190,7 @@ struct HoldSnapshot {
     waiting: Option<usize>,
 }
 
-fn snapshot(all: &[Status]) -> BTreeMap<HoldKey, HoldSnapshot> {
+fn snapshot(all: &[LockStatus]) -> BTreeMap<HoldKey, HoldSnapshot> {
     let mut snapshot = BTreeMap::new();
     for status in all {
         let waiting = status.queue.as_ref().map(Vec::len);

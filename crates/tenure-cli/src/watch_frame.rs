@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tenure::Status;
+use tenure::LockStatus;
 
 use crate::duration::rounded;
 use crate::holds_table::{self, HEAD};
@@ -41,7 +41,7 @@ pub(crate) struct Outage {
 /// The lines of one frame. `title` is the store and the time.
 pub(crate) fn frame(
     title: &str,
-    all: &[Status],
+    all: &[LockStatus],
     order: Order,
     size: Size,
     outage: Option<&Outage>,
@@ -76,9 +76,9 @@ pub(crate) fn frame(
     lines.into_iter().map(cut).collect()
 }
 
-fn sort(all: &mut [Status], order: Order) {
-    let waiting = |status: &Status| status.queue.as_ref().map_or(0, Vec::len);
-    let held_for = |status: &Status| {
+fn sort(all: &mut [LockStatus], order: Order) {
+    let waiting = |status: &LockStatus| status.queue.as_ref().map_or(0, Vec::len);
+    let held_for = |status: &LockStatus| {
         let ages = status
             .holds
             .iter()
@@ -117,8 +117,8 @@ mod tests {
         height: 24,
     };
 
-    fn held(name: &str, waiters: usize) -> Status {
-        let mut status = Status::free(LockName::new(name).unwrap());
+    fn held(name: &str, waiters: usize) -> LockStatus {
+        let mut status = LockStatus::free(LockName::new(name).unwrap());
         let mut holder = Holder::new("build-7", 42);
         holder.label = format!("label of {name}");
         status

@@ -7,7 +7,7 @@ use crate::driver::Driver;
 use crate::entry::LockKey;
 use crate::error::{Error, ErrorParts as _};
 use crate::guarantees::Guarantees;
-use crate::holder::{Status, Waiting};
+use crate::holder::{LockStatus, WaitReport};
 use crate::lock::Lock;
 use crate::lost::Loss;
 use crate::options::Options;
@@ -135,7 +135,10 @@ impl Client {
     /// # Ok(()) }
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
-    pub fn on_wait(&self, callback: impl Fn(&Waiting) + Send + Sync + 'static) -> CallbackHandle {
+    pub fn on_wait(
+        &self,
+        callback: impl Fn(&WaitReport) + Send + Sync + 'static,
+    ) -> CallbackHandle {
         CallbackHandle {
             driver: Arc::downgrade(&self.driver),
             id: self.driver.register_wait_callback(callback),
@@ -193,7 +196,7 @@ impl Client {
     ///
     /// # Errors
     /// `Invalid` for a name that cannot be; `Unreachable` and `Denied` from the store.
-    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
+    pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus, Error> {
         let name = self.defaults.prefix.name(name)?;
         let status = self.driver.read(|store| store.inspect(name.clone())).await;
         status.map_err(|err| err.with_name(&name))
@@ -203,7 +206,7 @@ impl Client {
     ///
     /// # Errors
     /// `Unreachable` and `Denied` from the store.
-    pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
+    pub async fn list(&self, prefix: impl Into<String>) -> Result<Vec<LockStatus>, Error> {
         let prefix = self.defaults.prefix.join(&prefix.into()).into_owned();
         self.driver.read(|store| store.list_held(prefix)).await
     }

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::driver::{EntryEnd, Held};
 use crate::error::{Error, ErrorKind};
-use crate::logic::lease::State;
+use crate::logic::lease::HoldState;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
@@ -63,7 +63,7 @@ impl OwnedLocks {
             })
         };
         match entered {
-            Some((held, entries)) if !matches!(held.state(), State::Lost(_)) => entries,
+            Some((held, entries)) if !matches!(held.state(), HoldState::Lost(_)) => entries,
             _ => 0,
         }
     }
@@ -179,7 +179,7 @@ impl OwnedLockRef {
         let Some(held) = entered.held.upgrade() else {
             return Ok(None);
         };
-        if let State::Lost(reason) = held.state() {
+        if let HoldState::Lost(reason) = held.state() {
             return Err(Error::new(
                 ErrorKind::Lost,
                 format!(

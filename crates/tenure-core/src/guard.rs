@@ -10,7 +10,7 @@ use crate::driver::JointToken;
 use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
-use crate::logic::lease::State;
+use crate::logic::lease::HoldState;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
@@ -171,13 +171,13 @@ impl Guard {
 
     /// Held, at risk or lost, at this moment. With several names: the worst state of them.
     /// Reads the clock, so it is right even when the runtime is blocked.
-    pub fn state(&self) -> State {
-        let mut worst = State::Held;
+    pub fn state(&self) -> HoldState {
+        let mut worst = HoldState::Held;
         for entry in self.all() {
             match entry.held().state() {
-                lost @ State::Lost(_) => return lost,
-                State::AtRisk => worst = State::AtRisk,
-                State::Held => {}
+                lost @ HoldState::Lost(_) => return lost,
+                HoldState::AtRisk => worst = HoldState::AtRisk,
+                HoldState::Held => {}
             }
         }
         worst
@@ -186,8 +186,8 @@ impl Guard {
     /// Why the lock is not held any more.
     pub(crate) fn loss(&self) -> Option<LostReason> {
         match self.state() {
-            State::Lost(reason) => Some(reason),
-            State::Held | State::AtRisk => None,
+            HoldState::Lost(reason) => Some(reason),
+            HoldState::Held | HoldState::AtRisk => None,
         }
     }
 
@@ -229,8 +229,8 @@ impl Guard {
     /// the deadline. Nothing is lost by then; it is the time to begin nothing new, and to save what can be saved.
     ///
     /// A renewal is sent when a third of the ttl is over, and is overdue when two thirds are. Resolves at once when the
-    /// [state](Guard::state) is [`AtRisk`](State::AtRisk) already, so before it is asked again for the next time,
-    /// wait until the state is [`Held`](State::Held).
+    /// [state](Guard::state) is [`AtRisk`](HoldState::AtRisk) already, so before it is asked again for the next time,
+    /// wait until the state is [`Held`](HoldState::Held).
     ///
     /// - The hold recovers: nothing more happens; a risk that is over before this future is polled may go unseen.
     /// - The hold is lost: resolves with zero. That may be the first report: a hold is not at risk before its loss if the
@@ -297,7 +297,7 @@ impl Guard {
 
     /// The store that answers for this guard: of several names the one that is lost, else the first.
     fn affected(&self) -> &Entry {
-        let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));
+        let is_lost = |entry: &&Entry| matches!(entry.held().state(), HoldState::Lost(_));
         self.all().find(is_lost).unwrap_or(self.first())
     }
 

@@ -143,7 +143,7 @@ impl RestartGuard {
 /// What the store knows about one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status {
+pub struct LockStatus {
     /// The name.
     pub name: LockName,
     /// Who holds the name; empty when it is free.
@@ -161,7 +161,7 @@ pub struct Status {
     pub nodes: Option<(usize, usize)>,
 }
 
-impl Status {
+impl LockStatus {
     /// Adds what is known of the start of the server. While nothing is granted, the name counts as reserved.
     pub fn set_restart_guard(&mut self, guard: Option<RestartGuard>) {
         let left = guard.as_ref().map(|guard| guard.left(Duration::ZERO));
@@ -197,7 +197,7 @@ impl Status {
 /// An acquisition that still waits, as [`Client::on_wait`](crate::Client::on_wait) reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Waiting {
+pub struct WaitReport {
     /// What is waited for.
     pub name: LockName,
     /// For how long by now.
@@ -207,12 +207,12 @@ pub struct Waiting {
     pub position: Option<usize>,
     /// What the store says about the name now. `None`: the store did not answer within a second, or another task of this
     /// client waits before this one, and the report of that task has the answer.
-    pub status: Option<Status>,
+    pub status: Option<LockStatus>,
     /// The store, by its URL scheme.
     pub scheme: &'static str,
 }
 
-impl Waiting {
+impl WaitReport {
     /// The first of the holders, where they are known.
     pub fn holder(&self) -> Option<&Holder> {
         let status = self.status.as_ref()?;
@@ -221,7 +221,7 @@ impl Waiting {
 }
 
 /// `still waiting for "orders/42" (redis) after 5s, at position 2: it is held by build-7, pid 4242, for 8s`
-impl fmt::Display for Waiting {
+impl fmt::Display for WaitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, scheme, .. } = self;
         let waited = Rounded(self.waited);

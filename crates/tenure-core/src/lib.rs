@@ -11,7 +11,7 @@
 //! 5. [`store`] is the interface of all stores: the trait [`Store`](store::Store) and its contract.
 //! 6. [`queue`] is the engine of stores that keep their waiters as entries in order.
 //! 7. The driver performs what the logic decides. It is private.
-//! 8. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch.
+//! 8. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch; [`guard_traits`] is what guards have in some stores only.
 //! 9. [`memory`] is the reference store, and the shortest one.
 //! 10. `conformance` (feature `conformance`) has the behaviours that every store must show.
 //!
@@ -83,9 +83,9 @@ pub use client_builder::ClientBuilder;
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;
-pub use holder::{HoldInfo, Holder, RestartGuard, Status, Waiting};
+pub use holder::{HoldInfo, Holder, LockStatus, RestartGuard, WaitReport};
 pub use lock::Lock;
-pub use logic::lease::State;
+pub use logic::lease::HoldState;
 pub use lost::{Loss, LostReason};
 pub use name::LockName;
 pub use options::{Fairness, Mode, Options, Renew};

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::fence::FencingToken;
 use crate::guarantees::{Cell, Guarantees, Order, Promise};
-use crate::holder::{HoldInfo, Holder, RestartGuard, Status};
+use crate::holder::{HoldInfo, Holder, LockStatus, RestartGuard};
 use crate::name::LockName;
 use crate::options::Mode;
 
@@ -216,7 +216,7 @@ struct StatusRead {
     nodes: Option<NodesForm>,
 }
 
-impl Serialize for Status {
+impl Serialize for LockStatus {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let form = StatusForm {
             name: &self.name,
@@ -231,7 +231,7 @@ impl Serialize for Status {
     }
 }
 
-impl<'de> Deserialize<'de> for Status {
+impl<'de> Deserialize<'de> for LockStatus {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let read = StatusRead::deserialize(deserializer)?;
         Ok(Self {
@@ -448,7 +448,7 @@ mod tests {
         }
     }
 
-    fn status() -> Status {
+    fn status() -> LockStatus {
         let mut holder = Holder::new("build-7", 42);
         holder.label = "why \"x\"".into();
         holder.since = Some(UNIX_EPOCH + Duration::from_millis(1_769_850_000_123));
@@ -460,7 +460,7 @@ mod tests {
             (Mode::Upgradable, Some(6), left),
             (Mode::Permits { limit }, Some(7), left),
         ];
-        let mut status = Status::free(LockName::new("orders/42").unwrap()).with_nodes(2, 3);
+        let mut status = LockStatus::free(LockName::new("orders/42").unwrap()).with_nodes(2, 3);
         status.holds = holds
             .map(|(mode, token, left)| HoldInfo::new(holder.clone(), mode, token, left))
             .to_vec();
@@ -475,21 +475,21 @@ mod tests {
     fn a_status_is_read_back_as_it_was_written() {
         let whole = status();
         let text = serde_json::to_string(&whole).unwrap();
-        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), whole);
+        assert_eq!(serde_json::from_str::<LockStatus>(&text).unwrap(), whole);
         assert!(text.starts_with(
             r#"{"name":"orders/42","held":true,"holds":[{"host":"build-7","pid":42,"#
         ));
-        let free = Status::free(LockName::new("a").unwrap());
+        let free = LockStatus::free(LockName::new("a").unwrap());
         let text = serde_json::to_string(&free).unwrap();
         assert_eq!(
             text,
             r#"{"name":"a","held":false,"holds":[],"queue":null,"reserved_ms":null,"restart_guard":null}"#
         );
-        assert_eq!(serde_json::from_str::<Status>(&text).unwrap(), free);
+        assert_eq!(serde_json::from_str::<LockStatus>(&text).unwrap(), free);
         // Text in a value that is owned, and fields of a newer version.
         let mut value = serde_json::to_value(&whole).unwrap();
         value["holds"][0]["for_ms"] = 5.into();
-        assert_eq!(serde_json::from_value::<Status>(value).unwrap(), whole);
+        assert_eq!(serde_json::from_value::<LockStatus>(value).unwrap(), whole);
     }
 
     #[test]
@@ -505,7 +505,10 @@ mod tests {
         ] {
             let wrong = text.replace(from, to);
             assert_ne!(wrong, text, "{from}");
-            assert!(serde_json::from_str::<Status>(&wrong).is_err(), "{wrong}");
+            assert!(
+                serde_json::from_str::<LockStatus>(&wrong).is_err(),
+                "{wrong}"
+            );
         }
         let token: FencingToken = serde_json::from_str("17").unwrap();
         assert_eq!(token.get(), 17);

@@ -10,7 +10,7 @@ use std::task::Poll;
 use crate::driver::{Acquired, AcquiredAll, BusyName, Until};
 use crate::entry::{Entry, first_of};
 use crate::error::{Error, ErrorKind, Step};
-use crate::logic::lease::State;
+use crate::logic::lease::HoldState;
 use crate::logic::selection::{Selection, time_until_restart};
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -263,7 +263,7 @@ impl<'a> Choice<'a> {
     }
 
     fn lost_entry(&self) -> Option<&Entry> {
-        let is_lost = |entry: &&Entry| matches!(entry.held().state(), State::Lost(_));
+        let is_lost = |entry: &&Entry| matches!(entry.held().state(), HoldState::Lost(_));
         self.entries.iter().flatten().find(is_lost)
     }
 

@@ -23,13 +23,13 @@ use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::fence::{EtcdLock, FencingToken, OwnerId, ZooKeeperLock};
 use tenure_core::guarantees::Guarantees;
 use tenure_core::guard_traits::{self, EtcdGuard, ZooKeeperGuard};
-use tenure_core::holder::{Status, Waiting};
+use tenure_core::holder::{LockStatus, WaitReport};
 use tenure_core::lost::{Loss, LostReason};
 use tenure_core::name::LockName;
 use tenure_core::options::{Fairness, Mode, Options, Renew};
 use tenure_core::rt::Flag;
 use tenure_core::store::{Finding, Store};
-use tenure_core::{CallbackHandle, ClientBuilder, GuardUntilOutcome, Owner, State};
+use tenure_core::{CallbackHandle, ClientBuilder, GuardUntilOutcome, HoldState, Owner};
 
 use self::runtime::OwnRuntime;
 
@@ -172,7 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Status, Error> {
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockStatus, Error> {
         block_on(&self.runtime, self.inner.inspect(name))?
     }
 
@@ -180,7 +180,7 @@ impl Client {
     ///
     /// # Errors
     /// As there.
-    pub fn list(&self, prefix: impl Into<String>) -> Result<Vec<Status>, Error> {
+    pub fn list(&self, prefix: impl Into<String>) -> Result<Vec<LockStatus>, Error> {
         block_on(&self.runtime, self.inner.list(prefix))?
     }
 
@@ -210,7 +210,10 @@ impl Client {
     }
 
     /// See [`Client::on_wait`](crate::Client::on_wait). `callback` is called as one of [`on_lost`](Client::on_lost).
-    pub fn on_wait(&self, callback: impl Fn(&Waiting) + Send + Sync + 'static) -> CallbackHandle {
+    pub fn on_wait(
+        &self,
+        callback: impl Fn(&WaitReport) + Send + Sync + 'static,
+    ) -> CallbackHandle {
         self.inner.on_wait(callback)
     }
 
@@ -402,7 +405,7 @@ impl Lock {
 /// What [`Lock::run`] does once the lock is acquired.
 fn run_under<T>(guard: Guard, body: impl FnOnce(&Guard) -> T) -> Result<T, Error> {
     // The process may have been stopped since the grant: nothing begins after the deadline.
-    if let State::Lost(reason) = guard.state() {
+    if let HoldState::Lost(reason) = guard.state() {
         let message = format!("the lock was lost before the work began: {reason}");
         return Err(Error::new(ErrorKind::Lost, message).with_name(guard.name()));
     }
@@ -472,7 +475,7 @@ impl Guard {
     }
 
     /// See [`Guard::state`](crate::Guard::state).
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> HoldState {
         self.inner.state()
     }
 

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tenure_core::fence::OwnerId;
-use tenure_core::logic::lease::{Lease, State, Terms, Tick};
+use tenure_core::logic::lease::{HoldState, Lease, Terms, Tick};
 use tenure_core::logic::queue::{self, Contender, Turn};
 use tenure_core::logic::table::{LockRequest, Table, Verdict, View};
 use tenure_core::lost::LostReason;
@@ -272,7 +272,7 @@ fn with_a_lease(mut bytes: Bytes<'_>) {
             lease.deadline() <= sent.after(ttl) || lease.deadline() <= deadline,
             "the deadline is later than the store's"
         );
-        let lost = matches!(lease.state(now), State::Lost(_));
+        let lost = matches!(lease.state(now), HoldState::Lost(_));
         assert!(lost || now < lease.deadline(), "held past the deadline");
         assert!(!is_lost || lost, "what was lost is held again");
         is_lost = lost;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees, Order};
-use tenure_core::holder::Status;
+use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::options::Options;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
@@ -196,7 +196,7 @@ impl tenure_core::store::Store for Store {
             .is_none_or(|store| store.ends_by_itself(hold))
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         self.send(move |store| store.inspect(name))
     }
 
@@ -291,7 +291,7 @@ mod tests {
             self.store.clone().release(hold)
         }
 
-        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
             self.store.clone().inspect(name)
         }
 

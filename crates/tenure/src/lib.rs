@@ -152,7 +152,7 @@
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
-//! | `serde` | `Serialize` for [`Status`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
+//! | `serde` | `Serialize` for [`LockStatus`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every store must show, for authors of stores | the multi-thread part of `tokio` |
 //!
@@ -286,9 +286,9 @@ pub use tenure_core::conformance;
 #[doc(inline)]
 pub use tenure_core::{
     CallbackHandle, Client, ClientBuilder, Error, ErrorKind, Fairness, FencingToken, Guard,
-    HoldInfo, Holder, Lock, LockName, Loss, LostReason, Mode, Options, Owner, OwnerId, Renew,
-    RestartGuard, State, Status, Waiting, fence, guarantees, holder, lost, memory, name, options,
-    store, time,
+    HoldInfo, HoldState, Holder, Lock, LockName, LockStatus, Loss, LostReason, Mode, Options,
+    Owner, OwnerId, Renew, RestartGuard, WaitReport, fence, guarantees, holder, lost, memory, name,
+    options, store, time,
 };
 
 /// One error for the whole crate: a kind to branch on, and one line that says what, why and what next.

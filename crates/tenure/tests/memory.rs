@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tenure::error::Step;
 use tenure::memory;
-use tenure::{Client, ErrorKind, LostReason, Owner, Renew, State};
+use tenure::{Client, ErrorKind, HoldState, LostReason, Owner, Renew};
 
 use memory_store::{settle, store};
 use tenure_core::rt::poll_now;
@@ -41,7 +41,7 @@ async fn an_hour_that_passes_by_run_for_renews_in_time() {
     let guard = client.lock("a").acquire().await.unwrap();
     let capped = client.lock("b").max_hold(TTL * 2).acquire().await.unwrap();
     store.run_for(TTL * 120).await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), HoldState::Held);
     assert!(!capped.is_held());
     let before = store.requests();
     store.run_for(Duration::ZERO).await;
@@ -56,7 +56,7 @@ async fn a_lease_is_renewed_at_a_third_and_survives_for_ever() {
     for _ in 0..100 {
         store.advance(TTL / 3);
         settle().await;
-        assert_eq!(guard.state(), State::Held);
+        assert_eq!(guard.state(), HoldState::Held);
         assert!(guard.remaining() > TTL / 2, "{:?}", guard.remaining());
     }
     assert!(store.requests() < 110, "{}", store.requests());
@@ -77,7 +77,7 @@ async fn many_locks_are_renewed_by_few_requests() {
         store.advance(TTL / 300);
         settle().await;
     }
-    assert!(guards.iter().all(|guard| guard.state() == State::Held));
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
     let requests = store.requests() - before;
     assert!(
         requests <= 3 * 25,
@@ -93,10 +93,10 @@ async fn lost_fires_at_the_deadline_when_renewal_hangs() {
     store.pause();
     store.advance(TTL / 3);
     settle().await;
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), HoldState::Held);
     store.advance(TTL / 3 + TTL / 60);
     settle().await;
-    assert_eq!(guard.state(), State::AtRisk);
+    assert_eq!(guard.state(), HoldState::AtRisk);
     assert!(!lost.is_finished());
     store.advance(TTL / 3 - TTL / 60 - TTL / 100);
     assert!(!guard.is_held());
@@ -132,10 +132,10 @@ async fn an_error_on_renewal_is_neither_loss_nor_success() {
     store.disturb(Step::Renew, memory::Disturbance::RequestLost);
     store.advance(TTL / 3);
     settle().await;
-    assert_eq!(guard.state(), State::AtRisk);
+    assert_eq!(guard.state(), HoldState::AtRisk);
     store.advance(Duration::from_secs(1));
     settle().await;
-    assert_eq!(guard.state(), State::Held, "retried inside the lease");
+    assert_eq!(guard.state(), HoldState::Held, "retried inside the lease");
     guard.release().await.unwrap();
 }
 

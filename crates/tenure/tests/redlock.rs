@@ -10,7 +10,7 @@ use tenure::guarantees::{Fault, Promise};
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
 use tenure::store::{self, Answer, Hold, Release, Request, Severity, Store as _};
-use tenure::{Client, ErrorKind, Holder, LockName, LostReason, OwnerId, Renew, State};
+use tenure::{Client, ErrorKind, HoldState, Holder, LockName, LostReason, OwnerId, Renew};
 use tenure_core::rt;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -101,7 +101,7 @@ async fn a_minority_may_fail_in_any_way() {
                 let guard = client.lock("a").ttl(TTL).try_acquire().await.unwrap();
                 let guard = guard.unwrap_or_else(|| panic!("{step:?} {one:?} {other:?}"));
                 advance(&nodes, TTL * 2).await;
-                assert_eq!(guard.state(), State::Held, "{step:?} {one:?} {other:?}");
+                assert_eq!(guard.state(), HoldState::Held, "{step:?} {one:?} {other:?}");
                 guard.release().await.unwrap();
                 // A request that hangs does so until the node answers again.
                 nodes.iter().for_each(memory::Store::resume);
@@ -204,7 +204,7 @@ async fn renewal_heals_and_never_steals() {
     // The other holder's lease runs out, and the node is ours again.
     advance(&nodes, TTL).await;
     assert_eq!(client.inspect("a").await.unwrap().nodes, Some((5, 5)));
-    assert_eq!(guard.state(), State::Held);
+    assert_eq!(guard.state(), HoldState::Held);
     guard.release().await.unwrap();
     Arc::new(nodes[4].clone()).release(other).await.unwrap();
     settle().await;
@@ -284,7 +284,7 @@ async fn a_node_that_is_to_raise_its_token_is_given_back_or_kept() {
             true => {
                 let guard = tried.unwrap().expect("a majority has granted");
                 assert_eq!(known[0], Some(guard.token().get()));
-                assert_eq!(guard.state(), State::Held);
+                assert_eq!(guard.state(), HoldState::Held);
                 guard.release().await.unwrap();
             }
             false => {

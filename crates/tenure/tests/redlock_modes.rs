@@ -7,7 +7,7 @@ use tenure::error::Step;
 use tenure::majority;
 use tenure::memory::{self, Disturbance};
 use tenure::store::{Answer, Hold, Request, Store as _};
-use tenure::{Client, Guard, Holder, LockName, Mode, OwnerId, State};
+use tenure::{Client, Guard, HoldState, Holder, LockName, Mode, OwnerId};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -398,7 +398,7 @@ async fn an_exclusive_claim_ends_with_its_majority() {
         }
         advance(&nodes, TTL * 2).await;
         let expected = if is_restarted { 0 } else { 1 };
-        assert_eq!(usize::from(guard.state() == State::Held), expected);
+        assert_eq!(usize::from(guard.state() == HoldState::Held), expected);
     }
 }
 

@@ -13,7 +13,7 @@ use tenure_core::store::{
     Request,
 };
 use tenure_core::support::{HoldRegistry, HolderRecord, millis_down, wall_time};
-use tenure_core::{Error, ErrorKind, HoldInfo, LockName, LostReason, Mode, Status};
+use tenure_core::{Error, ErrorKind, HoldInfo, LockName, LockStatus, LostReason, Mode};
 
 /// The longest time that a request to the server may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -131,14 +131,14 @@ impl tenure_core::store::Store for Store {
         })
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         Box::pin(async move {
             let mut read = redis::pipe();
             let fields = ["token", "holder", "since"];
             read.atomic().hmget(key(&name), &fields).pttl(key(&name));
             let read = read.query_async(&mut self.connection.clone()).await;
             let ((token, holder, since), left): (Fields, i64) = read.map_err(unanswered)?;
-            let mut status = Status::free(name);
+            let mut status = LockStatus::free(name);
             if let (Some(holder), Ok(left)) = (holder, u64::try_from(left)) {
                 let mut holder = HolderRecord::read(&holder);
                 holder.since = since.and_then(wall_time);

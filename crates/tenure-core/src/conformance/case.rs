@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::Step;
 use crate::guarantees::Guarantees;
-use crate::holder::Status;
+use crate::holder::LockStatus;
 use crate::rt::lock;
 use crate::store::BoxFuture;
 use crate::time::Time;
@@ -372,7 +372,7 @@ impl Case {
         client: &Client,
         prefix: &str,
         names: &[&str],
-    ) -> Result<Vec<Status>, Failure> {
+    ) -> Result<Vec<LockStatus>, Failure> {
         let begin = std::time::Instant::now();
         loop {
             let listed = client.list(prefix).await?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::Step;
-use crate::{ErrorKind, LostReason, Renew, State};
+use crate::{ErrorKind, HoldState, LostReason, Renew};
 
 use super::case::{Case, SOON, expect_error, expect_greater};
 use super::failure::{Failure, Verdict, check};
@@ -175,7 +175,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         let guard = case.soon("a free lock", lock.acquire()).await??;
         let seen = async {
             let mut planned = None;
-            while guard.state() != State::AtRisk {
+            while guard.state() != HoldState::AtRisk {
                 // A busy machine may not have looked in time, and then all of that happens once more.
                 if planned.is_none_or(|planned| case.now().since(planned) > ttl) {
                     planned = Some(case.now());
@@ -192,7 +192,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         let healed = async {
             loop {
                 match guard.state() {
-                    State::AtRisk => case.look_again().await,
+                    HoldState::AtRisk => case.look_again().await,
                     // Read only once: on a busy machine the hold may soon be at risk again.
                     state => break state,
                 }
@@ -200,7 +200,7 @@ pub(super) async fn an_error_on_renewal_is_neither_loss_nor_success(case: Arc<Ca
         };
         let state = case.in_time(ttl, "the hold is safe again", healed).await?;
         check!(
-            state == State::Held,
+            state == HoldState::Held,
             "{state:?} after {request_fault:?} and another renewal"
         );
         guard.release().await?;

@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 
 use crate::error::ErrorParts as _;
 use crate::time::parse_duration;
-use crate::{Client, Error, ErrorKind, Guard, Lock, Renew, State};
+use crate::{Client, Error, ErrorKind, Guard, HoldState, Lock, Renew};
 
 use super::case::Case;
 use super::failure::Failure;
@@ -437,9 +437,9 @@ fn status(guard: Option<&Guard>) -> String {
     };
     let left = guard.remaining().as_millis();
     match guard.state() {
-        State::Held => format!("held {left}"),
-        State::AtRisk => format!("at-risk {left}"),
-        State::Lost(reason) => format!("lost {reason}"),
+        HoldState::Held => format!("held {left}"),
+        HoldState::AtRisk => format!("at-risk {left}"),
+        HoldState::Lost(reason) => format!("lost {reason}"),
     }
 }
 

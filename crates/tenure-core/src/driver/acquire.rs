@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
 use crate::holder::Holder;
-use crate::logic::lease::{Lease, State, Terms};
+use crate::logic::lease::{HoldState, Lease, Terms};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
 use crate::rt::Flag;
@@ -294,7 +294,7 @@ impl Driver {
         let hold = Hold::new(request, grant.token);
         // Rule 3: the lease is checked after the grant; a grant on an expired lease is not a grant.
         if lease.deadline() != Time::MAX
-            && let State::Lost(_) = lease.state(self.clock.now())
+            && let HoldState::Lost(_) = lease.state(self.clock.now())
         {
             self.tasks
                 .clean_up(self.clone().release_until_definite(hold.unused()));
@@ -390,7 +390,7 @@ impl Tentative {
     /// Rule 3: if the lease has expired meanwhile, there is no grant.
     pub(super) fn check(&self) -> Result<(), Error> {
         match &self.0 {
-            Some(held) if !matches!(held.state(), State::Lost(_)) => Ok(()),
+            Some(held) if !matches!(held.state(), HoldState::Lost(_)) => Ok(()),
             _ => Err(lease_over()),
         }
     }

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
-use crate::holder::{Rounded, Status};
+use crate::holder::{LockStatus, Rounded};
 use crate::name::LockName;
 use crate::rt::Clock;
 
@@ -34,7 +34,7 @@ pub(crate) enum Asker {
 }
 
 /// Whether nothing keeps the store from granting the name.
-fn is_free(status: &Status) -> bool {
+fn is_free(status: &LockStatus) -> bool {
     let has_waiters = status.queue.as_ref().is_some_and(|queue| !queue.is_empty());
     !status.is_held() && status.reserved.is_none() && !has_waiters
 }
@@ -46,7 +46,7 @@ fn time_to_inspect(wait: Duration) -> Duration {
 }
 
 /// What the store said about a name near the end of a wait; `None`: nothing.
-pub(crate) type Inspected = Option<Result<Status, Error>>;
+pub(crate) type Inspected = Option<Result<LockStatus, Error>>;
 
 /// What is known about a name that was not acquired.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) enum LastStatus {
     NotAsked,
     /// The store did not say who holds the name.
     Unknown,
-    Said(Box<Status>),
+    Said(Box<LockStatus>),
 }
 
 impl LastStatus {

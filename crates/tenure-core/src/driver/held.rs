@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::{Condition, FencingToken, OwnerId};
 use crate::holder::Holder;
-use crate::logic::lease::{Lease, State, Tick, margin};
+use crate::logic::lease::{HoldState, Lease, Tick, margin};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
@@ -17,7 +17,7 @@ use crate::rt::sync::lock;
 use crate::store::{Grant, Hold, Renewal};
 use crate::time::Time;
 
-use super::hold_state::{HoldState, ScheduledLease};
+use super::hold_state::{ScheduledLease, SharedHoldState};
 use super::labels::{LOG_TARGET, RenewalOutcome};
 use super::observe::HoldObservation;
 use super::renewal::Renewable;
@@ -34,7 +34,7 @@ pub(crate) struct Held {
     pub(super) holder: Arc<Holder>,
     /// The store frees the hold by itself when it is not renewed.
     expires_in_store: bool,
-    pub(super) state: Arc<HoldState>,
+    pub(super) state: Arc<SharedHoldState>,
     /// One permit: one request at a time changes the mode. Made when it is first needed.
     mode_gate: OnceLock<Arc<Semaphore>>,
 }
@@ -67,7 +67,7 @@ impl Held {
             error: None,
         };
         Arc::new(Self {
-            state: HoldState::new(driver.clock.clone(), lease, is_clocked),
+            state: SharedHoldState::new(driver.clock.clone(), lease, is_clocked),
             driver,
             token: AtomicU64::new(hold.token),
             hold,
@@ -144,18 +144,18 @@ impl Held {
         self.hold.ttl
     }
 
-    /// See [`HoldState::state`].
-    pub(crate) fn state(&self) -> State {
+    /// See [`SharedHoldState::state`].
+    pub(crate) fn state(&self) -> HoldState {
         self.state.state()
     }
 
-    /// See [`HoldState::remaining`].
+    /// See [`SharedHoldState::remaining`].
     pub(crate) fn remaining(&self) -> Duration {
         self.state.remaining()
     }
 
     /// What may be kept for longer than the hold.
-    pub(crate) fn hold_state(&self) -> &Arc<HoldState> {
+    pub(crate) fn hold_state(&self) -> &Arc<SharedHoldState> {
         &self.state
     }
 
@@ -206,7 +206,7 @@ impl Held {
         if self.is_ending() {
             return;
         }
-        if scheduled.lease.state(self.state.now()) == State::AtRisk {
+        if scheduled.lease.state(self.state.now()) == HoldState::AtRisk {
             self.state.notify();
         }
         let due = self.next_due(&scheduled.lease);
@@ -297,7 +297,7 @@ impl Held {
     /// lease is over, nothing is due any more, and the loss is reported from here.
     fn schedule_or_lose(self: &Arc<Self>) {
         match self.state() {
-            State::Lost(reason) => self.on_lost(reason),
+            HoldState::Lost(reason) => self.on_lost(reason),
             _ => self.schedule(),
         }
     }
@@ -394,7 +394,7 @@ impl Held {
             Err(explain(Error::new(ErrorKind::Lost, message)))
         };
         for held in all {
-            if let State::Lost(reason) = held.state() {
+            if let HoldState::Lost(reason) = held.state() {
                 return refused(reason);
             }
         }
@@ -425,13 +425,13 @@ impl Renewable for Held {
     }
 
     fn release_if_lost(self: Arc<Self>) {
-        if let State::Lost(_) = self.state() {
+        if let HoldState::Lost(_) = self.state() {
             self.release_in_background();
         }
     }
 
     fn is_hold_of(&self, name: &LockName) -> bool {
-        self.name() == name && !self.is_ending() && !matches!(self.state(), State::Lost(_))
+        self.name() == name && !self.is_ending() && !matches!(self.state(), HoldState::Lost(_))
     }
 
     fn tick(self: Arc<Self>, now: Time) -> Tick {
@@ -477,7 +477,7 @@ impl Renewable for Held {
             scheduled.lease.refused(reason);
             scheduled.error = cause.or(scheduled.error.take());
         }
-        if let State::Lost(reason) = self.state() {
+        if let HoldState::Lost(reason) = self.state() {
             self.on_lost(reason);
         }
     }

@@ -9,7 +9,7 @@ use std::task::{Poll, ready};
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::logic::lease::{Lease, State};
+use crate::logic::lease::{HoldState, Lease};
 use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::rt::Clock;
@@ -21,7 +21,7 @@ use super::observe::HoldObservation;
 use super::tokens::Tokens;
 
 /// The state of one hold, from its grant to its end.
-pub(crate) struct HoldState {
+pub(crate) struct SharedHoldState {
     clock: Clock,
     /// Time alone can change the state: the hold has a deadline, or has to be checked.
     pub(super) is_clocked: bool,
@@ -58,7 +58,7 @@ pub(super) struct ScheduledLease {
     pub(super) error: Option<Error>,
 }
 
-impl HoldState {
+impl SharedHoldState {
     pub(super) fn new(clock: Clock, lease: ScheduledLease, is_clocked: bool) -> Arc<Self> {
         Arc::new(Self {
             clock,
@@ -80,7 +80,7 @@ impl HoldState {
     }
 
     /// Held, at risk or lost, by the clock of this moment.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> HoldState {
         let now = self.now();
         lock(&self.lease).lease.state(now)
     }
@@ -90,7 +90,7 @@ impl HoldState {
         let scheduled = lock(&self.lease);
         let now = self.clock.now();
         match scheduled.lease.state(now) {
-            State::Lost(_) => Duration::ZERO,
+            HoldState::Lost(_) => Duration::ZERO,
             _ => scheduled.lease.deadline().since(now),
         }
     }
@@ -128,7 +128,7 @@ impl HoldState {
     pub(crate) fn child_token(&self) -> tokio_util::sync::CancellationToken {
         let parent = self.tokens.parent();
         // No timer is needed for a deadline that has passed.
-        if matches!(self.state(), State::Lost(_)) {
+        if matches!(self.state(), HoldState::Lost(_)) {
             parent.cancel();
         }
         parent.child_token()
@@ -144,7 +144,7 @@ impl HoldState {
         // Once its release has begun, a hold is lost only when the release says so: not by its deadline.
         let may_be_lost = is_lost.load(Ordering::SeqCst) || !self.is_ending();
         match scheduled.lease.state(now) {
-            State::Lost(reason) if may_be_lost => Some(Some(reason)),
+            HoldState::Lost(reason) if may_be_lost => Some(Some(reason)),
             _ => is_over.then_some(None),
         }
     }
@@ -159,7 +159,7 @@ impl HoldState {
     /// Resolves with the time until the deadline when a renewal is overdue or has failed, and when the hold is lost; with
     /// `None` as [`lost`](Self::lost). Reads the clock whenever it is polled. Cancel safe.
     pub(crate) async fn at_risk(self: Arc<Self>, entry: EntryEnd) -> Option<Duration> {
-        let is_at_risk = |it: &Self| !it.is_ending() && it.state() != State::Held;
+        let is_at_risk = |it: &Self| !it.is_ending() && it.state() != HoldState::Held;
         self.when(|it| match it.end() {
             Some(end) => Some(end.map(|_| Duration::ZERO)),
             None if entry.is_over() => Some(None),
@@ -201,7 +201,7 @@ impl EntryEnd {
         Self(Some(Arc::default()))
     }
 
-    /// The entry has ended; [`HoldState::notify`] wakes what waits for that.
+    /// The entry has ended; [`SharedHoldState::notify`] wakes what waits for that.
     pub(crate) fn set_over(&self) {
         if let Some(is_over) = &self.0 {
             is_over.store(true, Ordering::SeqCst);
@@ -221,7 +221,7 @@ mod models {
     use crate::options::Renew;
     use crate::rt::sync::{block_on, check, spawn};
 
-    fn held() -> Arc<HoldState> {
+    fn held() -> Arc<SharedHoldState> {
         let (clock, _) = Clock::virtual_clock();
         let terms = Terms {
             ttl: Duration::from_secs(10),
@@ -237,7 +237,7 @@ mod models {
             observation: None,
             error: None,
         };
-        HoldState::new(clock, scheduled, true)
+        SharedHoldState::new(clock, scheduled, true)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Step};
-use crate::logic::lease::{State, margin};
+use crate::logic::lease::{HoldState, margin};
 use crate::lost::LostReason;
 use crate::rt::sync::lock;
 use crate::store::Release;
@@ -25,7 +25,7 @@ impl Held {
             return self.settle(before, Ok(outcome));
         }
         let mut releasing = self.send_release(before);
-        if let State::Lost(_) = before {
+        if let HoldState::Lost(_) = before {
             // The caller must learn of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
             // background.
             drop(releasing);
@@ -80,13 +80,13 @@ impl Held {
         left
     }
 
-    fn release_now(&self, before: State) -> Option<Release> {
+    fn release_now(&self, before: HoldState) -> Option<Release> {
         let store = self.driver.answer_now.as_ref()?;
-        store.release_now(&self.as_hold(matches!(before, State::Lost(_))))
+        store.release_now(&self.as_hold(matches!(before, HoldState::Lost(_))))
     }
 
-    fn send_release(self: &Arc<Self>, before: State) -> RunningRequest<'_, Release, Releasing> {
-        let unclean = matches!(before, State::Lost(_));
+    fn send_release(self: &Arc<Self>, before: HoldState) -> RunningRequest<'_, Release, Releasing> {
+        let unclean = matches!(before, HoldState::Lost(_));
         let releasing = Releasing {
             held: self.clone(),
             unclean,
@@ -97,7 +97,7 @@ impl Held {
     }
 
     /// The state of the hold when its release begins; `None` when a release has begun already.
-    fn begin_release(self: &Arc<Self>) -> Option<State> {
+    fn begin_release(self: &Arc<Self>) -> Option<HoldState> {
         let state = {
             let scheduled = lock(&self.state.lease);
             if self.state.progress.is_ending.swap(true, Ordering::SeqCst) {
@@ -105,7 +105,7 @@ impl Held {
             }
             scheduled.lease.state(self.state.now())
         };
-        if let State::Lost(reason) = state {
+        if let HoldState::Lost(reason) = state {
             self.found_lost(reason);
         }
         self.end();
@@ -116,7 +116,7 @@ impl Held {
     fn settle_abandoned(&self) -> Result<(), Error> {
         let message = "the lock is not released: an outcome under it is unknown, so it is kept until its lease ends";
         let err = match self.state() {
-            State::Lost(reason) => self.ended_before(reason),
+            HoldState::Lost(reason) => self.ended_before(reason),
             _ => Error::new(ErrorKind::Indeterminate, message),
         };
         Err(self.explain(err, Step::Release))
@@ -129,18 +129,18 @@ impl Held {
         Error::new(ErrorKind::Lost, message)
     }
 
-    fn settle(&self, before: State, outcome: Result<Release, Error>) -> Result<(), Error> {
+    fn settle(&self, before: HoldState, outcome: Result<Release, Error>) -> Result<(), Error> {
         let lost = |reason: LostReason| {
             self.found_lost(reason);
             Err(self.ended_before(reason))
         };
         let result = match (before, outcome) {
-            (State::Lost(reason), _) => lost(reason),
+            (HoldState::Lost(reason), _) => lost(reason),
             (_, Ok(Release::Released)) => Ok(()),
             (_, Ok(Release::NotHeld)) => lost(LostReason::StoreSaysNo),
             (_, Err(err)) => match self.state() {
                 // The release took longer than the lease.
-                State::Lost(reason) => lost(reason),
+                HoldState::Lost(reason) => lost(reason),
                 _ => {
                     self.observe_unconfirmed();
                     Err(err)

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::fence::OwnerId;
 use crate::guarantees::{Capability, Fault, Promise};
-use crate::holder::{Holder, Waiting};
+use crate::holder::{Holder, WaitReport};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
@@ -50,7 +50,7 @@ pub(super) struct Identity {
 /// What a user registered for the events of this client.
 pub(super) struct ClientCallbacks {
     losses: Arc<Callbacks<Loss>>,
-    pub(super) waits: Arc<Callbacks<Waiting>>,
+    pub(super) waits: Arc<Callbacks<WaitReport>>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -212,7 +212,7 @@ impl Driver {
     /// The same for each report of a wait.
     pub(crate) fn register_wait_callback(
         &self,
-        callback: impl Fn(&Waiting) + Send + Sync + 'static,
+        callback: impl Fn(&WaitReport) + Send + Sync + 'static,
     ) -> u64 {
         self.callbacks.waits.register(Arc::new(callback))
     }
@@ -231,7 +231,7 @@ impl Driver {
     }
 
     /// Reports to the callbacks of the client that an acquisition still waits.
-    pub(super) fn report_wait(&self, waiting: Waiting) {
+    pub(super) fn report_wait(&self, waiting: WaitReport) {
         let tasks = &self.tasks;
         self.callbacks
             .waits
@@ -324,7 +324,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::holder::Status;
+    use crate::holder::LockStatus;
     use crate::rt::poll_now;
     use crate::store::{Answer, Hold, Listed, Release, Renewal, Request};
     use crate::{Client, memory};
@@ -367,7 +367,7 @@ mod tests {
             self.store.clone().release(hold)
         }
 
-        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
             self.store.clone().inspect(name)
         }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::{Error, ErrorKind, Step};
-use crate::logic::lease::State;
+use crate::logic::lease::HoldState;
 use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::store::{Answer, Hold, Request};
@@ -162,14 +162,14 @@ impl Held {
 
     fn refuse_lost(&self) -> Result<(), Error> {
         match self.state() {
-            State::Lost(_) => Err(self.lost_error()),
+            HoldState::Lost(_) => Err(self.lost_error()),
             _ => Ok(()),
         }
     }
 
     fn lost_error(&self) -> Error {
         let reason = match self.state() {
-            State::Lost(reason) => reason,
+            HoldState::Lost(reason) => reason,
             _ => LostReason::StoreSaysNo,
         };
         let message = format!("the lock had ended ({reason}), so its mode cannot change");

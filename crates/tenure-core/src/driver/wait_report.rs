@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::holder::{Status, Waiting};
+use crate::holder::{LockStatus, WaitReport};
 use crate::name::LockName;
 use crate::time::Time;
 
@@ -75,12 +75,12 @@ impl<'a> WaitReports<'a> {
         std::future::pending().await
     }
 
-    fn report(&self, status: Option<Status>, waited: Duration) {
+    fn report(&self, status: Option<LockStatus>, waited: Duration) {
         let driver = self.driver;
         let client = &driver.identity.holder.client;
         let queue = status.as_ref().and_then(|status| status.queue.as_ref());
         let before = queue.and_then(|queue| queue.iter().position(|it| it.client == *client));
-        let waiting = Waiting {
+        let waiting = WaitReport {
             name: self.name.clone(),
             waited,
             position: before.map(|before| before + 1),

@@ -47,7 +47,7 @@ pub struct Terms {
 
 /// What a client may claim about its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum HoldState {
     /// We hold, and the last renewal that was due succeeded.
     Held,
     /// We hold, but a renewal failed or is overdue: the deadline may come.
@@ -146,17 +146,17 @@ impl Lease {
         self.end.min(self.cap)
     }
 
-    /// The state at `now`. Never [`State::Held`] or [`State::AtRisk`] at or after the
+    /// The state at `now`. Never [`HoldState::Held`] or [`HoldState::AtRisk`] at or after the
     /// deadline, whether or not [`Lease::tick`] was called.
-    pub fn state(&self, now: Time) -> State {
+    pub fn state(&self, now: Time) -> HoldState {
         if let Some(reason) = self.lost {
-            State::Lost(reason)
+            HoldState::Lost(reason)
         } else if now >= self.deadline() {
-            State::Lost(self.reason())
+            HoldState::Lost(self.reason())
         } else if self.is_renewed() && (self.is_in_doubt() || now >= self.risk()) {
-            State::AtRisk
+            HoldState::AtRisk
         } else {
-            State::Held
+            HoldState::Held
         }
     }
 

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::store::Shared;
 use crate::fence::OwnerId;
-use crate::holder::{HoldInfo, Holder, Status};
+use crate::holder::{HoldInfo, Holder, LockStatus};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::rt::lock;
@@ -12,13 +12,13 @@ use crate::store::Listed;
 use crate::time::Time;
 
 /// Who holds the name and who waits.
-pub(super) fn status(store: &Shared, name: &LockName) -> Status {
+pub(super) fn status(store: &Shared, name: &LockName) -> LockStatus {
     let now = store.clock.now();
     let wall = SystemTime::now();
     let mut state = lock(&store.state);
     state.table.tick(now);
     state.wake(now);
-    let mut status = Status::free(name.clone());
+    let mut status = LockStatus::free(name.clone());
     let Some(view) = state.table.view(name) else {
         return status;
     };

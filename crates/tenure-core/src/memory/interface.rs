@@ -11,7 +11,7 @@ use super::wait::Wanted;
 use super::{inspect, release, upgrade, wait};
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
-use crate::holder::Status;
+use crate::holder::LockStatus;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
@@ -68,7 +68,7 @@ impl store::Store for Store {
         perform(&self.0, Step::Release, None, apply, || Err(reply_lost()))
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         let apply = move |store: &Arc<Shared>| inspect::status(store, &name);
         perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
     }

@@ -6,7 +6,7 @@ use super::disturbance::Disturbance;
 use super::inspect;
 use super::store::Store;
 use crate::error::{Error, Step};
-use crate::holder::Status;
+use crate::holder::LockStatus;
 use crate::logic::table::Table;
 use crate::name::LockName;
 use crate::rt::{VirtualClock, lock, yield_now};
@@ -133,7 +133,7 @@ impl Store {
     }
 
     /// Who holds the name and who waits. This is no request, so no scripted fault happens to it.
-    pub fn status(&self, name: &LockName) -> Status {
+    pub fn status(&self, name: &LockName) -> LockStatus {
         inspect::status(&self.0, name)
     }
 

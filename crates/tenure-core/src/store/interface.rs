@@ -7,7 +7,7 @@ use super::loss_notifier::LossNotifier;
 use super::messages::{Answer, BoxFuture, Hold, Listed, Release, Renewal, Request};
 use crate::error::Error;
 use crate::guarantees::{Capability, Guarantees};
-use crate::holder::Status;
+use crate::holder::LockStatus;
 use crate::name::LockName;
 use crate::rt::Clock;
 
@@ -65,7 +65,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// The holders and the waiters of this name.
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>>;
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>>;
 
     /// The names that start with `prefix` and may be held, in any order; the driver inspects them, drops what is not held,
     /// and sorts. A store that reads many holds in one request returns them instead.

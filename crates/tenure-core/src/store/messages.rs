@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
-use crate::holder::{Holder, Status};
+use crate::holder::{Holder, LockStatus};
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::{Fairness, Mode};
@@ -280,7 +280,7 @@ pub enum Listed {
     /// Each name has to be inspected. A name may be there twice.
     Names(Vec<LockName>),
     /// The holds were read together.
-    Statuses(Vec<Status>),
+    Statuses(Vec<LockStatus>),
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::finding::Finding;
 use super::interface::Store;
 use super::messages::{AllAnswer, Answer, BoxFuture, Hold, Listed, Request};
 use crate::error::{Error, ErrorKind, ErrorParts as _};
-use crate::holder::Status;
+use crate::holder::LockStatus;
 use crate::name::LockName;
 use crate::options::Mode;
 
@@ -112,19 +112,22 @@ impl dyn Store {
     }
 
     /// The names that start with `prefix` and are held, sorted by name.
-    pub fn list_held(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Vec<Status>, Error>> {
+    pub fn list_held(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Vec<LockStatus>, Error>> {
         Box::pin(async move {
             let mut held = match self.clone().list(prefix).await? {
                 Listed::Names(names) => self.inspect_all(names).await?,
                 Listed::Statuses(statuses) => statuses,
             };
-            held.retain(Status::is_held);
+            held.retain(LockStatus::is_held);
             held.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(held)
         })
     }
 
-    async fn inspect_all(self: Arc<Self>, mut names: Vec<LockName>) -> Result<Vec<Status>, Error> {
+    async fn inspect_all(
+        self: Arc<Self>,
+        mut names: Vec<LockName>,
+    ) -> Result<Vec<LockStatus>, Error> {
         names.sort();
         names.dedup();
         let inspect = |name: LockName| {

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
-use tenure_core::holder::{HoldInfo, Status};
+use tenure_core::holder::{HoldInfo, LockStatus};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
 use tenure_core::url::Host;
@@ -42,9 +42,9 @@ const FIXED_VERSIONS: &[(u32, u32, u32)] = &[(3, 4, 32), (3, 5, 14)];
 /// In bytes. The quota of a server that sets none is 2 GB.
 const NEARLY_FULL: i64 = 1_700 << 20;
 
-pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
     let queue = read_queue(store, &name).await?;
-    let mut status = Status::free(name);
+    let mut status = LockStatus::free(name);
     let mut waiting = Vec::new();
     for (kv, is_held) in queue {
         let record = KeyRecord::read(&kv.value);

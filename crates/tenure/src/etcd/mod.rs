@@ -44,7 +44,7 @@ use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
-use tenure_core::holder::Status;
+use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
     AcquireAll, Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate,
@@ -85,7 +85,7 @@ impl tenure_core::store::Store for Store {
         Box::pin(async move { release::release(&self, &hold).await })
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         Box::pin(async move { inspect::inspect(&self, name).await })
     }
 

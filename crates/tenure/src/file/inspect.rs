@@ -12,7 +12,7 @@ use tenure_core::store::Listed;
 use rustix::fs::RenameFlags;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt;
@@ -25,7 +25,7 @@ use super::record::{self, Contents, HolderJson, RecordState};
 use super::store::Shared;
 
 /// Who holds `name`.
-pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<Status, Error> {
+pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<LockStatus, Error> {
     let dir = shared.current_directory()?;
     inspect_file(shared, &dir, &names::encode(name), name.clone(), None)
 }
@@ -77,10 +77,10 @@ fn inspect_file(
     file: &str,
     name: LockName,
     entries: Option<&[String]>,
-) -> Result<Status, Error> {
+) -> Result<LockStatus, Error> {
     let held_locks = shared.hold_count();
     let mut timer = AmbiguityTimer::default();
-    let mut status = Status::free(name);
+    let mut status = LockStatus::free(name);
     loop {
         let Some((opened, _)) = dir.open_existing(file, held_locks)? else {
             return Ok(status);

@@ -70,7 +70,7 @@ use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees};
-use tenure_core::holder::Status;
+use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
@@ -149,7 +149,7 @@ impl tenure_core::store::Store for Store {
         Box::pin(async move { Ok(release::release(&shared, &hold)) })
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         let shared = self.0.clone();
         Box::pin(blocking(move || inspect::inspect(&shared, &name)))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::holder::Status;
+use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 
@@ -48,7 +48,7 @@ async fn ask_all<T>(
     Ok(answers)
 }
 
-pub(super) async fn inspect(store: &Store, name: &LockName) -> Result<Status, Error> {
+pub(super) async fn inspect(store: &Store, name: &LockName) -> Result<LockStatus, Error> {
     let statuses = ask_all(store, |node| {
         store.nodes[node].clone().inspect(name.clone())
     })
@@ -64,13 +64,13 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     })
     .await?;
     let answered = lists.iter().flatten().count();
-    let mut by_name: BTreeMap<LockName, Vec<Status>> = BTreeMap::new();
+    let mut by_name: BTreeMap<LockName, Vec<LockStatus>> = BTreeMap::new();
     for status in lists.into_iter().flatten().flatten() {
         by_name.entry(status.name.clone()).or_default().push(status);
     }
     let all = by_name.into_iter().map(|(name, mut statuses)| {
         // On a node that does not list the name, the name has no holder.
-        statuses.resize_with(answered, || Status::free(name.clone()));
+        statuses.resize_with(answered, || LockStatus::free(name.clone()));
         merge(&name, &statuses, store.nodes.len(), store.majority())
     });
     Ok(Listed::Statuses(all.collect()))

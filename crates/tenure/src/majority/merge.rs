@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::logic::quorum_mode::common_mode;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
@@ -17,10 +17,15 @@ pub(super) struct MergedHold<'a> {
 }
 
 /// The statuses of the nodes that answered, of which there are `nodes`.
-pub(super) fn merge(name: &LockName, statuses: &[Status], nodes: usize, majority: usize) -> Status {
+pub(super) fn merge(
+    name: &LockName,
+    statuses: &[LockStatus],
+    nodes: usize,
+    majority: usize,
+) -> LockStatus {
     let known: Vec<_> = statuses.iter().enumerate().collect();
     let holds = merge_holds(&known, majority);
-    let mut status = Status::free(name.clone());
+    let mut status = LockStatus::free(name.clone());
     let infos = holds.iter().filter_map(|hold| hold.info(majority));
     status.holds.extend(infos);
     let is_held = status.is_held();
@@ -52,7 +57,7 @@ pub(super) fn merge(name: &LockName, statuses: &[Status], nodes: usize, majority
 /// the same token, and mostly a majority knows the token of a hold; a node that does not know it has another token for a
 /// hold of the same holder.
 pub(super) fn merge_holds<'a>(
-    statuses: &[(usize, &'a Status)],
+    statuses: &[(usize, &'a LockStatus)],
     majority: usize,
 ) -> Vec<MergedHold<'a>> {
     let all = statuses.iter();
@@ -132,7 +137,7 @@ fn token(parts: &[(usize, &HoldInfo)], majority: usize) -> Option<u64> {
 /// The waiters on any node. A waiter may have some nodes already and stand in the queues of the others, so a holder
 /// may, too. `None`: too few nodes show a queue.
 fn merge_queues(
-    statuses: &[Status],
+    statuses: &[LockStatus],
     holds: &[MergedHold<'_>],
     majority: usize,
 ) -> Option<Vec<Holder>> {

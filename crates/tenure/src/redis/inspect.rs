@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::error::Error;
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::Listed;
@@ -13,11 +13,11 @@ use super::names::{HOLD_KEYS, lock_of_hold_key, name_of};
 use super::redisson::RedissonLock;
 use super::store::Store;
 
-pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
     let keys = store.requests.keys(&name);
     let state = store.requests.inspect(&keys).await?;
     let redisson = store.context.settings.redisson;
-    let mut status = Status::free(name);
+    let mut status = LockStatus::free(name);
     match state.value.as_str() {
         // The server grants nothing before it can be trusted to know who holds a lock.
         "" => {
@@ -67,7 +67,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
 /// Adds one of several holders to the status: `*OWNER LEFT MODE TOKEN SINCE MIN_HOLD DELAY CHANNEL HOLDER`. The owner of a
 /// place that stays reserved begins with `-`. `TOKEN` of a foreign holder is `-`, and a negative `LEFT` has no end. Anything
 /// else is a waiter.
-fn read_holder(status: &mut Status, redisson: Option<RedissonLock>, entry: &str) -> Option<()> {
+fn read_holder(status: &mut LockStatus, redisson: Option<RedissonLock>, entry: &str) -> Option<()> {
     let mut words = entry.strip_prefix('*')?.splitn(4, ' ');
     let owner = words.next()?;
     let left: i64 = words.next()?.parse().ok()?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
@@ -129,11 +129,11 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
     }
 }
 
-pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
     let key = store.keys.key(&name).await?;
     let holders = holders(store, &key).await?;
     let waiters = requests::waiters(&store.control, &key).await?;
-    let mut status = Status::free(name);
+    let mut status = LockStatus::free(name);
     let has_table = store.holder_table.is_usable();
     let is_over = |it: &KeyHolder| has_table && it.kept.is_some() && it.token.is_none();
     let (kept, held): (Vec<_>, Vec<_>) = holders.into_iter().partition(is_over);

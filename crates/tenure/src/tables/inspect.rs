@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
@@ -39,7 +39,7 @@ impl Operate for Store {
 }
 
 /// Adds the hold that a row is about, or what a hold has left behind. `now`: by the clock of the database.
-fn add_row(status: &mut Status, mode: Mode, row: &LockRow, now: u64) {
+fn add_row(status: &mut LockStatus, mode: Mode, row: &LockRow, now: u64) {
     if row.owner == SEVERAL {
         // The holders have rows of their own.
         return;
@@ -59,7 +59,7 @@ fn add_row(status: &mut Status, mode: Mode, row: &LockRow, now: u64) {
 }
 
 /// Adds a row of ShedLock's table. `locked_by` is the host of a Java program, or `host:owner` of a hold of ours.
-fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
+fn add_shedlock_row(row: &Row, status: &mut LockStatus) -> Result<(), Error> {
     let locked_by = text(row, 1)?;
     let (at, left) = (natural(row, 2)?, time_left(row, 3)?);
     if left.is_zero() {
@@ -77,8 +77,8 @@ fn add_shedlock_row(row: &Row, status: &mut Status) -> Result<(), Error> {
     Ok(())
 }
 
-pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
-    let mut status = Status::free(name.clone());
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
+    let mut status = LockStatus::free(name.clone());
     if store.settings.format == Format::ShedLock {
         for row in &store.requests.shedlock_rows(&name).await? {
             add_shedlock_row(row, &mut status)?;
@@ -107,7 +107,7 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
         };
         let status = all
             .entry(name.clone())
-            .or_insert_with(|| Status::free(name));
+            .or_insert_with(|| LockStatus::free(name));
         match format {
             Format::Tenure if row.len() == 2 => {
                 let queue = status.queue.get_or_insert_default();

@@ -14,7 +14,7 @@ use tenure_core::support::RetryBudget;
 use super::cache::CacheAnswer;
 use super::enqueue;
 use super::errors::{ClientError, RequestError};
-use super::mode::{HoldState, MZXID, NodeRecord};
+use super::mode::{ChangedHold, MZXID, NodeRecord};
 use super::names::{self, Dialect};
 use super::queue::Ahead;
 use super::release;
@@ -154,7 +154,7 @@ async fn grant_with_new_token(
     let Operation { store, request, .. } = operation;
     let (session, clock) = (&entry.session, &store.clock);
     let mut record = NodeRecord::new(&request.holder, session.timeout.min(request.ttl));
-    record.hold = Some(HoldState {
+    record.hold = Some(ChangedHold {
         mode: None,
         last: None,
         token: Some(MZXID),

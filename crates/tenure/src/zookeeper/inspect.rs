@@ -8,7 +8,7 @@ use zookeeper_client::{SessionState, Stat};
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
-use tenure_core::holder::{HoldInfo, Holder, Status};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
@@ -46,7 +46,7 @@ struct Entry {
     record: Option<NodeRecord>,
 }
 
-pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Error> {
+pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
     let dir = store.directory(&name)?;
     let session = store.sessions.any().await?;
     let status = async {
@@ -56,8 +56,12 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<Status, Err
     status.await.map_err(|err| session.explain(err))
 }
 
-async fn read_status(session: &Session, name: LockName, dir: &str) -> Result<Status, RequestError> {
-    let mut status = Status::free(name);
+async fn read_status(
+    session: &Session,
+    name: LockName,
+    dir: &str,
+) -> Result<LockStatus, RequestError> {
+    let mut status = LockStatus::free(name);
     let queue;
     if session.settings().dialect == Dialect::Semaphore {
         let permits = read_permits(session, dir).await?;

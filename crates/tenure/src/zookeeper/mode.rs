@@ -23,12 +23,12 @@ pub(super) struct NodeRecord {
     pub(super) limit: Option<NonZeroU32>,
     /// Set when the mode of the hold was changed, or when its token is not the czxid of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) hold: Option<HoldState>,
+    pub(super) hold: Option<ChangedHold>,
 }
 
 /// What has changed since the node was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct HoldState {
+pub(super) struct ChangedHold {
     /// `None`: the mode is that of the node's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) mode: Option<HoldMode>,
@@ -129,7 +129,7 @@ mod tests {
         assert!(!String::from_utf8(plain).unwrap().contains("hold\""));
         for (hold, text) in [
             (
-                HoldState {
+                ChangedHold {
                     mode: Some(HoldMode::Upgrading),
                     last: Some(3),
                     token: None,
@@ -137,7 +137,7 @@ mod tests {
                 r#"{"mode":"upgrading","last":3}"#,
             ),
             (
-                HoldState {
+                ChangedHold {
                     mode: Some(HoldMode::Exclusive),
                     last: None,
                     token: Some(MZXID),
@@ -145,7 +145,7 @@ mod tests {
                 r#"{"mode":"exclusive","token":"mzxid"}"#,
             ),
             (
-                HoldState {
+                ChangedHold {
                     mode: Some(HoldMode::Shared),
                     last: None,
                     token: Some(WrittenToken::Number(42)),

@@ -14,7 +14,7 @@ use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Request};
 
 use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
-use super::mode::{self, HoldMode, HoldState, MZXID, NodeRecord, WrittenToken};
+use super::mode::{self, ChangedHold, HoldMode, MZXID, NodeRecord, WrittenToken};
 use super::names::Dialect;
 use super::queue::{Ahead, Queue};
 use super::renew;
@@ -115,7 +115,7 @@ impl ModeChange for Operation<'_> {
             engine::HoldMode::Upgradable => (HoldMode::Upgradable, None),
             engine::HoldMode::Upgrading { last_holder } => (HoldMode::Upgrading, last_holder),
         };
-        own.record.hold = Some(HoldState {
+        own.record.hold = Some(ChangedHold {
             mode: Some(mode),
             last: last.and_then(|last| u32::try_from(last).ok()),
             token: Some(WrittenToken::Number(own.token)),
@@ -160,7 +160,7 @@ impl ModeChange for Operation<'_> {
                 Err(err) => own.gone(err),
             };
         }
-        own.record.hold = Some(HoldState {
+        own.record.hold = Some(ChangedHold {
             mode: Some(HoldMode::Exclusive),
             last: None,
             token: Some(MZXID),

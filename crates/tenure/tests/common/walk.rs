@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
-use tenure::{Client, Error, Guard, HoldInfo, Lock, LockName, Mode, Status};
+use tenure::{Client, Error, Guard, HoldInfo, Lock, LockName, LockStatus, Mode};
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::table::{LockRequest, Table, Verdict};
 use tenure_core::time::Time;
@@ -403,7 +403,7 @@ impl<'a> Walk<'a> {
         (holds, waiters)
     }
 
-    async fn inspect(&self, client: &Client) -> Result<Status, String> {
+    async fn inspect(&self, client: &Client) -> Result<LockStatus, String> {
         let inspected = client.inspect(&self.name);
         self.within("an inspection", inspected).await
     }

@@ -13,7 +13,7 @@ use tenure::file;
 use tenure::store::{
     Answer, BoxFuture, ChangeMode as _, Grant, Hold, Listed, Release, Request, Store as _,
 };
-use tenure::{Error, Holder, LockName, Mode, OwnerId, Status};
+use tenure::{Error, Holder, LockName, LockStatus, Mode, OwnerId};
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
@@ -137,16 +137,16 @@ pub(crate) fn release(store: &Arc<file::Store>, hold: Hold) {
 }
 
 /// What the driver makes of a list.
-pub(crate) fn list(store: &Arc<file::Store>, prefix: &str) -> Vec<Status> {
+pub(crate) fn list(store: &Arc<file::Store>, prefix: &str) -> Vec<LockStatus> {
     let Listed::Statuses(mut all) = now(store.clone().list(prefix.into())).unwrap() else {
         panic!("the directory is read once");
     };
-    all.retain(Status::is_held);
+    all.retain(LockStatus::is_held);
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }
 
-pub(crate) fn inspect(store: &Arc<file::Store>, text: &str) -> Status {
+pub(crate) fn inspect(store: &Arc<file::Store>, text: &str) -> LockStatus {
     now(store.clone().inspect(name(text))).unwrap()
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tenure::error::Step;
 use tenure::memory::{self, Disturbance};
 use tenure::{
-    CallbackHandle, Client, Error, ErrorKind, Guard, Loss, LostReason, Owner, Renew, State,
+    CallbackHandle, Client, Error, ErrorKind, Guard, HoldState, Loss, LostReason, Owner, Renew,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -291,7 +291,7 @@ async fn a_callback_that_blocks_delays_no_renewal() {
     assert_eq!(begin().await.unwrap().as_str(), "first");
     // While the callback blocks, leases are renewed and deadlines are kept.
     pass(&store, 3 * TTL).await;
-    assert_eq!(kept.state(), State::Held);
+    assert_eq!(kept.state(), HoldState::Held);
     let guard = take(&client, "third").await;
     client.break_lock("third", guard.token()).await.unwrap();
     guard.lost().await;
@@ -314,7 +314,7 @@ async fn a_panic_in_a_callback_stops_neither_renewals_nor_other_callbacks() {
         client.break_lock(name, guard.token()).await.unwrap();
         assert_eq!(next_loss(&mut losses).await.name.as_str(), name);
         pass(&store, TTL).await;
-        assert_eq!(kept.state(), State::Held);
+        assert_eq!(kept.state(), HoldState::Held);
     }
     // A callback that was unregistered gets no more losses, and its values are dropped.
     callback.unregister();
@@ -354,7 +354,7 @@ async fn at_risk_warns_when_a_renewal_is_overdue_and_again_after_it_recovered() 
         assert!(!risk.is_finished(), "renewals are answered");
         store.pause();
         pass(&store, TTL / 3 * 2 + TTL / 30).await;
-        assert_eq!(guard.state(), State::AtRisk);
+        assert_eq!(guard.state(), HoldState::AtRisk);
         assert!(risk.is_finished());
         let left = risk.await.unwrap().unwrap();
         assert!(left > Duration::ZERO && left < TTL / 2, "{left:?}");
@@ -362,7 +362,7 @@ async fn at_risk_warns_when_a_renewal_is_overdue_and_again_after_it_recovered() 
         assert!(guard.at_risk().await < Some(left));
         store.resume();
         settle().await;
-        assert_eq!(guard.state(), State::Held, "it recovers");
+        assert_eq!(guard.state(), HoldState::Held, "it recovers");
     }
     guard.release().await.unwrap();
 }

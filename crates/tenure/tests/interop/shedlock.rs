@@ -96,7 +96,7 @@ async fn each_excludes_the_other(database: Database, mut foreign: Driver) {
     }
 }
 
-fn token_of(status: &tenure::Status) -> tenure::FencingToken {
+fn token_of(status: &tenure::LockStatus) -> tenure::FencingToken {
     status.holds[0].token.unwrap()
 }
 

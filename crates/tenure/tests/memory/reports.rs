@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Client, Waiting, memory};
+use tenure::{Client, WaitReport, memory};
 use tokio::sync::mpsc;
 
 use crate::memory_store::{settle, store};
@@ -10,7 +10,7 @@ use tenure_testkit::TEST_TIMEOUT;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn record_waits(client: &Client) -> mpsc::UnboundedReceiver<Waiting> {
+fn record_waits(client: &Client) -> mpsc::UnboundedReceiver<WaitReport> {
     let (sender, reports) = mpsc::unbounded_channel();
     client.on_wait(move |waiting| {
         let _ = sender.send(waiting.clone());
@@ -18,7 +18,7 @@ fn record_waits(client: &Client) -> mpsc::UnboundedReceiver<Waiting> {
     reports
 }
 
-async fn next(reports: &mut mpsc::UnboundedReceiver<Waiting>) -> Waiting {
+async fn next(reports: &mut mpsc::UnboundedReceiver<WaitReport>) -> WaitReport {
     let report = tokio::time::timeout(TEST_TIMEOUT, reports.recv()).await;
     report.unwrap().expect("the callback is registered")
 }

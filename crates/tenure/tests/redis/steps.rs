@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tenure::ErrorKind::{self, Indeterminate, Store, Unreachable};
-use tenure::{Client, Error, Guard, State};
+use tenure::{Client, Error, Guard, HoldState};
 
 use crate::support::{
     TTL, assert_all_expire, assert_clear, client_of, connect, owner, soon, start_acquire, take,
@@ -253,7 +253,7 @@ async fn a_renewal_goes_wrong() {
             site.proxy.resume();
         }
         // One more renewal is enough.
-        while start.elapsed() < KEPT_TTL || guard.state() != State::Held {
+        while start.elapsed() < KEPT_TTL || guard.state() != HoldState::Held {
             let state = guard.state();
             assert!(guard.is_held(), "{state:?} after {fault:?}");
             assert!(start.elapsed() < TEST_TIMEOUT, "{state:?} after {fault:?}");

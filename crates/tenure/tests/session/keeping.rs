@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tenure::conformance::lock_holder::LockHolder;
-use tenure::{ErrorKind, Guard, LostReason, Mode, Status};
+use tenure::{ErrorKind, Guard, LockStatus, LostReason, Mode};
 use tenure_testkit::{TEST_TIMEOUT, needs};
 
 use crate::support::{
@@ -28,7 +28,7 @@ async fn init(database: &dyn Database) {
     client.close().await;
 }
 
-async fn status(database: &dyn Database, name: &str) -> Status {
+async fn status(database: &dyn Database, name: &str) -> LockStatus {
     let client = connect(&database.url()).await;
     let status = soon(client.inspect(name)).await.unwrap();
     client.close().await;

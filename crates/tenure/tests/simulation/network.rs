@@ -11,7 +11,7 @@ use tenure::store::{
     Request, Store,
 };
 use tenure::time::Time;
-use tenure::{Error, ErrorKind, LockName, LostReason, Status};
+use tenure::{Error, ErrorKind, LockName, LockStatus, LostReason};
 use tenure_core::rt::{Clock, Flag};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -244,7 +244,7 @@ impl Store for SimulatedStore {
         Box::pin(async move { releasing.await? })
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         // The answer comes at once or not at all, because no decision depends on it.
         if self.transport.passes() {
             return self.transport.simulation.store.clone().inspect(name);

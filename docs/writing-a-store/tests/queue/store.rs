@@ -21,7 +21,7 @@ use tenure_core::store::{
     Renewal, Request,
 };
 use tenure_core::support::{HoldRegistry, HolderRecord, mode_text, parse_mode, wall_time};
-use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LostReason, Mode, Status};
+use tenure_core::{Error, ErrorKind, HoldInfo, Holder, LockName, LockStatus, LostReason, Mode};
 
 /// The longest time that a request to the server may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -522,11 +522,11 @@ impl tenure_core::store::Store for Store {
         })
     }
 
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Status, Error>> {
+    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
         Box::pin(async move {
             let queue = self.read(&name).await?;
             let holders = queue.count_holders();
-            let mut status = Status::free(name);
+            let mut status = LockStatus::free(name);
             let (held, waiting) = queue.entries.split_at(holders);
             status.holds.extend(held.iter().map(|entry| {
                 let (holder, left) = (entry.holder.clone(), Some(entry.left));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::message::Message;
 use super::{name, owner};
-use crate::logic::lease::{Lease, MIN_MARGIN, State, Terms};
+use crate::logic::lease::{HoldState, Lease, MIN_MARGIN, Terms};
 use crate::logic::table::{LockRequest, Table, Verdict};
 use crate::lost::LostReason;
 use crate::name::LockName;
@@ -133,10 +133,9 @@ impl Claims {
     pub(super) fn believes(&self, who: usize) -> bool {
         let client = &self.clients[who];
         client.phase == Phase::Holding
-            && client
-                .lease
-                .as_ref()
-                .is_some_and(|lease| matches!(lease.state(self.now), State::Held | State::AtRisk))
+            && client.lease.as_ref().is_some_and(|lease| {
+                matches!(lease.state(self.now), HoldState::Held | HoldState::AtRisk)
+            })
     }
 
     pub(super) fn send(&mut self, message: Message) {
@@ -342,7 +341,8 @@ impl Claims {
                         .any(|waiter| waiter.claim.owner == owner(who))
             });
             let lease = client.lease.as_ref();
-            let lost = lease.is_none_or(|lease| matches!(lease.state(self.now), State::Lost(_)));
+            let lost =
+                lease.is_none_or(|lease| matches!(lease.state(self.now), HoldState::Lost(_)));
             let asks = self
                 .network
                 .iter()

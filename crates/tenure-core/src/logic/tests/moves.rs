@@ -3,7 +3,7 @@
 use super::explore::ModelState;
 use super::message::{KINDS, Message};
 use super::model::{Claims, Mutant, Phase, STEP};
-use crate::logic::lease::{State, Tick};
+use crate::logic::lease::{HoldState, Tick};
 use crate::options::Mode;
 use crate::time::Time;
 
@@ -66,7 +66,7 @@ impl ModelState for Claims {
             }
             let Some(lease) = &client.lease else { continue };
             image.push(rank(client.token));
-            if matches!(lease.state(self.now), State::Lost(_)) {
+            if matches!(lease.state(self.now), HoldState::Lost(_)) {
                 image.push(0);
                 continue;
             }
@@ -145,7 +145,7 @@ impl ModelState for Claims {
                     if lease.next() <= self.now {
                         steps.push(Step::Ticks(who));
                     }
-                    if !matches!(lease.state(self.now), State::Lost(_)) {
+                    if !matches!(lease.state(self.now), HoldState::Lost(_)) {
                         steps.push(Step::Releases(who));
                         if lease.renewal.in_flight.is_some() && lease.renewal.failures == 0 {
                             steps.push(Step::GivesUpOnRenewal(who));

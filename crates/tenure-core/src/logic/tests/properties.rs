@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use crate::logic::lease::{Lease, State, Terms, Tick, margin};
+use crate::logic::lease::{HoldState, Lease, Terms, Tick, margin};
 use crate::logic::pace;
 use crate::logic::quorum::{Tally, Verdict};
 use crate::lost::LostReason;
@@ -69,7 +69,7 @@ proptest! {
         // The newest renewal without an answer, and how soon another one may be sent although it is still under way.
         let mut in_flight: Option<(Time, Duration)> = None;
         for event in events {
-            if let (Event::Yes(..) | Event::Unanswered(_), State::Lost(reason)) = (&event, lease.state(now)) {
+            if let (Event::Yes(..) | Event::Unanswered(_), HoldState::Lost(reason)) = (&event, lease.state(now)) {
                 lost.get_or_insert(reason);
             }
             match event {
@@ -97,7 +97,7 @@ proptest! {
                 Event::Yes(which, other) => {
                     let at = *which.get(&sent);
                     let ttl = leased.then(|| other.map_or(terms.ttl, Duration::from_millis));
-                    let over = matches!(lease.state(now), State::Lost(_));
+                    let over = matches!(lease.state(now), HoldState::Lost(_));
                     lease.renewed(at, ttl, now);
                     if let (Some(ttl), false) = (ttl, over) {
                         confirmed.push((at, ttl));
@@ -114,7 +114,7 @@ proptest! {
                 }
                 Event::Refused => {
                     lease.refused(LostReason::StoreSaysNo);
-                    prop_assert!(matches!(lease.state(now), State::Lost(_)));
+                    prop_assert!(matches!(lease.state(now), HoldState::Lost(_)));
                     lost.get_or_insert(LostReason::StoreSaysNo);
                 }
             }
@@ -136,11 +136,11 @@ proptest! {
             }
             // Lost is final, and certain from the deadline on.
             if let Some(reason) = lost {
-                prop_assert_eq!(lease.state(now), State::Lost(reason));
+                prop_assert_eq!(lease.state(now), HoldState::Lost(reason));
                 prop_assert_eq!(lease.clone().tick(now), Tick::Lost(reason));
                 prop_assert_eq!(lease.next(), Time::MAX);
             } else {
-                prop_assert_eq!(matches!(lease.state(now), State::Lost(_)), now >= lease.deadline());
+                prop_assert_eq!(matches!(lease.state(now), HoldState::Lost(_)), now >= lease.deadline());
             }
             // `next` is exact: nothing happens before it, something at it.
             let next = lease.next();

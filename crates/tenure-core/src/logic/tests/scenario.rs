@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::{name, owner};
-use crate::logic::lease::{self, Lease, State, Terms, Tick};
+use crate::logic::lease::{self, HoldState, Lease, Terms, Tick};
 use crate::logic::pace;
 use crate::logic::queue::{Contender, Turn, decide};
 use crate::logic::quorum::{Tally, Verdict, token, validity};
@@ -170,9 +170,9 @@ impl Scenario for LeaseScenario {
         let next = format!("next {}", clock(lease.next()));
         let deadline = clock(lease.deadline());
         match lease.state(now) {
-            State::Held => said + &format!("held until {deadline}, {next}"),
-            State::AtRisk => said + &format!("at risk until {deadline}, {next}"),
-            State::Lost(reason) => {
+            HoldState::Held => said + &format!("held until {deadline}, {next}"),
+            HoldState::AtRisk => said + &format!("at risk until {deadline}, {next}"),
+            HoldState::Lost(reason) => {
                 assert!(lease.next() == Time::MAX || lease.next() <= now);
                 said + &format!("lost: {reason}")
             }
