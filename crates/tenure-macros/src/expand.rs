@@ -62,19 +62,7 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
     let converted = quote_spanned!(returned.span()=> ?);
     // With mixed-site hygiene the body cannot see these names, and they hide none of its own.
     let [lock_name, outcome] = ["lock", "outcome"].map(|name| Ident::new(name, Span::mixed_site()));
-    // The body begins with a `return` of the right type that is never reached. The type behind the arguments of an
-    // async closure gives its body no expected type (rustc 1.95), so no value would be coerced.
-    let statements = body.stream();
-    let mut block = Group::new(
-        Delimiter::Brace,
-        quote! {
-            if let ::core::option::Option::Some(#outcome) = ::core::option::Option::None::<#returned> {
-                return #outcome;
-            }
-            #statements
-        },
-    );
-    block.set_span(body.span());
+    let block = with_type(&body, &returned, &outcome);
     let call = match call {
         Call::Run => quote! {
             #lock_name.run(#asynchronous move |#guard| #block) #awaited #converted
@@ -103,6 +91,23 @@ pub(crate) fn locked(args: TokenStream, function: TokenStream) -> Result<TokenSt
             #call
         }
     })
+}
+
+/// The body, which begins with a `return` of the right type that is never reached. The type behind the arguments of an
+/// async closure gives its body no expected type (rustc 1.95), so no value would be coerced.
+fn with_type(body: &Group, returned: &Type, outcome: &Ident) -> Group {
+    let statements = body.stream();
+    let mut block = Group::new(
+        Delimiter::Brace,
+        quote! {
+            if let ::core::option::Option::Some(#outcome) = ::core::option::Option::None::<#returned> {
+                return #outcome;
+            }
+            #statements
+        },
+    );
+    block.set_span(body.span());
+    block
 }
 
 fn not_a_function(item: TokenStream, err: Error) -> Error {
