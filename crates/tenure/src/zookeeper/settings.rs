@@ -7,7 +7,9 @@ use std::time::Duration;
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acls, Client, Connector};
 
-use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
+#[cfg(feature = "zookeeper-tls")]
+use tenure_core::error::ErrorParts as _;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::name::Escaped;
 use tenure_core::options::Options;
 
