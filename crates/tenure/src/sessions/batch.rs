@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
@@ -112,6 +113,7 @@ async fn run(
     };
     let operations: Vec<_> = batch.iter().map(|it| it.operation.clone()).collect();
     let sent = session.context.clock.now();
+    let server = &session.context.settings.server;
     match run_statement(&session, &mut connection, &operations, &mut batch).await {
         Ok(row) => {
             *guard = Some(connection);
@@ -120,7 +122,7 @@ async fn run(
         }
         Err(error) if error.is_fatal() => {
             drop(connection);
-            end_by(&session, &error);
+            session.end_because(errors::ended_by(&error, server));
             fail(batch, Some(error), OperationError::SessionEnded);
         }
         // The server refused the whole statement; the operations before the refused one may have been done.
@@ -131,7 +133,7 @@ async fn run(
                 refuse(&session, batch, error);
             } else {
                 drop(connection);
-                end_by(&session, &error);
+                session.end_because(errors::ended_by(&error, server));
                 fail(batch, Some(error), OperationError::SessionEnded);
             }
         }
@@ -142,13 +144,6 @@ async fn run(
     drop(guard);
     session.changed.notify_waiters();
     release_abandoned(&session);
-}
-
-/// Ends the session because of this error, which those who lose their locks with the session get as the cause.
-fn end_by(session: &Arc<Session>, error: &RequestError) {
-    let cause = errors::ended_by(error, &session.context.settings.server);
-    let _ = session.end.cause.set(cause);
-    session.end();
 }
 
 /// The operations of a batch that are sent. The others get their reply, or go back to the head of the queue.
@@ -240,10 +235,9 @@ fn complete(
     let number = session.server_info.session.number.to_string();
     let is_ours = row.first().and_then(Option::as_deref) == Some(number.as_str());
     if !is_ours {
-        tracing::warn!(
-            "another session answered than the one that was asked: a pooler between this client and the server shares sessions; use mode=table"
-        );
-        session.end();
+        let message = "another session answered than the one that was asked: a pooler between this client and the server shares sessions; use mode=table";
+        tracing::warn!("{message}");
+        session.end_because(Error::new(ErrorKind::Lost, message));
     }
     let values = session.context.dialect.replies(operations, row);
     for (mut pending, value) in batch.into_iter().zip(values) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, OwnedMutexGuard};
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::OwnerId;
 use tenure_core::holder::RestartGuard;
 use tenure_core::rt::{Flag, lock};
@@ -82,7 +82,7 @@ pub(super) struct SessionEnd {
     /// The server has confirmed the statement that keeps the lock (`min_hold`), and runs it to its end whatever
     /// becomes of this client.
     pub(super) is_kept: AtomicBool,
-    /// The error of the statement after which the session was ended.
+    /// What ended the session, for those who lose their locks with it.
     pub(super) cause: OnceLock<Error>,
 }
 
@@ -212,7 +212,9 @@ impl Session {
                 () = end_watch.ended() => {}
             }
             if let Some(session) = session.upgrade() {
-                session.end();
+                let message =
+                    "the connection of the session was ended by the server or by the network";
+                session.end_because(Error::new(ErrorKind::Lost, message));
             }
         });
     }
@@ -261,6 +263,12 @@ impl Session {
     /// Whether the lock of the session stays reserved when the session ends for this client.
     pub(super) fn is_left_to_server(&self) -> bool {
         self.busy.is_keeping.load(Ordering::SeqCst) && self.end.is_kept.load(Ordering::SeqCst)
+    }
+
+    /// Ends the session; those who lose their locks with it are told this cause.
+    pub(super) fn end_because(self: &Arc<Self>, cause: Error) {
+        let _ = self.end.cause.set(cause);
+        self.end();
     }
 
     /// Ends the session for this client: its connection is closed. The observer reports the loss of its holds, and tells

@@ -9,6 +9,7 @@ use tenure_core::time::Time;
 
 use crate::database::{RequestError, Row};
 
+use super::errors;
 use super::operations::{OperationError, PendingOperation};
 use super::session::Session;
 
@@ -85,7 +86,7 @@ pub(super) async fn query(
     match &rows {
         Err(error) if error.is_fatal() => {
             drop(connection);
-            session.end();
+            session.end_because(errors::ended_by(error, &context.settings.server));
         }
         _ => {
             *guard = Some(connection);
@@ -132,7 +133,7 @@ pub(super) async fn wait_for_lock(
         }
         Err(error) if error.is_fatal() => {
             drop(connection);
-            session.end();
+            session.end_because(errors::ended_by(&error, &context.settings.server));
             WaitOutcome::SessionEnded(error)
         }
         Err(error) => {

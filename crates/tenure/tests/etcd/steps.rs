@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{ErrorKind, LostReason};
+use tenure::{Error, ErrorKind, LostReason};
 
 use crate::support::{
     SHARED, TTL, assert_says, connect, direct, name, proxied, soon, take, take_and_release, until,
@@ -101,6 +101,8 @@ async fn keep_alives_that_do_not_pass_end_the_hold_in_time() {
 async fn a_session_that_is_gone_takes_its_holds_along() {
     needs!(etcd);
     let client = direct().await;
+    let (sender, mut losses) = tokio::sync::mpsc::unbounded_channel();
+    client.on_lost(move |loss| drop(sender.send(loss.clone())));
     let names = [name("gone"), name("gone")];
     let ttl = Duration::from_secs(6);
     let guards = [
@@ -119,6 +121,8 @@ async fn a_session_that_is_gone_takes_its_holds_along() {
             ),
             "{reason:?}"
         );
+        let loss = soon(losses.recv()).await.unwrap();
+        assert!(loss.cause().is_some_and(Error::is_lost), "{loss:#}");
     }
     let again = take(&client, &names[0], ttl).await;
     assert_ne!(SHARED.keys(&format!("{}/", names[0]))[0].lease, lease);

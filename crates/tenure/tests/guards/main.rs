@@ -188,15 +188,15 @@ async fn every_loss_of_a_client_is_reported_once_and_a_release_never() {
 }
 
 /// A loss after what `disturb` does to the store while a guard holds its lock.
-async fn loss_after(ttl: Renew, disturb: impl AsyncFnOnce(&memory::Store, Guard)) -> Loss {
+async fn loss_after(renew: Renew, disturb: impl AsyncFnOnce(&memory::Store, Guard)) -> Loss {
     let (store, client) = store();
     let (mut losses, _callback) = record_losses(&client);
-    let guard = client.lock("a").renew(ttl).acquire().await.unwrap();
+    let guard = client.lock("a").renew(renew).acquire().await.unwrap();
     disturb(&store, guard).await;
     next_loss(&mut losses).await
 }
 
-fn refuse_renewals(store: &memory::Store, count: u32) {
+fn lose_renewals(store: &memory::Store, count: u32) {
     (0..count).for_each(|_| store.disturb(Step::Renew, Disturbance::RequestLost));
 }
 
@@ -204,7 +204,7 @@ fn refuse_renewals(store: &memory::Store, count: u32) {
 async fn a_loss_has_its_cause() {
     // Every renewal fails until the lease has run out.
     let loss = loss_after(Renew::Automatic, async |store, guard| {
-        refuse_renewals(store, 1000);
+        lose_renewals(store, 1000);
         pass(store, TTL).await;
         drop(guard);
     });
@@ -219,7 +219,7 @@ async fn a_loss_has_its_cause() {
 
     // One renewal fails, and the next one finds no hold.
     let loss = loss_after(Renew::Automatic, async |store, guard| {
-        refuse_renewals(store, 1);
+        lose_renewals(store, 1);
         pass(store, TTL / 3).await;
         store.expire("a").unwrap();
         pass(store, TTL / 3).await;
@@ -244,10 +244,13 @@ async fn a_loss_has_its_cause() {
     let loss = loss.await;
     assert_eq!(loss.reason, LostReason::StoreSaysNo);
     assert_eq!(loss.cause().unwrap().step(), Some(Step::Release));
+}
 
-    // A renewal that succeeded ends the doubt of the one before; the lock is broken later.
+#[tokio::test]
+async fn a_loss_that_no_error_led_to_has_no_cause() {
+    // The renewal after the one that failed succeeds; the lock is broken later.
     let loss = loss_after(Renew::Automatic, async |store, guard| {
-        refuse_renewals(store, 1);
+        lose_renewals(store, 1);
         pass(store, TTL).await;
         let other = Client::from_store(store.clone()).unwrap();
         assert!(other.break_lock("a", guard.token()).await.unwrap());

@@ -25,6 +25,8 @@ async fn a_session_that_is_ended_is_a_loss_that_is_reported_soon(database: &dyn 
         connect(&database.url()).await,
         connect(&database.url()).await,
     );
+    let (sender, mut losses) = tokio::sync::mpsc::unbounded_channel();
+    client.on_lost(move |loss| drop(sender.send(loss.clone())));
     let names = [name("ended"), name("ended"), name("ended")];
     let lock = |at: usize| client.lock(&names[at]).ttl(Duration::from_secs(60));
     let mut guards = Vec::new();
@@ -40,6 +42,11 @@ async fn a_session_that_is_ended_is_a_loss_that_is_reported_soon(database: &dyn 
         assert_eq!(soon(guard.lost()).await, Some(LostReason::SessionGone));
     }
     assert!(Instant::now() < limit, "reported too late");
+    for _ in &guards {
+        let loss = soon(losses.recv()).await.unwrap();
+        let cause = loss.cause().expect("what ended the session");
+        assert_eq!(cause.kind(), ErrorKind::Lost, "{loss:#}");
+    }
     for guard in guards {
         assert_says(soon(guard.release()).await, ErrorKind::Lost, &["session"]);
     }
