@@ -54,6 +54,7 @@ mod driver;
 mod acquire;
 mod after;
 mod both;
+mod buckets;
 mod client;
 mod client_builder;
 mod defaults;
@@ -78,6 +79,7 @@ pub mod memory;
 pub mod conformance;
 
 pub use after::GuardUntilOutcome;
+pub use buckets::{Buckets, bucket_of};
 pub use client::{CallbackHandle, Client};
 pub use client_builder::ClientBuilder;
 pub use error::{Error, ErrorKind};
