@@ -4,29 +4,26 @@
 //! this crate, and `From<sqlx::Error>` an impl for one.
 
 mod database;
+mod end;
 mod outcome;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
-use crate::after::GuardUntilOutcome;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::guard::Guard;
 use crate::lock::Lock;
 use crate::lost::LostReason;
-use crate::rt::Clock;
+
+use self::end::{ROLLED_BACK, lost, release, roll_back};
 
 pub use self::database::{Sort, SqlDatabase};
+pub use self::end::{commit_and_release, roll_back_and_release};
 pub use self::outcome::{Operation, explain, named};
-
-/// How long the answer to a ROLLBACK is waited for. Without one the transaction is never committed either; only
-/// the locks of its rows last until the database has noticed.
-const ROLLBACK_LIMIT: Duration = Duration::from_secs(2);
 
 impl Lock {
     /// Acquires, begins a transaction, runs `body`, commits, and only then releases. (Feature `sqlx`.)
@@ -100,7 +97,7 @@ impl Lock {
             Ok(tx) => tx,
             Err(err) => {
                 let err = explain::<DB>(err, Operation::Transaction(guard.name()));
-                release(guard).await;
+                release([guard]).await;
                 return Err(err.into());
             }
         };
@@ -116,13 +113,11 @@ impl Lock {
         let value = match (done, guard.loss()) {
             (Done::Value(value), None) => value,
             (Done::Error(err), _) => {
-                roll_back(tx).await;
-                release(guard).await;
+                roll_back_and_release(tx, [guard]).await;
                 return Err(err);
             }
             (Done::Panic(panic), _) => {
-                roll_back(tx).await;
-                release(guard).await;
+                roll_back_and_release(tx, [guard]).await;
                 resume_unwind(panic);
             }
             (Done::Lost(reason), _) | (Done::Value(_), Some(reason)) => {
@@ -131,64 +126,10 @@ impl Lock {
                 return Err(guard.explained(lost(reason, ROLLED_BACK)).into());
             }
         };
-        commit(tx, guard).await?;
+        commit_and_release(tx, vec![guard]).await?;
         Ok(value)
     }
 }
-
-/// Commits and releases, in this order.
-async fn commit<DB: SqlDatabase>(
-    mut tx: Transaction<'static, DB>,
-    guard: Guard,
-) -> Result<(), Error> {
-    let probed = tokio::select! {
-        biased;
-        Some(_) = guard.lost() => Ok(()),
-        probed = DB::probe(&mut tx) => probed,
-    };
-    if let Err(err) = probed {
-        let err = explain::<DB>(err, Operation::Transaction(guard.name()));
-        roll_back(tx).await;
-        release(guard).await;
-        return Err(err);
-    }
-    // The answer may have taken longer than the lease.
-    if let Some(reason) = guard.loss() {
-        roll_back(tx).await;
-        return Err(guard.explained(lost(reason, ROLLED_BACK)));
-    }
-    let name = guard.name().clone();
-    // From here on COMMIT may be applied: a dropped guard is not released any more.
-    let committing = GuardUntilOutcome::new(guard);
-    let committed = tokio::select! {
-        biased;
-        committed = tx.commit() => committed,
-        Some(reason) = committing.lost() => return Err(committing.explained(lost(reason, UNKNOWN))),
-    };
-    match committed {
-        Ok(()) => committing.release("the transaction was committed").await,
-        Err(sqlx::Error::Database(said)) if DB::is_no(&*said) => {
-            if let Some(guard) = committing.into_guard() {
-                release(guard).await;
-            }
-            let err = sqlx::Error::Database(said);
-            Err(explain::<DB>(err, Operation::Transaction(&name)))
-        }
-        Err(err) => {
-            let doubt = "it is unknown whether the transaction was committed";
-            let err = committing.keep(doubt, err);
-            Err(named::<DB>(err, Operation::Transaction(&name)))
-        }
-    }
-}
-
-fn lost(reason: LostReason, what: &str) -> Error {
-    let message = format!("the lock was lost while the transaction ran: {reason}; {what}");
-    Error::new(ErrorKind::Lost, message)
-}
-
-const ROLLED_BACK: &str = "it was rolled back";
-const UNKNOWN: &str = "COMMIT was under way, and it is unknown whether it was done";
 
 /// How a body ended.
 enum Done<T, E> {
@@ -196,21 +137,6 @@ enum Done<T, E> {
     Error(E),
     Panic(Box<dyn Any + Send>),
     Lost(LostReason),
-}
-
-async fn roll_back<DB: SqlDatabase>(tx: Transaction<'static, DB>) {
-    let clock = Clock::system();
-    tokio::select! {
-        biased;
-        // After an error, too, the transaction is never committed.
-        _ = tx.rollback() => {}
-        () = clock.sleep_until(clock.now().after(ROLLBACK_LIMIT)) => {}
-    }
-}
-
-/// Releases when the outcome is an error already. A release that fails is repeated in the background.
-async fn release(guard: Guard) {
-    let _ = guard.release().await;
 }
 
 /// Awaits a future that may panic.

@@ -76,6 +76,8 @@ pub enum Operation<'a> {
     Fence(&'a LockName),
     /// A transaction of this lock was to begin or to be checked.
     Transaction(&'a LockName),
+    /// The same of a transaction that holds no lock.
+    Unlocked,
     /// The tables of locks and fences.
     Tables,
 }
@@ -102,6 +104,7 @@ pub fn named<DB: SqlDatabase>(err: Error, operation: Operation<'_>) -> Error {
         }
         Operation::Fence(resource) => err.with_name(resource).with_step(Step::Write),
         Operation::Tables => err.with_step(Step::Connect),
+        Operation::Unlocked => err,
     }
 }
 

@@ -6,6 +6,7 @@
 //!   other than the database, and nothing to release.
 //! - [`Lock::transaction`](crate::Lock::transaction) runs a transaction under a lock that lies elsewhere, in Redis
 //!   for example, and releases the lock after COMMIT or ROLLBACK and never before.
+//! - [`Tx`] is a transaction that takes over locks which code deep inside of it acquires, and releases them in the same way.
 //! - [`fence`] refuses the transaction of a holder that has been overtaken.
 //! - [`fence_statements`] is the same as SQL text with its parameters, for other libraries than `sqlx`; so is
 //!   [`create_tables`] for [`init`]. [`Guard::after`](crate::Guard::after) releases a lock when their transaction has
@@ -74,9 +75,13 @@ mod sqlite;
 mod statements;
 #[cfg(feature = "sqlx")]
 mod transaction_locks;
+#[cfg(feature = "sqlx")]
+mod tx;
 
 #[cfg(feature = "sqlx")]
 pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};
 #[cfg(all(feature = "sqlx", feature = "postgres"))]
 pub use in_tx::{advisory_lock_in_tx, advisory_lock_in_tx_within};
 pub use statements::{Bind, Dialect, FenceStatements, Statement, create_tables, fence_statements};
+#[cfg(feature = "sqlx")]
+pub use tx::Tx;

@@ -16,3 +16,4 @@ mod limits;
 mod locks;
 mod plain;
 mod transactions;
+mod tx;
