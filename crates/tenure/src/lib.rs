@@ -146,7 +146,7 @@
 //! | `tls-ring` | TLS with `ring` for `redis`, `etcd`, `mysql`, `postgres` and what is built on them | `ring` beside each of them, built from C |
 //! | `tls-aws-lc` | the same with `aws-lc-rs`; for that switch the default features off, because `ring` is used where both are on | `aws-lc-rs` beside each of them, built from C, which takes most of a minute |
 //! | `sqlite` | the store `sqlite:` | `sqlx` with an SQLite of its own, `serde`, `serde_json`, `sha2` |
-//! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, and [`Lock`]`::transaction`; with `mysql`, `postgres` or `sqlite` for the driver. For sqlx 0.9: with 0.8 or another client leave the feature out, and use [`Guard::after`] and [`sql::fence_statements`] | `sqlx` 0.9 |
+//! | `sqlx` | `tenure::sql`, locks and fences inside transactions of your own, [`Lock`]`::transaction` and `tenure::migrate`; with `mysql`, `postgres` or `sqlite` for the driver. For sqlx 0.9: with 0.8 or another client leave the feature out, and use [`Guard::after`] and [`sql::fence_statements`] | `sqlx` 0.9 |
 //! | `redlock` | the store `redlock://`, a majority of independent Redis servers; with all of `redis` | as `redis` |
 //! | `majority` | `tenure::majority`, which holds a name on a majority of several independent stores of any kind; part of `redlock` | |
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
@@ -270,6 +270,11 @@ pub use capabilities::SCHEMES;
 pub use connect::{connect, connect_lazy};
 pub use fenced::Fenced;
 pub use redacted::redacted_url;
+#[cfg(all(
+    feature = "sqlx",
+    any(feature = "mysql", feature = "postgres", feature = "sqlite")
+))]
+pub use sql::migrate;
 #[cfg(any(
     feature = "redis",
     feature = "etcd",

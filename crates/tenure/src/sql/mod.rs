@@ -7,6 +7,7 @@
 //! - [`Lock::transaction`](crate::Lock::transaction) runs a transaction under a lock that lies elsewhere, in Redis
 //!   for example, and releases the lock after COMMIT or ROLLBACK and never before.
 //! - [`Tx`] is a transaction that takes over locks which code deep inside of it acquires, and releases them in the same way.
+//! - [`migrate`] runs the migrations of sqlx in one of several instances.
 //! - [`fence`] refuses the transaction of a holder that has been overtaken.
 //! - [`fence_statements`] is the same as SQL text with its parameters, for other libraries than `sqlx`; so is
 //!   [`create_tables`] for [`init`]. [`Guard::after`](crate::Guard::after) releases a lock when their transaction has
@@ -66,6 +67,11 @@
 
 #[cfg(feature = "sqlx")]
 mod in_tx;
+#[cfg(all(
+    feature = "sqlx",
+    any(feature = "mysql", feature = "postgres", feature = "sqlite")
+))]
+mod migrations;
 #[cfg(all(feature = "sqlx", feature = "mysql"))]
 mod mysql;
 #[cfg(all(feature = "sqlx", feature = "postgres"))]
@@ -82,6 +88,11 @@ mod tx;
 pub use in_tx::{Database, fence, init, lock_in_tx, lock_in_tx_within};
 #[cfg(all(feature = "sqlx", feature = "postgres"))]
 pub use in_tx::{advisory_lock_in_tx, advisory_lock_in_tx_within};
+#[cfg(all(
+    feature = "sqlx",
+    any(feature = "mysql", feature = "postgres", feature = "sqlite")
+))]
+pub use migrations::{MigratedDatabase, migrate};
 pub use statements::{Bind, Dialect, FenceStatements, Statement, create_tables, fence_statements};
 #[cfg(feature = "sqlx")]
 pub use tx::Tx;

@@ -14,6 +14,7 @@ mod faults;
 mod fences;
 mod limits;
 mod locks;
+mod migrations;
 mod plain;
 mod transactions;
 mod tx;
