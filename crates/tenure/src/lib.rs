@@ -154,6 +154,7 @@
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
 //! | `serde` | `Serialize` for [`LockStatus`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
+//! | `tower` | `tenure::tower`, a layer that runs each request under the lock of its key | `http`, `tower-layer`, `tower-service` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every store must show, for authors of stores | the multi-thread part of `tokio` |
 //!
 //! TLS is `rustls`. The features above choose its provider of cryptography and pass it to each connection.
@@ -260,6 +261,8 @@ pub mod sql;
     feature = "sqlite"
 ))]
 mod store_url;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 // For our own tests.
 #[cfg(feature = "_fuzzing")]
@@ -422,7 +425,13 @@ pub use tenure_macros::locked;
 #[doc = include_str!("../../../README.md")]
 mod readme {}
 
-/// The examples of the page about tasks; some of them need a database driver and the store Redis.
-#[cfg(all(doctest, feature = "sqlx", feature = "postgres", feature = "redis"))]
+/// The examples of the page about tasks; some of them need a database driver, the store Redis or the layer.
+#[cfg(all(
+    doctest,
+    feature = "sqlx",
+    feature = "postgres",
+    feature = "redis",
+    feature = "tower"
+))]
 #[doc = include_str!("../../../docs/tasks.md")]
 mod tasks {}
