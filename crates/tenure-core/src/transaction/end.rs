@@ -10,7 +10,7 @@ use sqlx::Transaction;
 use super::database::SqlDatabase;
 use super::outcome::{Operation, explain, named};
 use crate::after::GuardUntilOutcome;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::guard::Guard;
 use crate::lost::LostReason;
 use crate::rt::Clock;

@@ -24,7 +24,7 @@ const HTTP2: &[u8] = b"h2";
 #[derive(Clone)]
 pub(super) enum Endpoint {
     Member {
-        endpoint: transport::Endpoint,
+        endpoint: Box<transport::Endpoint>,
         /// `None`: connections are plain.
         tls: Option<tls::Connector>,
     },
@@ -62,6 +62,7 @@ impl Endpoint {
             let origin = format!("https://{address}").parse();
             endpoint = endpoint.origin(origin.expect("BUG: the same address with http was valid"));
         }
+        let endpoint = Box::new(endpoint);
         Ok(Self::Member { endpoint, tls })
     }
 

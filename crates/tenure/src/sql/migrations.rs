@@ -9,7 +9,7 @@ use sqlx::migrate::{MigrateError, Migrator};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use sqlx::{Connection, Transaction};
 
-use tenure_core::error::{Error, ErrorKind};
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::rt::Clock;
 use tenure_core::transaction::{Sort, SqlDatabase};
 

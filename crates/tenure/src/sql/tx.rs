@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use sqlx::{Pool, Transaction};
 
 use tenure_core::Guard;
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorParts as _};
 use tenure_core::transaction::{commit_and_release, roll_back_and_release};
 
 use super::in_tx::Database;

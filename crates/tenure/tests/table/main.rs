@@ -20,6 +20,7 @@ mod refusals;
 mod replaced;
 mod rows;
 mod schema;
+mod service;
 mod several;
 mod shedlock;
 mod waiting;
