@@ -71,7 +71,7 @@ pub(crate) fn table_over_pool(url: String) -> BoxFuture<Result<Client, Error>> {
 pub(crate) fn sessions_over_pool(url: String) -> BoxFuture<Result<Client, Error>> {
     Box::pin(async move {
         let settings = tenure::sessions::Settings::for_pool()
-            .timeout(Duration::from_secs(2))
+            .timeout(Duration::from_secs(3))
             .without_restart_guard();
         Client::builder(settings.store_with(pool_of(&url, 36)).await?).build()
     })
@@ -86,10 +86,10 @@ pub(crate) fn etcd_over_channel(url: String) -> BoxFuture<Result<Client, Error>>
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{host}"));
         let endpoint = endpoint
             .expect("an address")
-            .connect_timeout(Duration::from_secs(2))
+            .connect_timeout(Duration::from_secs(3))
             .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(2));
-        let settings = tenure::etcd::Settings::new().timeout(Duration::from_secs(2));
+            .keep_alive_timeout(Duration::from_secs(3));
+        let settings = tenure::etcd::Settings::new().timeout(Duration::from_secs(3));
         let store = settings.store_with_interceptor(endpoint.connect_lazy(), |mut request| {
             let value = tonic::metadata::MetadataValue::from_static("tests");
             request.metadata_mut().insert("x-program", value);
@@ -119,7 +119,7 @@ pub(crate) fn redis_of_client(url: String) -> BoxFuture<Result<Client, Error>> {
         let base = url.split('?').next().expect("a URL");
         let theirs = redis::Client::open(base).expect("a URL");
         tenure::redis::Settings::from_client(&theirs)?
-            .timeout(Duration::from_secs(2))
+            .timeout(Duration::from_secs(3))
             .connect()
             .await
     })

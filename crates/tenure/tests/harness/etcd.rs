@@ -30,7 +30,7 @@ fn open_through_proxy(connect: Connect) -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
-    let url = format!("{url}?timeout=2s");
+    let url = format!("{url}?timeout=3s");
     open_by(connect, url, |store| ServerHarness {
         proxy: Some(proxy),
         ..ServerHarness::new(store, &ETCD)
@@ -43,7 +43,7 @@ pub(crate) fn open_three() -> Opened {
     let relays: Vec<_> = ETCD.members.iter().map(Member::port).collect();
     let relays: Vec<_> = relays.into_iter().map(Proxy::tcp).map(Arc::new).collect();
     let addresses: Vec<_> = relays.iter().map(|relay| relay.address()).collect();
-    let url = format!("{}?timeout=2s", ETCD.url_by(&addresses));
+    let url = format!("{}?timeout=3s", ETCD.url_by(&addresses));
     open_at(url, |store| ServerHarness {
         relays,
         ..ServerHarness::new(store, &ETCD)
@@ -59,7 +59,7 @@ pub(crate) fn open_tls() -> Opened {
     let address = relay.address();
     let url = ETCD.url_by(&[address]).replace("etcd://", "etcds://");
     let (ca, cert, key) = (file("ca.crt"), file("server.crt"), file("server.key"));
-    let url = format!("{url}?timeout=2s&ca={ca}&cert={cert}&key={key}");
+    let url = format!("{url}?timeout=3s&ca={ca}&cert={cert}&key={key}");
     open_at(url, |store| ServerHarness {
         relays: vec![Arc::new(relay)],
         has_secret: true,
@@ -71,7 +71,7 @@ pub(crate) fn open_tls() -> Opened {
 pub(crate) fn open_lease_per_lock() -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let relay = Proxy::tcp(ETCD.members[0].port());
-    let url = ETCD.url_by(&[relay.address()]) + "?timeout=2s&lease=lock&prefix=locks/";
+    let url = ETCD.url_by(&[relay.address()]) + "?timeout=3s&lease=lock&prefix=locks/";
     open_at(url, |store| ServerHarness {
         relays: vec![Arc::new(relay)],
         prefix: "locks/",

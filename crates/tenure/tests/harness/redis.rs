@@ -68,7 +68,7 @@ fn open_through_proxy(server: &'static Redis, kind: Kind, options: &str) -> Open
 
 fn open_by_proxy(connect: Connect, server: &'static Redis, kind: Kind, options: &str) -> Opened {
     let proxy = Proxy::redis(server.port());
-    let url = format!("{}?timeout=2s{options}", server.url_by(proxy.port()));
+    let url = format!("{}?timeout=3s{options}", server.url_by(proxy.port()));
     open_by(connect, url, move |store| ServerHarness {
         kind,
         proxy: Some(proxy),
@@ -118,7 +118,7 @@ pub(crate) fn open_redlock() -> Opened {
 }
 
 /// These servers keep nothing on disk. With the guard no lease longer than their uptime would be granted.
-const FORGETS: &str = "timeout=2s&restart_guard=off";
+const FORGETS: &str = "timeout=3s&restart_guard=off";
 
 /// Which servers have a key, and the format of the key.
 #[derive(Clone, Copy, PartialEq)]

@@ -50,7 +50,7 @@ fn postgres() -> Database {
 
 /// The suite asks for ttls of hours, on servers that were started a moment ago. What the guard does is tested in
 /// `tests/session`.
-const OPTIONS: &str = "tls=off&timeout=2s&restart_guard=off";
+const OPTIONS: &str = "tls=off&timeout=3s&restart_guard=off";
 
 fn open(connect: Connect, database: Database) -> Opened {
     let (proxy, url) = match database {

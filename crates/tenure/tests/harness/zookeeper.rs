@@ -88,7 +88,7 @@ pub(crate) fn open_tls() -> Opened {
 }
 
 fn url(hosts: &str) -> String {
-    format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=2s")
+    format!("zookeeper://{USER}:{PASSWORD}@{hosts}{ROOT}?ttl=4s&timeout=3s")
 }
 
 struct ServerHarness {
