@@ -13,6 +13,7 @@
 //! # Ok(()) }
 //! ```
 
+pub mod buckets;
 mod runtime;
 
 use std::borrow::Cow;
