@@ -1,6 +1,16 @@
 //! What this client sets in connections of its own, and only checks in those of the caller's pool: other users of the pool
 //! rely on how their sessions are set.
 
+#![cfg_attr(
+    not(all(feature = "mysql", feature = "sqlite")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "PostgreSQL needs nothing of this"
+    )
+)]
+
 use crate::database::{Connection, DatabasePool, PoolKind, Row};
 
 use super::names::Format;

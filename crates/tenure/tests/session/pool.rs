@@ -7,6 +7,7 @@ use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgSslMode};
 use tenure::sessions::{Settings, Store};
 use tenure::{Client, ErrorKind};
 use tenure_testkit::needs;
+use tenure_testkit::pgbouncer::Pooler;
 use tenure_testkit::postgres::Postgres;
 
 use crate::common::{assert_says, soon, until};
@@ -135,4 +136,22 @@ async fn a_session_with_locks_of_its_own_is_refused() {
         .await
         .unwrap();
     assert!(held, "the lock of the program was taken away");
+}
+
+/// As with a URL: the pool leads to a pooler, which gives sessions to others after each transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_behind_the_pool_is_refused() {
+    needs!(postgres, pgbouncer);
+    let server = Postgres::start(&[]);
+    let pooler = Pooler::start(&server, "transaction", 20);
+    let options: PgConnectOptions = server.url_at(pooler.port()).parse().unwrap();
+    let pool = PgPoolOptions::new()
+        .max_connections(4)
+        .connect_lazy_with(options.ssl_mode(PgSslMode::Disable));
+    let refused = soon(Store::from_pool(pool)).await;
+    let words = [
+        "gives the sessions of the server to other clients",
+        "mode=table",
+    ];
+    assert_says(refused, ErrorKind::Unsupported, &words);
 }
