@@ -104,11 +104,13 @@ impl DatabasePool {
     /// request, too.
     pub(crate) async fn make_file(&self) {
         #[cfg(feature = "sqlite")]
-        if let PoolKind::Sqlite(pool) = &self.0
-            && pool.size() == 0
-            && let Ok(connection) = self.borrow().await
-        {
-            connection.give_back();
+        match &self.0 {
+            PoolKind::Sqlite(pool) if pool.size() == 0 => {
+                if let Ok(connection) = self.borrow().await {
+                    connection.give_back();
+                }
+            }
+            _ => {}
         }
     }
 

@@ -168,26 +168,25 @@ impl Settings {
 
 /// To which database a pool leads.
 fn location_of(pool: &DatabasePool, timeout: Duration) -> Result<Location, Error> {
-    #[cfg(feature = "sqlite")]
-    if let PoolKind::Sqlite(pool) = &pool.0 {
-        let path = pool.connect_options().get_filename().to_owned();
-        if FileId::at(&path)?.is_none() {
-            return invalid(format!(
-                "the pool leads to no file (\"{}\"); locks of several processes need a database that is a file, opened with create_if_missing if it is new",
-                Escaped(&path.display().to_string())
-            ));
-        }
-        return Ok(Location::File(path));
-    }
-    #[cfg(any(feature = "mysql", feature = "postgres"))]
-    if let Some(server) = pool.server(timeout) {
-        return match server.database {
-            Some(_) => Ok(Location::Server(server)),
-            None => invalid("the pool names no database; the table has to lie in one"),
-        };
-    }
     let _ = timeout;
-    invalid("this build has no client for that pool")
+    match &pool.0 {
+        #[cfg(feature = "sqlite")]
+        PoolKind::Sqlite(pool) => {
+            let path = pool.connect_options().get_filename().to_owned();
+            match FileId::at(&path)? {
+                Some(_) => Ok(Location::File(path)),
+                None => invalid(format!(
+                    "the pool leads to no file (\"{}\"); locks of several processes need a database that is a file, opened with create_if_missing if it is new",
+                    Escaped(&path.display().to_string())
+                )),
+            }
+        }
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        _ => match pool.server(timeout) {
+            Some(server) if server.database.is_some() => Ok(Location::Server(server)),
+            _ => invalid("the pool names no database; the table has to lie in one"),
+        },
+    }
 }
 
 /// Table names are written into statements, so only plain ones are allowed.
