@@ -50,12 +50,12 @@ impl Lock {
     ///
     /// # Errors
     /// That of `body`; those of [`acquire`](Lock::acquire); and
-    /// - [`Lost`](ErrorKind::Lost): the lock ended before the transaction did. It was rolled back, unless the
+    /// - [`Lost`](crate::ErrorKind::Lost): the lock ended before the transaction did. It was rolled back, unless the
     ///   message says that it was committed or that this is unknown.
-    /// - [`Indeterminate`](ErrorKind::Indeterminate): the connection broke during COMMIT, which may have been done.
+    /// - [`Indeterminate`](crate::ErrorKind::Indeterminate): the connection broke during COMMIT, which may have been done.
     ///   The lock is not released: it is renewed no more, and free when its lease ends, which the message says.
     ///   In stores without leases that is one ttl.
-    /// - [`Store`](ErrorKind::Store), [`Unreachable`](ErrorKind::Unreachable): the database refused BEGIN or COMMIT;
+    /// - [`Store`](crate::ErrorKind::Store), [`Unreachable`](crate::ErrorKind::Unreachable): the database refused BEGIN or COMMIT;
     ///   nothing was kept, and the lock was released.
     ///
     /// # Examples
