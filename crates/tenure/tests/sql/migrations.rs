@@ -168,3 +168,40 @@ async fn migrations_stop_when_the_connection_with_the_lock_breaks() {
     let err = soon(running).await.unwrap().unwrap_err();
     assert!(err.is_lost(), "{err:#}");
 }
+
+/// Other tools than sqlx's: the task in docs/tasks.md. A migration says whether it found the table.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_tool_migrates_under_a_lock() {
+    async fn migrated<E>(
+        locks: &tenure::Client,
+        migrate: impl Future<Output = Result<bool, E>>,
+    ) -> Result<bool, Box<dyn std::error::Error>>
+    where
+        E: std::error::Error + 'static,
+    {
+        Ok(locks
+            .lock("migrations")
+            .run(async |_| migrate.await)
+            .await??)
+    }
+    let pool = sqlx::sqlite::SqlitePoolOptions::new()
+        .max_connections(1)
+        .connect("sqlite::memory:")
+        .await
+        .unwrap();
+    let migrate = async || {
+        let found = "SELECT name FROM sqlite_master WHERE name = 'users'";
+        let found = sqlx::query(found).fetch_optional(&pool).await?.is_some();
+        if !found {
+            tokio::task::yield_now().await;
+            let make = sqlx::query("CREATE TABLE users (id INTEGER)");
+            make.execute(&pool).await?;
+        }
+        Ok::<_, sqlx::Error>(found)
+    };
+    let locks = tenure::connect("memory:").await.unwrap();
+    let (one, other) = tokio::join!(migrated(&locks, migrate()), migrated(&locks, migrate()));
+    let mut found = [one.unwrap(), other.unwrap()];
+    found.sort_unstable();
+    assert_eq!(found, [false, true]);
+}
