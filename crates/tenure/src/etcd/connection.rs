@@ -190,9 +190,11 @@ impl Connections {
         A: Message + Default + 'static,
     {
         let limit = self.request_limit();
+        // A channel of the caller may not know yet that its connection broke. Our own is opened again for the next request.
+        let may_be_broken = usize::from(self.context.settings.channel.is_some());
         let mut attempts = Attempts {
             limit,
-            others: self.members.len() - 1,
+            others: self.members.len() - 1 + may_be_broken,
             retries: RetryBudget::until(limit),
             has_logged_in: false,
             ambiguous: None,

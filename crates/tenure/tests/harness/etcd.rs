@@ -18,21 +18,22 @@ use tenure_testkit::redis::{Certificates, PASSWORD};
 
 /// One member, each harness with a proxy of its own in front.
 pub(crate) fn open() -> Opened {
-    open_through_proxy(by_url)
+    open_through_proxy(by_url, false)
 }
 
 /// The same over a channel of the caller.
 pub(crate) fn open_channel() -> Opened {
-    open_through_proxy(etcd_over_channel)
+    open_through_proxy(etcd_over_channel, true)
 }
 
-fn open_through_proxy(connect: Connect) -> Opened {
+fn open_through_proxy(connect: Connect, recovers: bool) -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
     let url = format!("{url}?timeout=3s");
-    open_by(connect, url, |store| ServerHarness {
+    open_by(connect, url, move |store| ServerHarness {
         proxy: Some(proxy),
+        recovers,
         ..ServerHarness::new(store, &ETCD)
     })
 }
@@ -86,6 +87,8 @@ struct ServerHarness {
     relays: Vec<Arc<Proxy>>,
     prefix: &'static str,
     has_secret: bool,
+    /// A request whose connection broke is sent again.
+    recovers: bool,
 }
 
 impl ServerHarness {
@@ -97,6 +100,7 @@ impl ServerHarness {
             relays: Vec::new(),
             prefix: "",
             has_secret: false,
+            recovers: false,
         }
     }
 
@@ -122,6 +126,10 @@ impl Harness for ServerHarness {
     /// Ten round trips on a busy machine.
     fn ttl(&self) -> Duration {
         Duration::from_secs(5)
+    }
+
+    fn recovers(&self) -> bool {
+        self.recovers
     }
 
     fn secret(&self) -> Option<String> {
