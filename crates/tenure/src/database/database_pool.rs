@@ -87,6 +87,12 @@ impl DatabasePool {
         with!(self, pool => pool.options().get_max_connections())
     }
 
+    /// Whether all connections that the pool may have are in use.
+    pub(crate) fn is_used_up(&self) -> bool {
+        let (open, idle) = with!(self, pool => (pool.size(), pool.num_idle()));
+        open >= self.max_connections() && idle == 0
+    }
+
     /// A connection of the pool. Waits until one is free, for as long as the pool lets its users wait.
     pub(crate) async fn borrow(&self) -> Result<Connection, sqlx::Error> {
         let driver = match &self.0 {

@@ -49,12 +49,17 @@ const MEANINGS: &[Meaning] = &[
     (&["1094"], Store, "{server} knows no such session"),
 ];
 
-/// All connections of the caller's pool were in use.
+/// The caller's pool gave no connection in time.
 pub(super) fn no_free_connection(pool: &DatabasePool, limit: Duration) -> Error {
     let most = pool.max_connections();
-    let text = format!(
-        "no connection of the program's pool was free within {limit:?}: all {most} (max_connections) are in use, and locks of sessions need connections of their own; allow more"
-    );
+    let text = match pool.is_used_up() {
+        true => format!(
+            "no connection of the program's pool was free within {limit:?}: all {most} (max_connections) are in use, and locks of sessions need connections of their own; allow more"
+        ),
+        false => format!(
+            "the program's pool gave no connection within {limit:?}; does the database answer?"
+        ),
+    };
     Error::new(ErrorKind::Unreachable, text).with_timeout()
 }
 

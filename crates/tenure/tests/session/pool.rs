@@ -103,7 +103,7 @@ async fn a_pool_that_is_used_up_is_an_error_and_no_deadlock() {
     let pool = pool(&server, 4);
     let settings = Settings::for_pool()
         .without_restart_guard()
-        .timeout(Duration::from_millis(500));
+        .timeout(Duration::from_secs(3));
     let store = soon(settings.store_with(&pool)).await.unwrap();
     let client = Client::builder(store).build().unwrap();
     let held = soon(client.lock("a").ttl(TTL).acquire()).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_pool_that_is_used_up_is_an_error_and_no_deadlock() {
     for _ in 0..2 {
         transactions.push(soon(pool.begin()).await.unwrap());
     }
-    let wait = Duration::from_secs(2);
+    let wait = Duration::from_secs(5);
     let refused = soon(client.lock("a").ttl(TTL).wait(wait).acquire()).await;
     assert!(refused.is_err());
     assert!(held.is_held());

@@ -125,7 +125,7 @@ async fn a_pool_that_is_used_up_is_an_error_and_no_deadlock() {
     needs!(postgres);
     let server = Postgres::start(&[]);
     let pool = postgres_pool(&server, 2);
-    let settings = Settings::for_pool().timeout(Duration::from_millis(500));
+    let settings = Settings::for_pool().timeout(Duration::from_secs(3));
     let store = soon(settings.store_with(&pool)).await.unwrap();
     let client = Client::builder(store).build().unwrap();
     soon(client.init()).await.unwrap();
