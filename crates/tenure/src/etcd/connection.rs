@@ -84,6 +84,8 @@ struct Attempts {
     limit: Time,
     /// How many members are left to be tried.
     others: usize,
+    /// A channel of the caller may not know yet that its connection broke; our own is opened again for the next request.
+    may_be_stale: bool,
     retries: RetryBudget,
     has_logged_in: bool,
     /// The error of an attempt that may have been applied. It counts more than later errors.
@@ -190,11 +192,10 @@ impl Connections {
         A: Message + Default + 'static,
     {
         let limit = self.request_limit();
-        // A channel of the caller may not know yet that its connection broke. Our own is opened again for the next request.
-        let may_be_broken = usize::from(self.context.settings.channel.is_some());
         let mut attempts = Attempts {
             limit,
-            others: self.members.len() - 1 + may_be_broken,
+            others: self.members.len() - 1,
+            may_be_stale: self.context.settings.channel.is_some(),
             retries: RetryBudget::until(limit),
             has_logged_in: false,
             ambiguous: None,
@@ -250,6 +251,9 @@ impl Connections {
             }
             Recovery::AnotherMember => {
                 self.leave(connection);
+                if !err.error.is_timeout() && std::mem::take(&mut attempts.may_be_stale) {
+                    return clock.now() < attempts.limit;
+                }
                 if attempts.others == 0 && self.members.len() > 1 && !err.is_ambiguous() {
                     // All members have refused: they are electing a leader, which takes a moment.
                     attempts.others = self.members.len();
