@@ -93,7 +93,7 @@ impl Buckets {
     /// Cancel safe: `body` is dropped, its lock released, and its bucket is left.
     ///
     /// # Errors
-    /// Those of `body`, and those of [`Lock::run`] for the lock of a bucket, above all [`Lost`](ErrorKind::Lost).
+    /// The errors of `body`, and those of [`Lock::run`] for the lock of a bucket, above all [`Lost`](ErrorKind::Lost).
     ///
     /// # Examples
     /// ```

@@ -57,7 +57,7 @@ async fn asynchronous() -> Result<(), Error> {
     let mut warehouse = Warehouse { locks, stock: 3 };
     println!("{} left", warehouse.take(2).await?);
     match warehouse.take(2).await {
-        Err(Error::Lock(err)) => panic!("nobody else wants the lock: {err:#}"),
+        Err(Error::Lock(err)) => panic!("no other client wants the lock: {err:#}"),
         taken => println!("{taken:?}"),
     }
     Ok(())

@@ -30,7 +30,7 @@ const UNKNOWN: &str = "COMMIT was under way, and it is unknown whether it was do
 /// under way, the outcome is unknown.
 ///
 /// # Errors
-/// Those of [`Lock::transaction`](crate::Lock::transaction) after its body.
+/// The errors of [`Lock::transaction`](crate::Lock::transaction) after its body.
 pub async fn commit_and_release<DB: SqlDatabase>(
     mut tx: Transaction<'static, DB>,
     guards: Vec<Guard>,

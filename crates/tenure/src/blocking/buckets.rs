@@ -57,7 +57,7 @@ impl Buckets {
     /// ```
     ///
     /// # Errors
-    /// Those of `body`, and those of [`Lock::run`] for the lock of a bucket.
+    /// The errors of `body`, and those of [`Lock::run`] for the lock of a bucket.
     pub fn run_each<E: From<Error>>(
         &mut self,
         mut body: impl FnMut(u32, &Guard) -> Result<(), E>,

@@ -15,6 +15,8 @@ use tenure_core::support;
 pub(super) struct Borrowed<DB: Database> {
     /// `None` after [`give_back`](Self::give_back) and [`close`](Self::close).
     connection: Option<PoolConnection<DB>>,
+    /// The pool opens another connection in place of one that is closed (`min_connections`), for which it needs a runtime.
+    is_replaced: bool,
 }
 
 impl<DB: Database> Borrowed<DB> {
@@ -22,7 +24,11 @@ impl<DB: Database> Borrowed<DB> {
         // In a box: the future of the client library is deep, and each request of a client has one.
         let acquire: BoxFuture<_> = Box::pin(pool.acquire());
         let connection = Some(acquire.await?);
-        Ok(Self { connection })
+        let is_replaced = pool.options().get_min_connections() > 0;
+        Ok(Self {
+            connection,
+            is_replaced,
+        })
     }
 
     /// The connection itself.
@@ -53,11 +59,11 @@ impl<DB: Database> Drop for Borrowed<DB> {
         let Some(connection) = self.connection.take() else {
             return;
         };
-        match support::spawner() {
-            Ok(_) => drop(connection.detach()),
-            // A pool may open a connection in place of this one, for which it needs a runtime: without one it panics.
-            // The runtime of the pool has ended, and the connection ends with the process.
-            Err(_) => std::mem::forget(connection),
+        match self.is_replaced && support::spawner().is_err() {
+            false => drop(connection.detach()),
+            // The pool would panic without a runtime. The connection ends with the process, or when the server ends an idle
+            // session.
+            true => std::mem::forget(connection),
         }
     }
 }

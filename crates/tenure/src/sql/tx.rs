@@ -64,7 +64,7 @@ impl<DB: Database> Tx<DB> {
     /// Cancel safe.
     ///
     /// # Errors
-    /// Those of the database, above all `Unreachable`.
+    /// The errors of the database, above all `Unreachable`.
     pub async fn begin(pool: &Pool<DB>) -> Result<Self, Error> {
         let begun = pool.begin().await;
         begun
@@ -92,7 +92,7 @@ impl<DB: Database> Tx<DB> {
     /// under way, the outcome is unknown, and the locks are kept until their leases end.
     ///
     /// # Errors
-    /// Those of [`Lock::transaction`](crate::Lock::transaction) after its body: `Lost`, `Indeterminate`, and those of the
+    /// The errors of [`Lock::transaction`](crate::Lock::transaction) after its body: `Lost`, `Indeterminate`, and those of the
     /// database, after which nothing was kept.
     pub async fn commit(self) -> Result<(), Error> {
         commit_and_release(self.tx, self.guards).await
