@@ -1,6 +1,7 @@
 //! Who holds a lock, for people to read.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::fence::FencingToken;
@@ -23,6 +24,29 @@ pub struct Holder {
     pub client: String,
     /// Since when the process holds the lock (or waits), by the clock of the store; `None` if the store does not say.
     pub since: Option<SystemTime>,
+    /// What the holder, as the leader of an election, lets observers see: empty if it publishes nothing. `None` for a lock.
+    pub value: Option<PublishedValue>,
+}
+
+/// A value that a leader has published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PublishedValue {
+    /// The value.
+    pub text: Arc<str>,
+    /// Grows with each value of one term, so that an observer never goes back to an older value.
+    pub number: u64,
+}
+
+impl PublishedValue {
+    /// The longest value, in bytes: an address or a short record, and well below the limits of all stores.
+    pub const MAX_LEN: usize = 4_096;
+
+    /// A value, and its number within its term.
+    pub fn new(text: impl Into<Arc<str>>, number: u64) -> Self {
+        let text = text.into();
+        Self { text, number }
+    }
 }
 
 /// `build-7, pid 4242, "deploy", since 3s`

@@ -3,8 +3,8 @@
 //! Programs that use locks depend on the crate `tenure`, which re-exports what they need from here.
 //! This crate is for the authors of stores. From bottom to top:
 //!
-//! 1. The vocabulary is plain data: [`error`], [`fence`], [`guarantees`], [`holder`], [`lost`], [`name`], [`options`],
-//!    [`time`] and [`url`].
+//! 1. The vocabulary is plain data: [`error`], [`fence`], [`guarantees`], [`holder`], [`leader`], [`lost`], [`name`],
+//!    [`options`], [`time`] and [`url`].
 //! 2. [`logic`] decides. It has no I/O, no clock and no randomness.
 //! 3. [`rt`] is the only module that touches the runtime and the clock.
 //! 4. [`support`] has blocks: duties that several stores have, each a small type that knows no store.
@@ -25,6 +25,7 @@ pub mod error;
 pub mod fence;
 pub mod guarantees;
 pub mod holder;
+pub mod leader;
 pub mod lost;
 pub mod name;
 pub mod options;
@@ -86,6 +87,7 @@ pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;
 pub use holder::{HoldInfo, Holder, LockStatus, RestartGuard, WaitReport};
+pub use leader::Leader;
 pub use lock::Lock;
 pub use logic::lease::HoldState;
 pub use lost::{Loss, LostReason};

@@ -18,7 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::fence::FencingToken;
 use crate::guarantees::{Cell, Guarantees, Order, Promise};
-use crate::holder::{HoldInfo, Holder, LockStatus, RestartGuard};
+use crate::holder::{HoldInfo, Holder, LockStatus, PublishedValue, RestartGuard};
 use crate::name::LockName;
 use crate::options::Mode;
 
@@ -56,6 +56,8 @@ struct HolderForm<'a> {
     label: Cow<'a, str>,
     client: Cow<'a, str>,
     since: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    value: Option<Cow<'a, str>>,
 }
 
 impl<'a> From<&'a Holder> for HolderForm<'a> {
@@ -66,6 +68,9 @@ impl<'a> From<&'a Holder> for HolderForm<'a> {
             label: Cow::Borrowed(&holder.label),
             client: Cow::Borrowed(&holder.client),
             since: holder.since.map(|since| Cow::Owned(rfc3339(since))),
+            value: (holder.value.as_ref())
+                .filter(|value| !value.text.is_empty())
+                .map(|value| Cow::Borrowed(&*value.text)),
         }
     }
 }
@@ -86,6 +91,8 @@ impl HolderForm<'_> {
             label: self.label.into_owned(),
             client: self.client.into_owned(),
             since: since.transpose()?,
+            // The number orders the values of one term for observers of the store; a text that was printed has none.
+            value: self.value.map(|text| PublishedValue::new(text, 0)),
         })
     }
 }

@@ -57,6 +57,7 @@ impl From<HolderRecord> for Holder {
             label: record.label,
             client: record.client,
             since: None,
+            value: None,
         }
     }
 }
