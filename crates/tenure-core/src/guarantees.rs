@@ -285,6 +285,8 @@ pub struct Guarantees {
     pub token: &'static str,
     /// How the holder learns that it lost, and how late at most.
     pub loss: &'static str,
+    /// How an observer of an election learns of another leader, and how late at most; empty: the store has no elections.
+    pub observers: &'static str,
     /// What the store is fit for.
     pub fit: &'static str,
     /// One cell per [`Fault`], in that order.
@@ -311,6 +313,7 @@ impl Guarantees {
             waiting: "",
             token: "",
             loss: "",
+            observers: "",
             fit: "",
             faults,
         }
@@ -355,11 +358,24 @@ pub enum Capability {
     MinHold,
     /// [`Options::lock_delay`](crate::Options::lock_delay).
     LockDelay,
+    /// [`Client::election`](crate::Client::election).
+    Elections,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
+        Self::Shared,
+        Self::Upgradable,
+        Self::Permits,
+        Self::Fair,
+        Self::MinHold,
+        Self::LockDelay,
+        Self::Elections,
+    ];
+
+    /// Those that the options of a lock ask for.
+    pub const OPTIONS: [Self; 6] = [
         Self::Shared,
         Self::Upgradable,
         Self::Permits,
@@ -377,12 +393,13 @@ impl Capability {
             Self::Fair => "fair order",
             Self::MinHold => "`min_hold`",
             Self::LockDelay => "`lock_delay`",
+            Self::Elections => "elections",
         }
     }
 
     /// The first thing that `options` ask for and a store with these guarantees does not have.
     pub fn missing(options: &Options, store: &Guarantees) -> Option<Self> {
-        Self::ALL
+        Self::OPTIONS
             .into_iter()
             .find(|it| it.is_asked(options) && !it.is_in_for(options, store))
     }
@@ -395,6 +412,8 @@ impl Capability {
             Self::Fair => options.fair == Fairness::Fair,
             Self::MinHold => !options.min_hold.is_zero(),
             Self::LockDelay => !options.lock_delay.is_zero(),
+            // No option of a lock asks for it.
+            Self::Elections => false,
         }
     }
 
@@ -413,6 +432,7 @@ impl Capability {
             Self::Fair => store.order == Order::Fair,
             Self::MinHold => store.min_hold,
             Self::LockDelay => store.lock_delay,
+            Self::Elections => !store.observers.is_empty(),
         }
     }
 }

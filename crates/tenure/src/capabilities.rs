@@ -94,7 +94,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "redis")]
-    ("redis:", &Capability::ALL),
+    ("redis:", &Capability::OPTIONS),
     #[cfg(feature = "redlock")]
     (
         "redlock:",
@@ -106,7 +106,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "etcd")]
-    ("etcd:", &Capability::ALL),
+    ("etcd:", &Capability::OPTIONS),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper:",
@@ -120,7 +120,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
     #[cfg(feature = "mysql")]
     ("mysql:", &[Capability::Fair, Capability::MinHold]),
     #[cfg(feature = "mysql")]
-    ("mysql: with mode=table", &Capability::ALL),
+    ("mysql: with mode=table", &Capability::OPTIONS),
     #[cfg(feature = "postgres")]
     (
         "postgres:",
@@ -132,9 +132,9 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "postgres")]
-    ("postgres: with mode=table", &Capability::ALL),
+    ("postgres: with mode=table", &Capability::OPTIONS),
     #[cfg(feature = "sqlite")]
-    ("sqlite:", &Capability::ALL),
+    ("sqlite:", &Capability::OPTIONS),
 ];
 
 /// The stores of this build that have `capability`, for a message; the message says that a build can have more stores.

@@ -35,6 +35,7 @@ pub fn guarantees() -> Guarantees {
         waiting: "a queue in the table; a release wakes one waiter",
         token: "a counter per name, until the store is dropped",
         loss: "at once (only `break_lock` can end a hold)",
+        observers: "push: at once",
         fit: "tests, and tasks of one process",
         ..Guarantees::new("memory", Order::Fair, faults)
     }

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use super::store::Shared;
+use super::store::{Shared, StoreState};
 use crate::fence::OwnerId;
 use crate::holder::{HoldInfo, Holder, LockStatus};
 use crate::lost::LostReason;
@@ -14,46 +14,54 @@ use crate::time::Time;
 /// Who holds the name and who waits.
 pub(super) fn status(store: &Shared, name: &LockName) -> LockStatus {
     let now = store.clock.now();
-    let wall = SystemTime::now();
     let mut state = lock(&store.state);
     state.table.tick(now);
     state.wake(now);
-    let mut status = LockStatus::free(name.clone());
-    let Some(view) = state.table.view(name) else {
-        return status;
-    };
-    let holder = |owner: &OwnerId, since: Option<Time>| {
-        let since = since.and_then(|since| wall.checked_sub(now.since(since)));
-        let holder = state.holders.get(owner).map(|holder| (**holder).clone());
-        Holder {
-            since,
-            ..holder.unwrap_or_default()
-        }
-    };
-    status.holds = view
-        .holds
-        .iter()
-        .map(|hold| {
-            let left = hold.expires.map(|expires| expires.since(now));
-            HoldInfo::new(
-                holder(&hold.owner, Some(hold.since)),
-                hold.mode,
-                Some(hold.token),
-                left,
-            )
-        })
-        .collect();
-    status.queue = Some(
-        view.waiters
+    state.tell_watchers(now);
+    state.status(name, now)
+}
+
+impl StoreState {
+    /// Who holds the name and who waits, as of the last operation of the table.
+    pub(super) fn status(&self, name: &LockName, now: Time) -> LockStatus {
+        let wall = SystemTime::now();
+        let mut status = LockStatus::free(name.clone());
+        let Some(view) = self.table.view(name) else {
+            return status;
+        };
+        let holder = |owner: &OwnerId, since: Option<Time>| {
+            let since = since.and_then(|since| wall.checked_sub(now.since(since)));
+            let holder = self.holders.get(owner).map(|holder| (**holder).clone());
+            Holder {
+                since,
+                ..holder.unwrap_or_default()
+            }
+        };
+        status.holds = view
+            .holds
             .iter()
-            .map(|(owner, _)| holder(owner, None))
-            .collect(),
-    );
-    status.reserved = view
-        .reserved_until
-        .map(|until| until.since(now))
-        .filter(|left| !left.is_zero());
-    status
+            .map(|hold| {
+                let left = hold.expires.map(|expires| expires.since(now));
+                HoldInfo::new(
+                    holder(&hold.owner, Some(hold.since)),
+                    hold.mode,
+                    Some(hold.token),
+                    left,
+                )
+            })
+            .collect();
+        status.queue = Some(
+            view.waiters
+                .iter()
+                .map(|(owner, _)| holder(owner, None))
+                .collect(),
+        );
+        status.reserved = view
+            .reserved_until
+            .map(|until| until.since(now))
+            .filter(|left| !left.is_zero());
+        status
+    }
 }
 
 /// All held names with this prefix, sorted.

@@ -8,16 +8,17 @@ use super::disturbance::reply_lost;
 use super::request::perform;
 use super::store::{Shared, Store};
 use super::wait::Wanted;
-use super::{inspect, release, upgrade, wait};
+use super::{elections, inspect, release, upgrade, wait};
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
-use crate::holder::LockStatus;
+use crate::holder::{Holder, LockStatus};
+use crate::leader::Sighting;
 use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
 use crate::store::{
-    self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Finding, Grant, Hold,
-    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
+    self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Elections, Finding,
+    Grant, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
 };
 use crate::time::Time;
 
@@ -94,6 +95,10 @@ impl store::Store for Store {
         Some(self)
     }
 
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        Some(self)
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -155,6 +160,31 @@ impl RaiseToken for Store {
             store.with_state(|state, now| state.table.raise(&hold.name, hold.owner, token, now))
         };
         perform(&self.0, Step::Acquire, None, apply, || Err(reply_lost()))
+    }
+}
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Shared>| elections::publish(store, &hold, holder);
+        perform(&self.0, Step::Write, None, apply, || Err(reply_lost()))
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        let apply = move |store: &Arc<Shared>| elections::leader(store, &name);
+        perform(&self.0, Step::Inspect, None, apply, || Err(reply_lost()))
+    }
+
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        Some(elections::watch(&self.0, name))
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        let apply = move |store: &Arc<Shared>| elections::ask_to_release(store, &name, token);
+        perform(&self.0, Step::Write, None, apply, || Err(reply_lost()))
     }
 }
 

@@ -22,6 +22,7 @@
 
 mod acquire;
 mod disturbance;
+mod elections;
 mod guarantees;
 mod inspect;
 mod interface;
@@ -31,6 +32,7 @@ mod script;
 mod store;
 mod upgrade;
 mod wait;
+mod watcher;
 
 pub use self::disturbance::Disturbance;
 pub use self::guarantees::guarantees;

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::disturbance::Disturbance;
 use super::guarantees::guarantees;
+use super::watcher::Watcher;
 use crate::error::Step;
 use crate::fence::{OwnerId, RandomAlready};
 use crate::guarantees::Guarantees;
@@ -41,6 +42,7 @@ pub(super) struct StoreState {
     /// The buffer for grants on their way from the table to `waiting`.
     granted: Vec<(OwnerId, u64)>,
     pub(super) loss_notifiers: Vec<LossNotifier>,
+    pub(super) watchers: Vec<Watcher>,
     pub(super) script: VecDeque<(Step, Disturbance)>,
     /// While the store is paused, requests wait for this flag.
     pub(super) resumed: Option<Arc<Flag>>,
@@ -132,6 +134,7 @@ impl Shared {
         let before = state.table.next();
         let result = work(&mut state, now);
         state.wake(now);
+        state.tell_watchers(now);
         if state.table.next() < before {
             self.earlier.notify_waiters();
         }

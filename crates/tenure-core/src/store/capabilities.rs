@@ -1,11 +1,17 @@
 //! What some stores can do and others cannot.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, Stream};
 
 use super::finding::Finding;
 use super::messages::{AllAnswer, Answer, BoxFuture, Grant, Hold, Release, Request};
 use crate::error::Error;
 use crate::fence::Condition;
+use crate::holder::Holder;
+use crate::leader::Sighting;
 use crate::name::LockName;
 use crate::options::Mode;
 
@@ -83,6 +89,56 @@ pub trait GuardedWrite: Send + Sync {
         None
     }
 }
+
+/// Changes of an election, as a store pushes them.
+pub type Sightings = Pin<Box<dyn Stream<Item = Result<Sighting, Error>> + Send + 'static>>;
+
+/// Makes a lock an election: the holder publishes a value, observers learn who leads, and others ask the holder to let go.
+///
+/// The leader is the exclusive holder of the name. A candidate is an ordinary waiter; its first value is in
+/// [`Request::holder`] and is stored with the grant, in the same step.
+pub trait Elections: Send + Sync {
+    /// Replaces what the store shows about the holder of this hold. `false`: the store has no such hold, and nothing was
+    /// changed. A renewal keeps what was stored last.
+    ///
+    /// The driver sends one of these for a hold at a time, and the number of the value grows. A request that arrives late,
+    /// with a smaller number than the stored one, changes nothing and is answered as the others.
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>>;
+
+    /// Who leads, as the store decides it: by one request that reads.
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>>;
+
+    /// What the store has now, and after that each change of leader or value, until an error, the end of the stream or the end
+    /// of the observer, which drops the stream. A change may be reported twice or late. `None`: the store does not push
+    /// changes, and observers call [`leader`](Elections::leader) at the pace of [`poll_interval`](Elections::poll_interval).
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        let _ = name;
+        None
+    }
+
+    /// The pace of observers of a store that does not push.
+    fn poll_interval(&self) -> Duration {
+        DEFAULT_POLL_INTERVAL
+    }
+
+    /// Passes a request to let go to the client that holds the name under this token, which hears of it from
+    /// [`LossNotifier::asked_to_release`](super::LossNotifier::asked_to_release): by a push, or with its next renewal.
+    /// `false`: the store has no such hold. Nothing about the hold changes.
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>>;
+}
+
+/// A stream of this answer alone, for a store that has to connect before it knows whether it pushes changes: the observer asks
+/// again when the stream has ended.
+pub fn one_sighting(answer: BoxFuture<Result<Sighting, Error>>) -> Sightings {
+    Box::pin(stream::once(answer))
+}
+
+/// One request a second for each observer, and a change is seen a second late at most.
+pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What operators ask for.
 pub trait Operate: Send + Sync {

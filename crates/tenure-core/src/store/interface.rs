@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::capabilities::{AcquireAll, AnswerNow, ChangeMode, GuardedWrite, Operate, RaiseToken};
+use super::capabilities::{
+    AcquireAll, AnswerNow, ChangeMode, Elections, GuardedWrite, Operate, RaiseToken,
+};
 use super::loss_notifier::LossNotifier;
 use super::messages::{Answer, BoxFuture, Hold, Listed, Release, Renewal, Request};
 use crate::error::Error;
@@ -105,6 +107,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// See [`GuardedWrite`].
     fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
+        None
+    }
+
+    /// See [`Elections`].
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
         None
     }
 

@@ -25,6 +25,10 @@ pub trait LossListener: Send + Sync {
     }
     /// Every hold of the client is over.
     fn all_lost(&self, reason: LostReason);
+    /// Another client asks the holder to let go. The hold goes on.
+    fn asked_to_release(&self, owner: OwnerId) {
+        let _ = owner;
+    }
 }
 
 impl LossNotifier {
@@ -51,6 +55,13 @@ impl LossNotifier {
     pub fn all_lost(&self, reason: LostReason) {
         if let Some(listener) = self.0.upgrade() {
             listener.all_lost(reason);
+        }
+    }
+
+    /// Another client asks the holder of this owner to let go; the holder decides. May be called again for the same request.
+    pub fn asked_to_release(&self, owner: OwnerId) {
+        if let Some(listener) = self.0.upgrade() {
+            listener.asked_to_release(owner);
         }
     }
 

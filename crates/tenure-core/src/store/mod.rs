@@ -32,7 +32,8 @@ mod messages;
 mod requests;
 
 pub use self::capabilities::{
-    AcquireAll, AnswerNow, ChangeMode, GuardedWrite, Operate, RaiseToken,
+    AcquireAll, AnswerNow, ChangeMode, DEFAULT_POLL_INTERVAL, Elections, GuardedWrite, Operate,
+    RaiseToken, Sightings, one_sighting,
 };
 pub use self::finding::{Finding, Severity};
 pub use self::interface::{IntoStore, Store};

@@ -25,6 +25,12 @@ impl Table {
         table
     }
 
+    /// The greatest token that was granted for the name so far, as far as the table remembers it.
+    pub fn last_token(&self, name: &LockName) -> u64 {
+        let index = self.names.get(name);
+        index.map_or(self.floor, |index| self.slots[*index].last_token)
+    }
+
     /// All that the table knows of the name, as of the last operation.
     pub fn state(&self, name: &LockName) -> NameState {
         let Some(index) = self.names.get(name) else {
