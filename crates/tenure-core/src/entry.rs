@@ -275,6 +275,12 @@ impl Entry {
         state.at_risk(self.end_for_futures())
     }
 
+    /// Resolves when another client asks the holder to let go, and with `None` when the entry has ended. Keeps nothing alive.
+    pub(crate) fn asked_to_release(&self) -> impl Future<Output = Option<()>> + use<> {
+        let state = self.held.hold_state().clone();
+        state.asked_to_release(self.end_for_futures())
+    }
+
     fn end_for_futures(&self) -> EntryEnd {
         match self.owned {
             Some(_) => self.end.get_or_init(EntryEnd::of_entry).clone(),

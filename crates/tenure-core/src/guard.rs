@@ -259,6 +259,36 @@ impl Guard {
         first_of(self.all().map(Entry::at_risk).collect())
     }
 
+    /// Resolves with `true` when another client politely asks the holder to let go
+    /// ([`Election::ask_to_resign`](crate::Election::ask_to_resign)), with `false` when the hold has ended before. The holder
+    /// decides: the hold goes on until it is released. With several names: when one of them is asked for.
+    ///
+    /// A request that was made resolves each later call too. A store without [elections](crate::guarantees::Capability::Elections)
+    /// passes no such request on.
+    ///
+    /// The future owns what it needs, as that of [`lost`](Guard::lost).
+    ///
+    /// ```
+    /// # async fn example(guard: &tenure::Guard, mut jobs: tokio::sync::mpsc::Receiver<u32>) {
+    /// loop {
+    ///     tokio::select! {
+    ///         biased;
+    ///         Some(reason) = guard.lost() => return println!("stop: {reason}"),
+    ///         true = guard.asked_to_release() => return println!("another process wants the lock; the last job is done"),
+    ///         Some(job) = jobs.recv() => println!("job {job}"),
+    ///         else => return,
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub fn asked_to_release(&self) -> impl Future<Output = bool> + Send + Sync + 'static + use<> {
+        let asked = first_of(self.all().map(Entry::asked_to_release).collect());
+        async move { asked.await.is_some() }
+    }
+
     /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);
     /// of several names, when the first is lost. Cancelled at once if the hold is lost already.
     ///

@@ -455,6 +455,11 @@ impl Renewable for Held {
         tick
     }
 
+    fn asked_to_release(&self) {
+        tracing::debug!(target: LOG_TARGET, name = %self.hold.name, store = self.driver.scheme(), token = self.token(), "asked to release");
+        self.state.set_asked();
+    }
+
     fn answered(self: Arc<Self>, answer: Renewal) {
         self.observe_renewal(match &answer {
             Renewal::Renewed { .. } => RenewalOutcome::Renewed,

@@ -40,6 +40,8 @@ pub(super) struct Progress {
     pub(super) is_used: AtomicBool,
     /// The release has begun: from now on the hold is neither renewed nor reported as lost.
     pub(super) is_ending: AtomicBool,
+    /// Another client asks the holder to let go.
+    is_asked: AtomicBool,
     /// The loss is reported.
     is_lost: AtomicBool,
     /// The hold has ended: no loss is reported any more.
@@ -164,6 +166,27 @@ impl SharedHoldState {
             Some(end) => Some(end.map(|_| Duration::ZERO)),
             None if entry.is_over() => Some(None),
             None => is_at_risk(it).then(|| Some(it.remaining())),
+        })
+        .await
+    }
+
+    /// Says that another client asks the holder to let go.
+    pub(super) fn set_asked(&self) {
+        if !self.progress.is_asked.swap(true, Ordering::SeqCst) {
+            self.notify();
+        }
+    }
+
+    /// Resolves when another client asks the holder to let go; with `None` when the hold, or this entry into it, has ended
+    /// before. Cancel safe.
+    pub(crate) async fn asked_to_release(self: Arc<Self>, entry: EntryEnd) -> Option<()> {
+        self.when(|it| match it.end() {
+            Some(_) => Some(None),
+            None if entry.is_over() => Some(None),
+            None => {
+                let is_asked = it.progress.is_asked.load(Ordering::SeqCst);
+                is_asked.then_some(Some(()))
+            }
         })
         .await
     }

@@ -35,6 +35,9 @@ pub(super) trait Renewable: Send + Sync {
 
     /// The store, or its session, says that the hold is over.
     fn refused(self: Arc<Self>, reason: LostReason, cause: Option<Error>);
+
+    /// Another client asks the holder to let go.
+    fn asked_to_release(&self);
 }
 
 /// All holds of a client, and the task that renews them.
@@ -59,12 +62,19 @@ struct List {
     due: BTreeMap<(Time, OwnerId), Weak<dyn Renewable>>,
     /// Losses of owners that have no hold here: the store may end a hold before its grant has reached the caller.
     early: VecDeque<(OwnerId, LostReason)>,
+    /// Requests to let go, for owners that have no hold here yet.
+    early_asked: VecDeque<OwnerId>,
 }
 
 impl List {
     fn take_early_loss(&mut self, owner: OwnerId) -> Option<LostReason> {
         let at = self.early.iter().position(|(early, _)| *early == owner)?;
         self.early.remove(at).map(|(_, reason)| reason)
+    }
+
+    fn take_early_asked(&mut self, owner: OwnerId) -> bool {
+        let at = self.early_asked.iter().position(|early| *early == owner);
+        at.and_then(|at| self.early_asked.remove(at)).is_some()
     }
 }
 
@@ -86,12 +96,15 @@ impl Renewals {
         due: Option<Time>,
     ) -> Option<LostReason> {
         let owner = held.owner();
-        let held: Weak<H> = Arc::downgrade(held);
+        let weak: Weak<H> = Arc::downgrade(held);
         let mut list = lock(&self.list);
-        list.by_owner.insert(owner, held.clone());
+        list.by_owner.insert(owner, weak.clone());
         let lost = list.take_early_loss(owner);
+        if list.take_early_asked(owner) {
+            held.asked_to_release();
+        }
         if let Some(due) = due {
-            list.due.insert((due, owner), held);
+            list.due.insert((due, owner), weak);
             drop(list);
             let round = |renewals: Arc<Self>| ready(renewals.round());
             self.maintenance
@@ -214,6 +227,23 @@ impl LossListener for Renewals {
         let all = self.all().into_iter();
         all.for_each(|held| held.refused(reason, None));
     }
+
+    fn asked_to_release(&self, owner: OwnerId) {
+        let held = {
+            let mut list = lock(&self.list);
+            let held = list.by_owner.get(&owner).and_then(Weak::upgrade);
+            if held.is_none() {
+                if list.early_asked.len() == EARLY {
+                    list.early_asked.pop_front();
+                }
+                list.early_asked.push_back(owner);
+            }
+            held
+        };
+        if let Some(held) = held {
+            held.asked_to_release();
+        }
+    }
 }
 
 async fn renew(store: Arc<dyn Store>, batch: Vec<Arc<dyn Renewable>>) {
@@ -286,6 +316,10 @@ mod tests {
             if let Some(cause) = cause {
                 self.add(cause.to_string());
             }
+        }
+
+        fn asked_to_release(&self) {
+            self.add("asked to release".into());
         }
     }
 
@@ -390,5 +424,20 @@ mod tests {
         assert_eq!(case.renewals.begin(&second, None), None);
         case.renewals.end(first.owner(), None);
         assert_eq!(case.renewals.begin(&first, None), None);
+    }
+
+    /// The holder is asked when the caller has not read the grant yet.
+    #[tokio::test]
+    async fn a_request_to_let_go_reaches_the_hold_also_before_its_grant() {
+        let case = Case::new();
+        let held = Held::new();
+        case.renewals.asked_to_release(held.owner());
+        case.renewals.asked_to_release(OwnerId::random());
+        assert_eq!(case.renewals.begin(&held, None), None);
+        assert_eq!(held.log(), ["asked to release"]);
+        case.renewals.asked_to_release(held.owner());
+        assert_eq!(held.log(), ["asked to release"]);
+        case.renewals.end(held.owner(), None);
+        assert!(held.log().is_empty());
     }
 }
