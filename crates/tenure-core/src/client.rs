@@ -4,12 +4,14 @@ use std::sync::{Arc, Weak};
 
 use crate::defaults::{Defaults, Prefix};
 use crate::driver::Driver;
+use crate::election::Election;
 use crate::entry::LockKey;
 use crate::error::{Error, ErrorParts as _};
 use crate::guarantees::Guarantees;
 use crate::holder::{LockStatus, WaitReport};
 use crate::lock::Lock;
 use crate::lost::Loss;
+use crate::name::LockName;
 use crate::options::Options;
 use crate::owner::Owner;
 use crate::store::{Finding, Store};
@@ -161,6 +163,14 @@ impl Client {
     /// [`Guard::name`](crate::Guard::name) is the name that was acquired.
     pub fn lock_any<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> Lock {
         self.lock_of(Target::any(self.defaults.prefix.before(names)))
+    }
+
+    /// The election of that name: one leader at a time among all clients that campaign, and everybody can know who. Sends
+    /// nothing; see [`Election`].
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        let name = self.defaults.prefix.join(name.as_ref());
+        let lock = self.lock_of(Target::one(&name));
+        Election::new(self.driver.clone(), LockName::new(&name), lock)
     }
 
     pub(crate) fn check_options(&self, options: &Options) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::Held;
@@ -287,6 +288,11 @@ impl Guard {
     pub fn asked_to_release(&self) -> impl Future<Output = bool> + Send + Sync + 'static + use<> {
         let asked = first_of(self.all().map(Entry::asked_to_release).collect());
         async move { asked.await.is_some() }
+    }
+
+    /// Replaces the value that observers of an election see.
+    pub(crate) async fn proclaim(&self, value: Arc<str>) -> Result<(), Error> {
+        self.first().held().proclaim(value).await
     }
 
     /// A token that is cancelled when the hold is [lost](Guard::lost), for code that takes one (feature `tokio-util`);

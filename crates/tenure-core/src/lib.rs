@@ -11,7 +11,8 @@
 //! 5. [`store`] is the interface of all stores: the trait [`Store`](store::Store) and its contract.
 //! 6. [`queue`] is the engine of stores that keep their waiters as entries in order.
 //! 7. The driver performs what the logic decides. It is private.
-//! 8. [`Client`], [`Lock`], [`Guard`] and [`Owner`] are what users touch; [`guard_traits`] is what guards have in some stores only.
+//! 8. [`Client`], [`Lock`], [`Guard`], [`Owner`] and [`Election`] are what users touch; [`guard_traits`] is what guards
+//!    have in some stores only.
 //! 9. [`memory`] is the reference store, and the shortest one.
 //! 10. `conformance` (feature `conformance`) has the behaviours that every store must show.
 //!
@@ -59,16 +60,19 @@ mod buckets;
 mod client;
 mod client_builder;
 mod defaults;
+mod election;
 mod entry;
 mod guard;
 pub mod guard_traits;
 mod lock;
+mod observer;
 mod owner;
 #[cfg(feature = "serde")]
 mod serialize;
 mod several;
 mod store_lock;
 mod target;
+mod term;
 #[cfg(feature = "sqlx")]
 pub mod transaction;
 
@@ -83,6 +87,7 @@ pub use after::GuardUntilOutcome;
 pub use buckets::{Buckets, bucket_of};
 pub use client::{CallbackHandle, Client};
 pub use client_builder::ClientBuilder;
+pub use election::Election;
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;
@@ -92,5 +97,7 @@ pub use lock::Lock;
 pub use logic::lease::HoldState;
 pub use lost::{Loss, LostReason};
 pub use name::LockName;
+pub use observer::Observer;
 pub use options::{Fairness, Mode, Options, Renew};
 pub use owner::Owner;
+pub use term::Term;

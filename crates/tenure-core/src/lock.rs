@@ -254,6 +254,19 @@ impl Lock {
         self.set(|part| part.owner = Some(owner.clone()))
     }
 
+    /// What observers of the election of this name shall see of the holder.
+    pub(crate) fn value(self, value: Arc<str>) -> Self {
+        self.set(|part| part.options.value = Some(value.clone()))
+    }
+
+    /// As a candidate of an election holds it: alone, and after a wait without a limit.
+    pub(crate) fn for_election(self) -> Self {
+        self.set(|part| {
+            part.options.mode = Mode::Exclusive;
+            part.options.wait = None;
+        })
+    }
+
     /// Sets all options at once.
     pub fn options(self, options: Options) -> Self {
         self.set(|part| part.options.clone_from(&options))

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a name is held.
@@ -99,6 +100,8 @@ pub struct Options {
     /// The value of the label `name` in metrics (feature `metrics`). Default: empty, which leaves that label out.
     /// At most 200 bytes.
     pub metrics_name: Cow<'static, str>,
+    /// What a candidate of an [`Election`](crate::Election) lets observers see once it leads.
+    pub(crate) value: Option<Arc<str>>,
 }
 
 impl Default for Options {
@@ -116,6 +119,7 @@ impl Default for Options {
             lock_delay: Duration::ZERO,
             label: String::new(),
             metrics_name: Cow::Borrowed(""),
+            value: None,
         }
     }
 }

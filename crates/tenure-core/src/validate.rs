@@ -4,6 +4,7 @@
 //! therefore stand apart from the types.
 
 use crate::error::{Error, ErrorKind};
+use crate::holder::PublishedValue;
 use crate::name::{Escaped, LockName};
 use crate::options::Options;
 
@@ -84,7 +85,30 @@ impl Options {
                 ));
             }
         }
-        Ok(())
+        match &self.value {
+            Some(value) => PublishedValue::check(value),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PublishedValue {
+    /// Checks the length of a value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when it has more than [`PublishedValue::MAX_LEN`] bytes.
+    pub(crate) fn check(text: &str) -> Result<(), Error> {
+        if text.len() <= Self::MAX_LEN {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "the value of the election has {} bytes; it may have {}: publish an address, and keep the rest behind it",
+                text.len(),
+                Self::MAX_LEN
+            ),
+        ))
     }
 }
 

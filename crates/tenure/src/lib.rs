@@ -293,10 +293,10 @@ pub use store_url::StoreSettings;
 pub use tenure_core::conformance;
 #[doc(inline)]
 pub use tenure_core::{
-    Buckets, CallbackHandle, Client, ClientBuilder, Error, ErrorKind, Fairness, FencingToken,
-    Guard, HoldInfo, HoldState, Holder, Lock, LockName, LockStatus, Loss, LostReason, Mode,
-    Options, Owner, OwnerId, Renew, RestartGuard, WaitReport, bucket_of, fence, guarantees, holder,
-    lost, memory, name, options, store, time,
+    Buckets, CallbackHandle, Client, ClientBuilder, Election, Error, ErrorKind, Fairness,
+    FencingToken, Guard, HoldInfo, HoldState, Holder, Leader, Lock, LockName, LockStatus, Loss,
+    LostReason, Mode, Observer, Options, Owner, OwnerId, Renew, RestartGuard, Term, WaitReport,
+    bucket_of, fence, guarantees, holder, leader, lost, memory, name, options, store, time,
 };
 
 /// One error for the whole crate: a kind to branch on, and one line that says what, why and what next.

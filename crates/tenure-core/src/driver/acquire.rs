@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use crate::error::{Error, ErrorKind};
 use crate::fence::OwnerId;
-use crate::holder::Holder;
+use crate::holder::{Holder, PublishedValue};
 use crate::logic::lease::{HoldState, Lease, Terms};
 use crate::name::LockName;
 use crate::options::{Options, Renew};
@@ -265,11 +265,13 @@ impl Driver {
 
     /// What others see of an acquisition with these options.
     fn describe(&self, options: &Options) -> Arc<Holder> {
-        if options.label.is_empty() {
+        if options.label.is_empty() && options.value.is_none() {
             return self.identity.holder.clone();
         }
+        let value = options.value.as_ref();
         Arc::new(Holder {
             label: options.label.clone(),
+            value: value.map(|text| PublishedValue::new(text.clone(), 0)),
             ..(*self.identity.holder).clone()
         })
     }

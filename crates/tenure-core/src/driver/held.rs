@@ -13,7 +13,7 @@ use crate::logic::lease::{HoldState, Lease, Tick, margin};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Mode;
-use crate::rt::sync::lock;
+use crate::rt::sync::{Mutex, lock};
 use crate::store::{Grant, Hold, Renewal};
 use crate::time::Time;
 
@@ -30,8 +30,8 @@ pub(crate) struct Held {
     /// As it was granted; its token and mode may have changed since.
     pub(super) hold: Hold,
     token: AtomicU64,
-    /// What others see of the holder.
-    pub(super) holder: Arc<Holder>,
+    /// What others see of the holder; the leader of an election changes it.
+    holder: Mutex<Arc<Holder>>,
     /// The store frees the hold by itself when it is not renewed.
     expires_in_store: bool,
     pub(super) state: Arc<SharedHoldState>,
@@ -71,7 +71,7 @@ impl Held {
             driver,
             token: AtomicU64::new(hold.token),
             hold,
-            holder,
+            holder: Mutex::new(holder),
             expires_in_store,
             mode_gate: OnceLock::new(),
         })
@@ -87,6 +87,15 @@ impl Held {
 
     pub(crate) fn owner(&self) -> OwnerId {
         self.hold.owner
+    }
+
+    /// What others see of the holder.
+    pub(super) fn holder(&self) -> Arc<Holder> {
+        lock(&self.holder).clone()
+    }
+
+    pub(super) fn set_holder(&self, holder: Arc<Holder>) {
+        *lock(&self.holder) = holder;
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -111,7 +120,7 @@ impl Held {
         lock(&self.state.lease).is_unconfirmed
     }
 
-    /// The right to change the mode, which one request at a time has. Cancel safe.
+    /// The right to change the mode, or what others see of the holder, which one request at a time has. Cancel safe.
     pub(super) async fn mode_gate(&self) -> OwnedSemaphorePermit {
         let gate = self.mode_gate.get_or_init(|| Arc::new(Semaphore::new(1)));
         let permit = gate.clone().acquire_owned().await;

@@ -7,6 +7,7 @@ mod acquire;
 mod callbacks;
 mod detach;
 mod diagnosis;
+mod elections;
 mod held;
 mod hold_state;
 #[cfg(feature = "tokio-util")]
@@ -15,6 +16,7 @@ mod labels;
 mod local_queue;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]
 mod metrics;
+mod observation;
 mod observe;
 mod release;
 mod renewal;
@@ -35,6 +37,7 @@ pub(crate) use self::held::Held;
 pub(crate) use self::hold_state::EntryEnd;
 #[cfg(feature = "tokio-util")]
 pub(crate) use self::joint_token::JointToken;
+pub(crate) use self::observation::Observation;
 pub(crate) use self::observe::AcquireObservation;
 pub(crate) use self::shared::Driver;
 pub(crate) use self::together::AcquiredAll;

@@ -181,12 +181,17 @@ impl Driver {
             "" => String::new(),
             reason => format!(" ({reason})"),
         };
+        Err(self.refusal(missing, &why))
+    }
+
+    /// Names the stores that have what this one has not.
+    pub(super) fn refusal(&self, missing: Capability, why: &str) -> Error {
         let (store, what) = (self.scheme(), missing.as_str());
         let others = self.store.stores_with(missing);
-        Err(Error::new(
+        Error::new(
             ErrorKind::Unsupported,
             format!("{store} has no {what}{why}; stores that have it: {others}"),
-        ))
+        )
     }
 
     /// Whether this client holds `name`, as far as it knows.

@@ -47,7 +47,7 @@ impl Held {
         let request = Arc::new(Request {
             mode: Mode::Exclusive,
             wait,
-            holder: self.holder.clone(),
+            holder: self.holder(),
             ..Request::new(hold.name.clone(), hold.owner, hold.ttl)
         });
         let upgrading = Upgrading {

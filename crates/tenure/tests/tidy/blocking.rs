@@ -9,6 +9,11 @@ const TYPES: [&str; 3] = ["Client", "Lock", "Guard"];
 const ASYNC_ONLY: &[(&str, &str, &str)] = &[
     ("Client", "builder", "`from_builder` takes the same builder"),
     (
+        "Client",
+        "election",
+        "not written yet: it comes with the elections of the stores with a server",
+    ),
+    (
         "Guard",
         "asked_to_release",
         "as `lost`; it comes with the blocking election",
