@@ -4,13 +4,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees, Order};
-use tenure_core::holder::LockStatus;
+use tenure_core::holder::{Holder, LockStatus};
+use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Options;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed, LossNotifier,
-    Operate, RaiseToken, Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, Finding, GuardedWrite, Hold, Listed,
+    LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings, one_sighting,
 };
 use tenure_core::support::{self, SingleFlight, closed};
 
@@ -46,6 +47,7 @@ impl Store {
         unknown.permits = true;
         unknown.min_hold = true;
         unknown.lock_delay = true;
+        unknown.observers = "not connected yet";
         Ok(Self(Arc::new(Shared {
             connect,
             store: OnceLock::new(),
@@ -82,6 +84,19 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Sends a request of an election to the store, after a connection is there.
+    fn elections<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(Arc<dyn Elections>) -> BoxFuture<Result<T, Error>> + Send + 'static,
+    ) -> BoxFuture<Result<T, Error>> {
+        self.send(|store| match store.clone().as_elections() {
+            Some(elections) => request(elections),
+            None => refused(refusal(&*store, Capability::Elections)),
+        })
+    }
+}
+
 impl Shared {
     /// Makes the store unless it is there. Cancel safe: the next request makes an attempt of its own.
     async fn connect(&self) -> Result<(), Error> {
@@ -111,19 +126,27 @@ impl Shared {
 }
 
 /// Refuses what the store cannot do. The driver does that with what it knew before the store was connected.
-fn check(store: &dyn tenure_core::store::Store, request: &Request) -> Result<(), Error> {
+fn check(store: &Arc<dyn tenure_core::store::Store>, request: &Request) -> Result<(), Error> {
     let mut options = Options::default();
     options.mode = request.mode;
     options.fair = request.fair;
     options.min_hold = request.min_hold;
     options.lock_delay = request.lock_delay;
-    let Some(missing) = Capability::missing(&options, store.guarantees()) else {
-        return Ok(());
-    };
+    // Only a candidate of an election has a value.
+    let is_candidate = request.holder.value.is_some();
+    let lacks_elections = is_candidate && store.clone().as_elections().is_none();
+    let missing = Capability::missing(&options, store.guarantees());
+    match missing.or(lacks_elections.then_some(Capability::Elections)) {
+        Some(missing) => Err(refusal(&**store, missing)),
+        None => Ok(()),
+    }
+}
+
+fn refusal(store: &dyn tenure_core::store::Store, missing: Capability) -> Error {
     let (scheme, what) = (store.guarantees().scheme, missing.as_str());
     let others = store.stores_with(missing);
     let message = format!("{scheme} has no {what}; stores that have it: {others}");
-    Err(Error::new(ErrorKind::Unsupported, message))
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 fn refused<T: Send + 'static>(err: Error) -> BoxFuture<Result<T, Error>> {
@@ -153,7 +176,7 @@ impl tenure_core::store::Store for Store {
             return store.acquire(request);
         }
         let (shared, stopped) = (self.0.clone(), request.clone());
-        let acquiring = self.send(move |store| match check(&*store, &request) {
+        let acquiring = self.send(move |store| match check(&store, &request) {
             Ok(()) => store.acquire(request),
             Err(err) => refused(err),
         });
@@ -235,8 +258,44 @@ impl tenure_core::store::Store for Store {
         self.connected()?.as_guarded_write()
     }
 
+    /// Before the store is there, it may have elections.
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        match self.connected() {
+            Some(store) => store.as_elections(),
+            None => Some(self),
+        }
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
+    }
+}
+
+/// For an observer, or a candidate, that comes before the first connection.
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        self.elections(|store| store.publish(hold, holder))
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        self.elections(|store| store.leader(name))
+    }
+
+    /// Connects, and says who leads. Then the stream ends, and the observer asks again: by then it is known whether the store
+    /// pushes changes.
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        if let Some(store) = self.connected() {
+            return store.as_elections()?.watch(name);
+        }
+        Some(one_sighting(self.leader(name)))
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        self.elections(move |store| store.ask_to_release(name, token))
     }
 }
 
@@ -305,6 +364,46 @@ mod tests {
 
         fn abandon(&self) {
             self.abandoned.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Neither candidate nor observer has to connect first.
+    #[tokio::test]
+    async fn an_election_of_a_client_that_has_not_connected_is_that_of_its_store() {
+        let store = memory::Store::new();
+        let connect = |store: Arc<dyn tenure_core::store::Store>| {
+            let connect: Connect = Box::new(move || Box::pin(ready(Ok(store.clone()))));
+            Client::from_store(Store::new("memory", connect).unwrap()).unwrap()
+        };
+        let lazy = || connect(Arc::new(store.clone()));
+        let mut observer = lazy().election("e").observe();
+        assert_eq!(observer.next().await.unwrap().unwrap(), None);
+        let term = lazy().election("e").value("v").campaign().await.unwrap();
+        let leader = observer.next().await.unwrap().unwrap().unwrap();
+        assert_eq!(leader.value(), Some("v"));
+        assert!(
+            lazy()
+                .election("e")
+                .ask_to_resign()
+                .await
+                .unwrap()
+                .is_some()
+        );
+        assert!(term.asked_to_resign().await);
+        term.resign().await.unwrap();
+        let locks_only = || {
+            connect(Arc::new(SilentAtClose {
+                store: Arc::new(store.clone()),
+                abandoned: Arc::default(),
+            }))
+        };
+        let mut observer = locks_only().election("e").observe();
+        for err in [
+            locks_only().election("e").campaign().await.unwrap_err(),
+            locks_only().election("e").leader().await.unwrap_err(),
+            observer.next().await.unwrap().unwrap_err(),
+        ] {
+            assert_eq!(err.kind(), ErrorKind::Unsupported, "{err}");
         }
     }
 
