@@ -277,6 +277,7 @@ impl Entry {
 
     /// Resolves when another client asks the holder to let go, and with `None` when the entry has ended. Keeps nothing alive.
     pub(crate) fn asked_to_release(&self) -> impl Future<Output = Option<()>> + use<> {
+        self.held.listen_for_requests();
         let state = self.held.hold_state().clone();
         state.asked_to_release(self.end_for_futures())
     }

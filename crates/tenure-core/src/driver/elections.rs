@@ -84,6 +84,16 @@ impl Held {
         }
     }
 
+    /// Has the store look for requests to let go, if it has to.
+    pub(crate) fn listen_for_requests(&self) {
+        if !self.hold_state().set_listening() {
+            return;
+        }
+        if let Ok(elections) = self.driver.elections() {
+            elections.listen_for_requests(self.as_hold(false));
+        }
+    }
+
     /// What others see of the holder, with another value.
     fn next_holder(&self, value: Arc<str>) -> Arc<Holder> {
         let holder = self.holder();

@@ -42,6 +42,8 @@ pub(super) struct Progress {
     pub(super) is_ending: AtomicBool,
     /// Another client asks the holder to let go.
     is_asked: AtomicBool,
+    /// A guard waits to be asked, and the store knows that.
+    is_listening: AtomicBool,
     /// The loss is reported.
     is_lost: AtomicBool,
     /// The hold has ended: no loss is reported any more.
@@ -175,6 +177,11 @@ impl SharedHoldState {
         if !self.progress.is_asked.swap(true, Ordering::SeqCst) {
             self.notify();
         }
+    }
+
+    /// A guard waits to be asked to let go. Returns whether none did before.
+    pub(super) fn set_listening(&self) -> bool {
+        !self.progress.is_listening.swap(true, Ordering::SeqCst)
     }
 
     /// Resolves when another client asks the holder to let go; with `None` when the hold, or this entry into it, has ended

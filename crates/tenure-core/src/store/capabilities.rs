@@ -124,11 +124,22 @@ pub trait Elections: Send + Sync {
     /// Passes a request to let go to the client that holds the name under this token, which hears of it from
     /// [`LossNotifier::asked_to_release`](super::LossNotifier::asked_to_release): by a push, or with its next renewal.
     /// `false`: the store has no such hold. Nothing about the hold changes.
+    ///
+    /// The store answers `true` when the request is stored, whether or not the holder listens yet.
     fn ask_to_release(
         self: Arc<Self>,
         name: LockName,
         token: u64,
     ) -> BoxFuture<Result<bool, Error>>;
+
+    /// A guard of this hold waits to be asked to let go, for the first time. From now on until the hold ends, a store that
+    /// neither pushes such requests nor learns of them with a renewal looks for them, in the background. The requests that
+    /// were made before count, too.
+    ///
+    /// Returns at once, and may be called outside of a runtime.
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        drop(hold);
+    }
 }
 
 /// A stream of this answer alone, for a store that has to connect before it knows whether it pushes changes: the observer asks
