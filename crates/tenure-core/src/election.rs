@@ -5,6 +5,7 @@
 //! changes for observers, and a request to let go.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ use crate::lock::Lock;
 use crate::logic::election::{CampaignPauses, TermEnd};
 use crate::name::LockName;
 use crate::observer::Observer;
+use crate::rt::Clock;
 use crate::term::Term;
+use crate::time::Time;
 
 #[cfg(test)]
 mod tests;
@@ -139,36 +142,52 @@ impl Election {
         F: AsyncFnMut(&Term) -> Result<T, E>,
         E: fmt::Display,
     {
-        let clock = &self.driver.clock;
-        let mut pauses = CampaignPauses::default();
+        let mut campaigns = Campaigns::new(self);
         loop {
-            let end = match self.campaign().await {
-                Err(err) if !campaigns_again(&err) => return Err(err),
-                Err(err) => {
-                    tracing::warn!(target: LOG_TARGET, err = format_args!("{err:#}"), "not elected");
-                    TermEnd::NotElected
+            let term = campaigns.elected().await?;
+            let end = until_lost(&term, body(&term)).await;
+            if let Some(outcome) = campaigns.ended(term, end).await {
+                return outcome;
+            }
+        }
+    }
+
+    /// As [`run`](Election::run), for generic code that spawns: the future is `Send` for every `body`. See
+    /// [`Lock::run_boxed`].
+    ///
+    /// # Cancel safety
+    /// As [`run`](Election::run).
+    ///
+    /// # Errors
+    /// As [`run`](Election::run).
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// # use std::convert::Infallible;
+    /// let election = tenure::connect("memory:").await?.election("scheduler");
+    /// let task = tokio::spawn(async move {
+    ///     let run = election.run_boxed(|term| Box::pin(async move { Ok::<_, Infallible>(term.is_leader()) }));
+    ///     run.await
+    /// });
+    /// assert!(task.await.unwrap()?);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    pub fn run_boxed<T, E, F>(&self, mut body: F) -> impl Future<Output = Result<T, Error>> + Send
+    where
+        T: Send,
+        E: fmt::Display + Send,
+        F: FnMut(&Term) -> Pin<Box<dyn Future<Output = Result<T, E>> + Send + '_>> + Send,
+    {
+        let mut campaigns = Campaigns::new(self);
+        async move {
+            loop {
+                let term = campaigns.elected().await?;
+                let end = until_lost(&term, body(&term)).await;
+                if let Some(outcome) = campaigns.ended(term, end).await {
+                    return outcome;
                 }
-                Ok(term) => {
-                    let began = clock.now();
-                    let ended = run_term(&term, &mut body).await;
-                    let lasted = clock.now().since(began);
-                    match ended {
-                        Ended::Done(value) => return resign_after(term, value).await,
-                        Ended::Failed(err) => {
-                            tracing::warn!(target: LOG_TARGET, name = %term.guard().name(), token = %term.token(), %err, "the work of the leader failed");
-                            // The pause is for other candidates, so the term ends first. What the store did not confirm is
-                            // repeated in the background.
-                            let _ = term.resign().await;
-                            TermEnd::Failed(lasted)
-                        }
-                        // Dropping the term cleans up in the background: the store may be slow to answer.
-                        Ended::Lost => TermEnd::Lost(lasted),
-                    }
-                }
-            };
-            let pause = pauses.after(end, clock.random());
-            if !pause.is_zero() {
-                clock.sleep_until(clock.now().after(pause)).await;
             }
         }
     }
@@ -239,16 +258,85 @@ fn campaigns_again(err: &Error) -> bool {
     err.is_retryable() || matches!(err.kind(), ErrorKind::Lost | ErrorKind::Store)
 }
 
-/// Runs `body` until it ends or the term is lost, whatever comes first.
-async fn run_term<T, E, F>(term: &Term, body: &mut F) -> Ended<T, E>
-where
-    F: AsyncFnMut(&Term) -> Result<T, E>,
-{
-    let lost = term.lost();
+/// The campaigns of one call of [`Election::run`], and the pauses between them.
+struct Campaigns<'a> {
+    election: &'a Election,
+    pauses: CampaignPauses,
+    /// The grant of the term.
+    began: Time,
+}
+
+impl<'a> Campaigns<'a> {
+    fn new(election: &'a Election) -> Self {
+        Self {
+            election,
+            pauses: CampaignPauses::default(),
+            began: Time::ZERO,
+        }
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.election.driver.clock
+    }
+
+    /// Campaigns until elected, or until an error that retrying does not end.
+    async fn elected(&mut self) -> Result<Term, Error> {
+        loop {
+            match self.election.campaign().await {
+                Err(err) if !campaigns_again(&err) => return Err(err),
+                Err(err) => {
+                    tracing::warn!(target: LOG_TARGET, err = format_args!("{err:#}"), "not elected");
+                    self.pause_after(TermEnd::NotElected).await;
+                }
+                Ok(term) => {
+                    self.began = self.clock().now();
+                    return Ok(term);
+                }
+            }
+        }
+    }
+
+    /// Ends the term, and pauses if this client campaigns again: then `None`.
+    async fn ended<T, E: fmt::Display>(
+        &mut self,
+        term: Term,
+        end: Ended<T, E>,
+    ) -> Option<Result<T, Error>> {
+        let lasted = self.clock().now().since(self.began);
+        let end = match end {
+            Ended::Done(value) => return Some(resign_after(term, value).await),
+            Ended::Failed(err) => {
+                tracing::warn!(target: LOG_TARGET, name = %term.guard().name(), token = %term.token(), %err, "the work of the leader failed");
+                // The pause is for other candidates, so the term ends first. What the store did not confirm is repeated in
+                // the background.
+                let _ = term.resign().await;
+                TermEnd::Failed(lasted)
+            }
+            // Dropping the term cleans up in the background: the store may be slow to answer.
+            Ended::Lost => {
+                drop(term);
+                TermEnd::Lost(lasted)
+            }
+        };
+        self.pause_after(end).await;
+        None
+    }
+
+    async fn pause_after(&mut self, end: TermEnd) {
+        let pause = self.pauses.after(end, self.clock().random());
+        if !pause.is_zero() {
+            let clock = self.clock();
+            clock.sleep_until(clock.now().after(pause)).await;
+        }
+    }
+}
+
+/// Awaits the end of the body, or the loss of its term, whatever comes first. The body is dropped then.
+async fn until_lost<T, E>(term: &Term, body: impl Future<Output = Result<T, E>>) -> Ended<T, E> {
     tokio::select! {
         biased;
-        Some(_) = lost => Ended::Lost,
-        outcome = body(term) => match outcome {
+        Some(_) = term.lost() => Ended::Lost,
+        outcome = body => match outcome {
             Ok(value) => Ended::Done(value),
             Err(err) => Ended::Failed(err),
         },
