@@ -38,11 +38,12 @@ mod harness {
 }
 #[allow(unused_imports, reason = "with few features not all of them are used")]
 use harness::skips::{
-    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, IN_MEMORY, IN_THIS_PROCESS, NEVER_SILENT,
-    NO_CONNECTION, NO_COUNT, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS,
-    NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER, NO_ORDER_AFTER_UPGRADES,
-    NO_ORDER_OF_READERS, NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART, NO_SHARED, NO_UPGRADABLE,
-    ONE_PERMIT, ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips, UPGRADABLE_OUTSIDE_THE_QUEUE,
+    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, HAS_ELECTIONS, IN_MEMORY, IN_THIS_PROCESS,
+    NEVER_SILENT, NO_CONNECTION, NO_COUNT, NO_ELECTIONS, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY,
+    NO_LOST_REQUESTS, NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER,
+    NO_ORDER_AFTER_UPGRADES, NO_ORDER_OF_READERS, NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART,
+    NO_SHARED, NO_UPGRADABLE, ONE_PERMIT, ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips,
+    UPGRADABLE_OUTSIDE_THE_QUEUE,
 };
 use tenure::conformance::{Open, Setup, run_only};
 
@@ -79,6 +80,7 @@ fn memory() {
         &[
             IN_MEMORY,
             &[
+                HAS_ELECTIONS,
                 NO_LEASE,
                 CAN_EVERYTHING,
                 NEVER_SILENT,
@@ -96,7 +98,7 @@ fn memory_with_a_virtual_clock() {
     virtual_column(
         "memory, virtual",
         harness::memory::open_virtual,
-        &[IN_MEMORY, &[CAN_EVERYTHING]],
+        &[IN_MEMORY, &[HAS_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -108,6 +110,7 @@ fn file() {
         "file",
         harness::file::open,
         &[&[
+            NO_ELECTIONS,
             NO_LEASE,
             NO_CONNECTION,
             NO_RESTART,
@@ -128,7 +131,11 @@ fn file() {
 #[test]
 fn redis() {
     tenure_testkit::needs!(redis);
-    column("redis", harness::redis::open, &[&[CAN_EVERYTHING]]);
+    column(
+        "redis",
+        harness::redis::open,
+        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+    );
 }
 
 /// The format of Redisson: the first client that asks after a release gets the lock.
@@ -139,7 +146,7 @@ fn redis_redisson() {
     column(
         "redis, redisson",
         harness::redis::open_redisson,
-        &[ONLY_EXCLUSIVE, &[NO_ORDER]],
+        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS, NO_ORDER]],
     );
 }
 
@@ -152,6 +159,7 @@ fn redis_redisson_rw() {
         "redis, redisson, rw",
         harness::redis::open_redisson_rw,
         &[&[
+            NO_ELECTIONS,
             NO_UPGRADABLE,
             NO_PERMITS,
             NO_MIN_HOLD,
@@ -170,7 +178,7 @@ fn redis_redisson_fair() {
     column(
         "redis, redisson, fair",
         harness::redis::open_redisson_fair,
-        &[ONLY_EXCLUSIVE],
+        &[NO_ELECTIONS, ONLY_EXCLUSIVE],
     );
 }
 
@@ -183,6 +191,7 @@ fn redis_redisson_semaphore() {
         "redis, redisson, semaphore",
         harness::redis::open_redisson_semaphore,
         &[&[
+            NO_ELECTIONS,
             NO_SHARED,
             NO_UPGRADABLE,
             NO_ORDER,
@@ -203,6 +212,7 @@ fn redlock() {
         &[
             NO_PROXY,
             &[
+                NO_ELECTIONS,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_ORDER,
@@ -224,6 +234,7 @@ fn redlock_over_memory() {
         &[
             IN_THIS_PROCESS,
             &[
+                NO_ELECTIONS,
                 NO_PERMITS,
                 NO_ORDER,
                 NO_ORDER_OF_READERS,
@@ -243,6 +254,7 @@ fn redlock_over_memory_on_the_real_clock() {
         &[
             IN_MEMORY,
             &[
+                NO_ELECTIONS,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_LEASE,
@@ -265,7 +277,7 @@ fn etcd() {
     column(
         "etcd",
         harness::etcd::open,
-        &[&[CAN_EVERYTHING, NO_PASSWORD]],
+        &[&[NO_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
     );
 }
 
@@ -277,7 +289,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[&[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -291,7 +303,12 @@ fn mysql() {
         harness::session::open_mysql,
         &[
             ONLY_EXCLUSIVE,
-            &[NO_LOCK_DELAY, NO_EVICTION, ENDS_WITH_ITS_CONNECTION],
+            &[
+                NO_ELECTIONS,
+                NO_LOCK_DELAY,
+                NO_EVICTION,
+                ENDS_WITH_ITS_CONNECTION,
+            ],
         ],
     );
 }
@@ -305,6 +322,7 @@ fn postgres() {
         "postgres",
         harness::session::open_postgres,
         &[&[
+            NO_ELECTIONS,
             NO_PERMITS,
             NO_LOCK_DELAY,
             NO_EVICTION,
@@ -322,7 +340,7 @@ fn mysql_table() {
     column(
         "mysql, table",
         harness::table::open_mysql,
-        &[&[CAN_EVERYTHING]],
+        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -333,7 +351,7 @@ fn postgres_table() {
     column(
         "postgres, table",
         harness::table::open_postgres,
-        &[&[CAN_EVERYTHING]],
+        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -347,6 +365,7 @@ fn sqlite() {
         &[
             NO_PROXY,
             &[
+                NO_ELECTIONS,
                 CAN_EVERYTHING,
                 NO_LOST_UPGRADES,
                 NO_CONNECTION,
@@ -370,7 +389,7 @@ mod deployments {
         column(
             "redis, tls",
             harness::redis::open_tls,
-            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES]],
+            &[NO_PROXY, &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES]],
         );
     }
 
@@ -381,7 +400,10 @@ mod deployments {
         column(
             "redis, sentinel",
             harness::redis::open_sentinel,
-            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
+            &[
+                NO_PROXY,
+                &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
+            ],
         );
     }
 
@@ -392,7 +414,10 @@ mod deployments {
         column(
             "redis, cluster",
             harness::redis::open_cluster,
-            &[NO_PROXY, &[CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD]],
+            &[
+                NO_PROXY,
+                &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
+            ],
         );
     }
 
@@ -403,7 +428,10 @@ mod deployments {
         column(
             "etcd, three members",
             harness::etcd::open_three,
-            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
+            &[
+                NO_PROXY,
+                &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
+            ],
         );
     }
 
@@ -414,7 +442,7 @@ mod deployments {
         column(
             "etcd, tls",
             harness::etcd::open_tls,
-            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING]],
+            &[NO_PROXY, &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING]],
         );
     }
 
@@ -425,7 +453,10 @@ mod deployments {
         column(
             "etcd, lease=lock",
             harness::etcd::open_lease_per_lock,
-            &[NO_PROXY, &[NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD]],
+            &[
+                NO_PROXY,
+                &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
+            ],
         );
     }
 
@@ -437,7 +468,7 @@ mod deployments {
         column(
             "etcd, channel",
             harness::etcd::open_channel,
-            &[&[CAN_EVERYTHING, NO_PASSWORD]],
+            &[&[NO_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
         );
     }
 
@@ -449,7 +480,7 @@ mod deployments {
         column(
             "redis, settings",
             harness::redis::open_settings,
-            &[&[CAN_EVERYTHING]],
+            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 
@@ -461,7 +492,7 @@ mod deployments {
         column(
             "zookeeper, connector",
             harness::zookeeper::open_connector,
-            &[&[NO_MIN_HOLD, NO_LOCK_DELAY]],
+            &[&[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
         );
     }
 
@@ -473,7 +504,7 @@ mod deployments {
         column(
             "mysql, table, pool",
             harness::table::open_mysql_pool,
-            &[&[CAN_EVERYTHING]],
+            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 
@@ -484,7 +515,7 @@ mod deployments {
         column(
             "postgres, table, pool",
             harness::table::open_postgres_pool,
-            &[&[CAN_EVERYTHING]],
+            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 
@@ -497,6 +528,7 @@ mod deployments {
             &[
                 NO_PROXY,
                 &[
+                    NO_ELECTIONS,
                     CAN_EVERYTHING,
                     NO_LOST_UPGRADES,
                     NO_CONNECTION,
@@ -516,7 +548,12 @@ mod deployments {
             harness::session::open_mysql_pool,
             &[
                 ONLY_EXCLUSIVE,
-                &[NO_LOCK_DELAY, NO_EVICTION, ENDS_WITH_ITS_CONNECTION],
+                &[
+                    NO_ELECTIONS,
+                    NO_LOCK_DELAY,
+                    NO_EVICTION,
+                    ENDS_WITH_ITS_CONNECTION,
+                ],
             ],
         );
     }
@@ -529,6 +566,7 @@ mod deployments {
             "postgres, pool",
             harness::session::open_postgres_pool,
             &[&[
+                NO_ELECTIONS,
                 NO_PERMITS,
                 NO_LOCK_DELAY,
                 NO_EVICTION,
@@ -546,6 +584,7 @@ mod deployments {
             "zookeeper, ensemble",
             harness::zookeeper::open_ensemble,
             &[&[
+                NO_ELECTIONS,
                 NO_MIN_HOLD,
                 NO_LOCK_DELAY,
                 NO_LOST_REQUESTS,
@@ -562,7 +601,10 @@ mod deployments {
         column(
             "zookeeper, tls",
             harness::zookeeper::open_tls,
-            &[NO_PROXY, &[NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES]],
+            &[
+                NO_PROXY,
+                &[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES],
+            ],
         );
     }
 }

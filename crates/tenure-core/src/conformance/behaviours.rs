@@ -2,8 +2,9 @@
 
 use super::behaviour::Behaviour;
 use super::{
-    ending, faults, holding, identity, many, mode_matrix, modes, names, needs, reentrance, upgrade,
-    waiting,
+    election, election_faults, election_observers, election_refusals, election_requests,
+    election_run, ending, faults, holding, identity, many, mode_matrix, modes, names, needs,
+    reentrance, upgrade, waiting,
 };
 
 /// One line per behaviour: `theme::name`, the number of the rule, and what the behaviour needs of store and harness.
@@ -172,4 +173,41 @@ behaviours! {
     faults::a_broken_connection_is_noticed, "5", connections;
     faults::a_wiped_store_is_noticed_and_tokens_grow, "7", wiping;
     faults::a_restarted_store_keeps_its_promise, "7a", restarting;
+
+    election::one_leader_at_a_time, "1", elections;
+    election::a_lock_and_an_election_of_one_name_exclude_each_other, "1", elections;
+    election::a_resignation_hands_over_to_the_next_candidate, "10", elections;
+    election::a_former_leader_publishes_nothing, "13", elections;
+    election::a_dropped_campaign_leaves_nothing, "15", elections;
+    election::hostile_names_are_elections_of_their_own, "17", elections;
+    election::a_value_is_there_from_the_grant_on_and_survives_renewals, "18", elections;
+    election::any_value_comes_back, "18", elections;
+    election::nobody_leads_after_the_end_of_a_term, "18", elections;
+
+    election_observers::an_observer_begins_with_who_leads_now, "18", elections;
+    election_observers::observers_see_each_value_in_order, "18", elections;
+    election_observers::observers_see_that_nobody_leads, "18", elections;
+    election_observers::an_observer_that_is_slow_goes_forward, "18", elections;
+    election_observers::a_dropped_wait_for_the_next_leader_misses_nothing, "15", elections;
+
+    election_requests::a_leader_is_asked_to_resign_and_decides, "8", elections;
+    election_requests::a_request_before_the_leader_waits_for_it_counts, "8", elections;
+    election_requests::a_request_never_reaches_a_later_leader, "13", elections;
+    election_requests::the_holder_of_a_lock_is_asked_to_release, "8", elections;
+
+    election_run::run_returns_to_the_queue_after_a_loss, "6", elections;
+    election_run::run_ends_with_its_body_and_not_with_its_failure, "6", elections;
+    election_run::closing_a_client_ends_its_elections, "12", elections;
+
+    election_refusals::what_is_wrong_is_refused_before_any_request, "20", elections;
+    election_refusals::a_store_without_elections_refuses_before_any_request, "20", no_elections;
+
+    election_faults::a_killed_leader_is_followed, "16", processes & elections;
+    election_faults::a_leader_in_another_process_is_seen_and_asked, "18", processes & elections;
+    election_faults::a_stopped_leader_is_followed_and_leads_no_more, "5", processes & leases & survives_pause & elections;
+    election_faults::a_value_outlasts_a_broken_connection, "5", connections & leases & outlives_connections & elections;
+    election_faults::a_leader_of_a_silent_store_is_followed, "5", leases & pausing & elections;
+    election_faults::observers_see_the_order_though_requests_get_lost, "18", lost_requests & elections;
+    election_faults::observers_see_the_order_though_connections_break, "18", connections & elections;
+    election_faults::observers_outlast_a_restart_of_the_store, "7a", restarting & elections;
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! tenure-lock-holder URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|upgradable|permits=N]
 //!                       [--label TEXT] [--renew never] [--lock-delay 1s] [--min-hold 1s]
+//! tenure-lock-holder URL NAME --value TEXT [--ttl 500ms] [--label TEXT]
 //! tenure-lock-holder count URL NAME FILE N [--ttl 500ms] [--sleep 200us] [--stick-at K]
 //! ```
 //!
@@ -11,13 +12,18 @@
 //! `release` (answer: `released`, or `error KIND TEXT`) and `exit` (the program exits at once and releases nothing).
 //! At the end of its input the program releases the lock and exits, so that it does not outlive its test.
 //!
-//! The second form increments the decimal number in FILE N times by read, sleep, write, each time under the lock.
+//! With `--value` the program is a candidate of the election NAME. It says the same, and `asked` when the leader is asked to
+//! resign. It also obeys `proclaim TEXT` (answer: `proclaimed`).
+//!
+//! The last form increments the decimal number in FILE N times by read, sleep, write, each time under the lock.
 //! The program says `held TOKEN` after it has acquired, and `count VALUE TOKEN` after it has written and before it
 //! releases. With the K-th hold it writes nothing and waits to be killed.
 
+use std::future::pending;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -25,8 +31,9 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use tokio::sync::mpsc;
 
 use crate::error::ErrorParts as _;
+use crate::lost::LostReason;
 use crate::time::parse_duration;
-use crate::{Client, Error, ErrorKind, Guard, HoldState, Lock, Renew};
+use crate::{Client, Election, Error, ErrorKind, Guard, HoldState, Lock, Renew, Term};
 
 use super::case::Case;
 use super::failure::Failure;
@@ -237,6 +244,7 @@ struct Arguments {
     wait: Option<Duration>,
     mode: Option<String>,
     label: String,
+    value: Option<String>,
     fixed: bool,
     lock_delay: Option<Duration>,
     min_hold: Option<Duration>,
@@ -260,6 +268,7 @@ impl Arguments {
                 "--wait" => parsed.wait = Some(duration(&value)?),
                 "--mode" => parsed.mode = Some(value),
                 "--label" => parsed.label = value,
+                "--value" => parsed.value = Some(value),
                 "--renew" => parsed.fixed = value == "never",
                 "--lock-delay" => parsed.lock_delay = Some(duration(&value)?),
                 "--min-hold" => parsed.min_hold = Some(duration(&value)?),
@@ -308,15 +317,26 @@ impl Arguments {
         })
     }
 
+    fn election(&self, client: &Client, value: &str) -> Election {
+        let election = client.election(&self.name).label(&self.label).value(value);
+        match self.ttl {
+            Some(ttl) => election.ttl(ttl),
+            None => election,
+        }
+    }
+
     async fn run<F: Future<Output = Result<Client, Error>>>(
         self,
         connect: impl Fn(String) -> F,
     ) -> Result<(), Error> {
         let client = connect(self.url.clone()).await?;
+        if let Some(value) = &self.value {
+            return obey(&Contender::Candidate(self.election(&client, value))).await;
+        }
         let lock = self.lock(&client)?;
         match &self.count {
             Some((file, n)) => self.count(&lock, file, *n).await,
-            None => obey(&lock).await,
+            None => obey(&Contender::Waiter(lock)).await,
         }
     }
 
@@ -365,8 +385,32 @@ pub fn read_count(file: &std::fs::File) -> std::io::Result<u64> {
     }
 }
 
+/// What the program takes.
+enum Contender {
+    Waiter(Lock),
+    Candidate(Election),
+}
+
+impl Contender {
+    async fn acquire(&self) -> Result<Guard, Error> {
+        match self {
+            Self::Waiter(lock) => lock.acquire().await,
+            Self::Candidate(election) => election.campaign().await.map(Term::into_guard),
+        }
+    }
+
+    /// Resolves with `true` when the leader is asked to resign. The holder of a lock does not wait for that: a store may have
+    /// to do more for a holder that does.
+    fn asked(&self, guard: &Guard) -> Pin<Box<dyn Future<Output = bool>>> {
+        match self {
+            Self::Waiter(_) => Box::pin(pending()),
+            Self::Candidate(_) => Box::pin(guard.asked_to_release()),
+        }
+    }
+}
+
 /// Takes the lock, then does what stdin says.
-async fn obey(lock: &Lock) -> Result<(), Error> {
+async fn obey(contender: &Contender) -> Result<(), Error> {
     let (sender, mut orders) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -380,41 +424,44 @@ async fn obey(lock: &Lock) -> Result<(), Error> {
     });
     say(format_args!("waiting"));
     let acquired = tokio::select! {
-        acquired = lock.acquire() => acquired,
+        acquired = contender.acquire() => acquired,
         () = until_hung_up(&mut orders) => return Ok(()),
     };
-    let mut guard = match acquired {
-        Ok(guard) => Some(guard),
+    match acquired {
+        Ok(guard) => {
+            say(format_args!("held {}", guard.token()));
+            let (lost, asked) = (Box::pin(guard.lost()), contender.asked(&guard));
+            obey_orders(Some(guard), lost, asked, orders).await
+        }
         Err(err) if err.kind() == ErrorKind::WaitElapsed => {
             say(format_args!("busy"));
-            None
+            obey_orders(None, Box::pin(pending()), Box::pin(pending()), orders).await
         }
-        Err(err) => return Err(err),
-    };
-    let mut lost: std::pin::Pin<Box<dyn Future<Output = _>>> = match &guard {
-        Some(guard) => {
-            say(format_args!("held {}", guard.token()));
-            Box::pin(guard.lost())
-        }
-        None => Box::pin(std::future::pending()),
-    };
+        Err(err) => Err(err),
+    }
+}
+
+async fn obey_orders(
+    mut guard: Option<Guard>,
+    mut lost: Pin<Box<dyn Future<Output = Option<LostReason>>>>,
+    mut asked: Pin<Box<dyn Future<Output = bool>>>,
+    mut orders: mpsc::UnboundedReceiver<String>,
+) -> Result<(), Error> {
     loop {
         tokio::select! {
             biased;
             Some(reason) = &mut lost => {
                 say(format_args!("lost {reason}"));
-                lost = Box::pin(std::future::pending());
+                lost = Box::pin(pending());
             }
-            order = orders.recv() => match order.as_deref() {
-                Some("status") => say(format_args!("status {}", status(guard.as_ref()))),
-                Some("release") => match guard.take() {
-                    Some(guard) => {
-                        guard.release().await?;
-                        say(format_args!("released"));
-                    }
-                    None => say(format_args!("none")),
-                },
-                Some(order) => say(format_args!("error Usage unknown order {order:?}")),
+            is_asked = &mut asked => {
+                if is_asked {
+                    say(format_args!("asked"));
+                }
+                asked = Box::pin(pending());
+            }
+            order = orders.recv() => match order {
+                Some(order) => obey_order(&order, &mut guard).await?,
                 None => {
                     if let Some(guard) = guard.take() {
                         guard.release().await?;
@@ -424,6 +471,28 @@ async fn obey(lock: &Lock) -> Result<(), Error> {
             },
         }
     }
+}
+
+async fn obey_order(order: &str, guard: &mut Option<Guard>) -> Result<(), Error> {
+    match (order, order.strip_prefix("proclaim ")) {
+        ("status", _) => say(format_args!("status {}", status(guard.as_ref()))),
+        ("release", _) => match guard.take() {
+            Some(guard) => {
+                guard.release().await?;
+                say(format_args!("released"));
+            }
+            None => say(format_args!("none")),
+        },
+        (_, Some(value)) => match guard {
+            Some(guard) => {
+                guard.proclaim(value.into()).await?;
+                say(format_args!("proclaimed"));
+            }
+            None => say(format_args!("none")),
+        },
+        _ => say(format_args!("error Usage unknown order {order:?}")),
+    }
+    Ok(())
 }
 
 /// Orders that come before it holds are dropped; only the end counts.

@@ -30,6 +30,8 @@
 mod behaviour;
 mod behaviours;
 mod case;
+mod election_case;
+mod election_history;
 mod failure;
 mod harness;
 mod history;
@@ -38,6 +40,12 @@ pub mod lock_holder;
 mod matrix;
 mod needs;
 
+mod election;
+mod election_faults;
+mod election_observers;
+mod election_refusals;
+mod election_requests;
+mod election_run;
 mod ending;
 mod faults;
 mod holding;

@@ -89,7 +89,10 @@ pub(super) async fn long_names_are_told_apart_by_every_byte(case: Arc<Case>) -> 
 const TOGETHER: usize = 4;
 
 /// Does the same with every one of these, some of them at a time.
-async fn each<T, F>(items: Vec<T>, act: impl Fn(T) -> F) -> Result<Vec<F::Output>, Failure>
+pub(super) async fn each<T, F>(
+    items: Vec<T>,
+    act: impl Fn(T) -> F,
+) -> Result<Vec<F::Output>, Failure>
 where
     F: Future + Send + 'static,
     F::Output: Send + 'static,

@@ -3,7 +3,7 @@
 use super::harness::{Harness, RequestFault};
 use super::lock_holder;
 use crate::error::Step;
-use crate::guarantees::{Fault, Guarantees, Order};
+use crate::guarantees::{Capability, Fault, Guarantees, Order};
 
 type Needs = Result<(), &'static str>;
 
@@ -121,4 +121,12 @@ pub(super) fn survives_pause(g: &Guarantees, _: &dyn Harness) -> Needs {
         !g.survives(Fault::HolderPaused),
         "promises nothing when the holder is paused",
     )
+}
+
+pub(super) fn elections(g: &Guarantees, _: &dyn Harness) -> Needs {
+    unless(!Capability::Elections.is_in(g), "no elections")
+}
+
+pub(super) fn no_elections(g: &Guarantees, _: &dyn Harness) -> Needs {
+    unless(Capability::Elections.is_in(g), "this store has elections")
 }

@@ -17,6 +17,8 @@ pub(crate) const NO_LEASE: Skips = (
         "holding::many_holds_are_renewed_by_few_requests",
         "holding::renewal_ends_with_the_guard",
         "faults::lost_fires_by_the_deadline_of_a_silent_store",
+        "election_faults::a_stopped_leader_is_followed_and_leads_no_more",
+        "election_faults::a_leader_of_a_silent_store_is_followed",
     ],
 );
 
@@ -27,6 +29,7 @@ pub(crate) const NO_LOST_REQUESTS: Skips = (
         "ending::an_acquire_without_an_answer_leaves_nothing",
         "many::lock_all_without_an_answer_leaves_nothing",
         "ending::an_acquire_that_hangs_leaves_nothing",
+        "election_faults::observers_see_the_order_though_requests_get_lost",
     ],
 );
 
@@ -199,6 +202,9 @@ pub(crate) const NO_PROCESSES: Skips = (
         "faults::a_paused_holder_behaves_as_promised",
         "faults::processes_exclude_each_other",
         "faults::a_holder_in_another_process_is_visible",
+        "election_faults::a_killed_leader_is_followed",
+        "election_faults::a_leader_in_another_process_is_seen_and_asked",
+        "election_faults::a_stopped_leader_is_followed_and_leads_no_more",
     ],
 );
 
@@ -207,12 +213,17 @@ pub(crate) const NO_CONNECTION: Skips = (
     &[
         "faults::a_broken_connection_does_not_end_a_lease",
         "faults::a_broken_connection_is_noticed",
+        "election_faults::a_value_outlasts_a_broken_connection",
+        "election_faults::observers_see_the_order_though_connections_break",
     ],
 );
 
 pub(crate) const NO_RESTART: Skips = (
     "this store cannot be restarted",
-    &["faults::a_restarted_store_keeps_its_promise"],
+    &[
+        "faults::a_restarted_store_keeps_its_promise",
+        "election_faults::observers_outlast_a_restart_of_the_store",
+    ],
 );
 
 pub(crate) const NO_WIPE: Skips = (
@@ -230,12 +241,22 @@ pub(crate) const CAN_EVERYTHING: Skips = (
     &["identity::what_is_unsupported_is_refused_before_any_request"],
 );
 
+/// Of a store without elections: each behaviour that is skipped for this reason.
+pub(crate) const NO_ELECTIONS: Skips = ("no elections", &[]);
+
+/// Of a store with elections.
+pub(crate) const HAS_ELECTIONS: Skips = (
+    "this store has elections",
+    &["election_refusals::a_store_without_elections_refuses_before_any_request"],
+);
+
 pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (
     "a hold of this store ends with its connection",
     &[
         "holding::an_error_on_renewal_is_neither_loss_nor_success",
         "faults::a_broken_connection_does_not_end_a_lease",
         "upgrade::an_upgrade_without_an_answer_leaves_an_upgradable_hold",
+        "election_faults::a_value_outlasts_a_broken_connection",
     ],
 );
 
