@@ -178,7 +178,7 @@ fn redis_redisson_fair() {
     column(
         "redis, redisson, fair",
         harness::redis::open_redisson_fair,
-        &[NO_ELECTIONS, ONLY_EXCLUSIVE],
+        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS]],
     );
 }
 
