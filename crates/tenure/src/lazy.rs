@@ -1,6 +1,7 @@
 //! A store that connects at its first request, for `connect_lazy`.
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees, Order};
@@ -10,8 +11,9 @@ use tenure_core::name::LockName;
 use tenure_core::options::Options;
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, Finding, GuardedWrite, Hold, Listed,
-    LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings, one_sighting,
+    AcquireAll, Answer, BoxFuture, ChangeMode, DEFAULT_POLL_INTERVAL, Elections, Finding,
+    GuardedWrite, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
+    Sightings, one_sighting,
 };
 use tenure_core::support::{self, SingleFlight, closed};
 
@@ -290,12 +292,24 @@ impl Elections for Store {
         Some(one_sighting(self.leader(name)))
     }
 
+    fn poll_interval(&self) -> Duration {
+        let elections = self.connected().and_then(|store| store.as_elections());
+        elections.map_or(DEFAULT_POLL_INTERVAL, |store| store.poll_interval())
+    }
+
     fn ask_to_release(
         self: Arc<Self>,
         name: LockName,
         token: u64,
     ) -> BoxFuture<Result<bool, Error>> {
         self.elections(move |store| store.ask_to_release(name, token))
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        // Without a store there is no hold.
+        if let Some(elections) = self.connected().and_then(|store| store.as_elections()) {
+            elections.listen_for_requests(hold);
+        }
     }
 }
 
@@ -405,6 +419,82 @@ mod tests {
         ] {
             assert_eq!(err.kind(), ErrorKind::Unsupported, "{err}");
         }
+    }
+
+    /// A store with elections that are read at a pace of its own.
+    struct Polled(Arc<memory::Store>);
+
+    const PACE: Duration = Duration::from_millis(20);
+
+    impl tenure_core::store::Store for Polled {
+        fn guarantees(&self) -> &Guarantees {
+            self.0.guarantees()
+        }
+
+        fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
+            self.0.clone().acquire(request)
+        }
+
+        fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
+            self.0.clone().renew(holds)
+        }
+
+        fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
+            self.0.clone().release(hold)
+        }
+
+        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
+            self.0.clone().inspect(name)
+        }
+
+        fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
+            self.0.clone().list(prefix)
+        }
+
+        fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+            Some(self)
+        }
+    }
+
+    impl Elections for Polled {
+        fn publish(
+            self: Arc<Self>,
+            hold: Hold,
+            holder: Arc<Holder>,
+        ) -> BoxFuture<Result<bool, Error>> {
+            self.0.clone().publish(hold, holder)
+        }
+
+        fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+            self.0.clone().leader(name)
+        }
+
+        fn poll_interval(&self) -> Duration {
+            PACE
+        }
+
+        fn ask_to_release(
+            self: Arc<Self>,
+            name: LockName,
+            token: u64,
+        ) -> BoxFuture<Result<bool, Error>> {
+            self.0.clone().ask_to_release(name, token)
+        }
+    }
+
+    /// An observer that was made before the connection asks the lazy store for the pace.
+    #[tokio::test]
+    async fn the_pace_of_observers_is_that_of_the_store() {
+        use tenure_core::store::Store as _;
+        let polled = Arc::new(Polled(Arc::new(memory::Store::new())));
+        let connect: Connect = Box::new(move || Box::pin(ready(Ok(polled.clone() as _))));
+        let lazy = Arc::new(Store::new("memory", connect).unwrap());
+        let elections = lazy.clone().as_elections().unwrap();
+        let name = LockName::new("e").unwrap();
+        let sighting = elections.clone().leader(name.clone()).await.unwrap();
+        assert_eq!(sighting.leader, None);
+        assert_eq!(elections.poll_interval(), PACE);
+        assert!(elections.watch(name).is_none());
     }
 
     #[tokio::test]
