@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use serde_json::{Value, json};
-use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
+use tenure::guarantees::{Capability, Cell, Fault, Guarantees, Order, Promise};
 use tenure::store::{Finding, Severity};
 use tenure::{Client, Error};
 
@@ -99,6 +99,7 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usiz
         ("order", guarantees.order_text()),
         ("token", guarantees.token),
         ("loss", guarantees.loss),
+        ("observers", guarantees.observers_text()),
         ("can do", &can_do),
     ];
     lines.extend(facts.map(|(head, text)| format!("{head:10}  {}", wrapped(text, width, 12))));
@@ -196,6 +197,7 @@ fn features(guarantees: &Guarantees) -> Vec<&'static str> {
         (guarantees.order == Order::Fair, "fair"),
         (guarantees.min_hold, "min-hold"),
         (guarantees.lock_delay, "lock-delay"),
+        (Capability::Elections.is_in(guarantees), "elections"),
     ];
     all.into_iter()
         .filter(|(has, _)| *has)

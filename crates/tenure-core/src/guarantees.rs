@@ -330,6 +330,14 @@ impl Guarantees {
         }
     }
 
+    /// How an observer of an election learns of another leader, in words.
+    pub fn observers_text(&self) -> &'static str {
+        match self.observers {
+            "" => "no elections",
+            observers => observers,
+        }
+    }
+
     /// The cell for `fault`, if it is filled in.
     pub fn cell(&self, fault: Fault) -> Option<&Cell> {
         self.faults.iter().find(|cell| cell.fault == fault)

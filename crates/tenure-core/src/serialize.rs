@@ -17,7 +17,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::fence::FencingToken;
-use crate::guarantees::{Cell, Guarantees, Order, Promise};
+use crate::guarantees::{Capability, Cell, Guarantees, Order, Promise};
 use crate::holder::{HoldInfo, Holder, LockStatus, PublishedValue, RestartGuard};
 use crate::name::LockName;
 use crate::options::Mode;
@@ -299,6 +299,8 @@ struct TextsForm<'a> {
     waiting: &'static str,
     token: &'static str,
     loss: &'static str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    observers: &'static str,
     fit: &'static str,
 }
 
@@ -313,6 +315,7 @@ impl Serialize for Guarantees {
             (is_fair, "fair"),
             (self.min_hold, "min-hold"),
             (self.lock_delay, "lock-delay"),
+            (Capability::Elections.is_in(self), "elections"),
         ];
         let features = features.iter().filter(|(can, _)| *can);
         let form = GuaranteesForm {
@@ -327,6 +330,7 @@ impl Serialize for Guarantees {
                 waiting: self.waiting,
                 token: self.token,
                 loss: self.loss,
+                observers: self.observers,
                 fit: self.fit,
             },
             faults: &self.faults,

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
-use tenure::guarantees::{Fault, Guarantees, Order, Promise};
+use tenure::guarantees::{Capability, Fault, Guarantees, Order, Promise};
 
 use evidence::{Evidence, evidence, evidence_of_loss};
 
@@ -164,11 +164,11 @@ const COMMON: [(&str, &str); 5] = [
     ("mode=table", " mode=table"),
 ];
 
-/// The table with the ten properties by which a store is chosen.
+/// The table with the eleven properties by which a store is chosen.
 fn choice(all: &[Guarantees]) -> String {
     let mut table = String::from(
-        "| Store                  | pause | partition | restart | failover | clock | order | shared | upgrade | permits | min_hold |
-| ---------------------- | ----- | --------- | ------- | -------- | ----- | ----- | ------ | ------- | ------- | -------- |",
+        "| Store                  | pause | partition | restart | failover | clock | order | shared | upgrade | permits | min_hold | elections |
+| ---------------------- | ----- | --------- | ------- | -------- | ----- | ----- | ------ | ------- | ------- | -------- | --------- |",
     );
     for guarantees in all {
         let common = COMMON.iter().find(|(it, _)| *it == guarantees.setting);
@@ -181,7 +181,7 @@ fn choice(all: &[Guarantees]) -> String {
         let is_fair = matches!(guarantees.order, Order::Fair);
         let _ = write!(
             table,
-            "\n| {store:<22} | {:<5} | {:<9} | {:<7} | {:<8} | {:<5} | {:<5} | {:<6} | {:<7} | {:<7} | {:<8} |",
+            "\n| {store:<22} | {:<5} | {:<9} | {:<7} | {:<8} | {:<5} | {:<5} | {:<6} | {:<7} | {:<7} | {:<8} | {:<9} |",
             letter(Fault::HolderPaused),
             letter(Fault::Partition),
             letter(Fault::StoreRestart),
@@ -192,6 +192,7 @@ fn choice(all: &[Guarantees]) -> String {
             yes(guarantees.upgradable),
             yes(guarantees.permits),
             yes(guarantees.min_hold),
+            yes(Capability::Elections.is_in(guarantees)),
         );
     }
     table
@@ -234,7 +235,7 @@ fn page(all: &[Guarantees]) -> String {
 - `pause`, `partition`, `restart`, `failover`: what holds when the holder stops for longer than its ttl, when it cannot reach the store for so long, when the store is killed and started again, and when its leader or primary is replaced.
 - `clock`: what holds when the store's wall clock jumps, in the worse direction.
 - `order`: whether waiters are served in the order in which they came.
-- `shared`, `upgrade`, `permits`, `min_hold`: whether the store has shared holds, upgradable holds, permits and `min_hold`.
+- `shared`, `upgrade`, `permits`, `min_hold`, `elections`: whether the store has shared holds, upgradable holds, permits, `min_hold` and elections.
 
 The rows have the usual setting of each store: no append-only file for Redis, where `replicas` means that a replica may take over, and three members or more for etcd.
 The tables below have all settings and faults, with the reason and the test for each letter.
@@ -293,6 +294,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
 | How waiters learn of their turn | {} |
 | Order of waiters | {order} |
 | How a loss is noticed, and how late | {}{} |
+| How observers of an election learn of a change, and how late | {} |
 | Shared holds, upgradable holds, permits | {}, {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
 {}
@@ -307,6 +309,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
         guarantees.waiting,
         guarantees.loss,
         shown_by(evidence_of_loss(guarantees)),
+        guarantees.observers_text(),
         yes_no(guarantees.shared),
         yes_no(guarantees.upgradable),
         yes_no(guarantees.permits),
