@@ -29,15 +29,19 @@ pub struct Observer(Pin<Box<dyn Stream<Item = Result<Option<Leader>, Error>> + S
 impl Observer {
     pub(crate) fn new(observation: Result<Observation, Error>) -> Self {
         Self(match observation {
-            Err(err) => Box::pin(stream::iter([Err(err)])),
-            Ok(observation) => Box::pin(stream::unfold(observation, |mut observation| async {
-                let next = observation.next().await?;
-                Some((next, observation))
-            })),
+            Err(err) => Box::pin(stream::iter([Err(err)]).fuse()),
+            Ok(observation) => {
+                let items = stream::unfold(observation, |mut observation| async {
+                    let next = observation.next().await?;
+                    Some((next, observation))
+                });
+                // A loop around `select!` polls the stream after its end, too.
+                Box::pin(items.fuse())
+            }
         })
     }
 
-    /// The next item; `None` when the stream has ended.
+    /// The next item; `None` when the stream has ended, and from then on.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is left out.

@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use crate::error::{Error, ErrorKind, Step};
 use crate::leader::{Leader, Sighting};
 use crate::logic::election::{
-    FIRST_PUSH_TIMEOUT, LeaderOrder, MAX_OLDER_READS, Seen, next_read, retry_pause,
+    FIRST_PUSH_TIMEOUT, LeaderOrder, MAX_OLDER_READS, ReopenPauses, Seen, next_read, retry_pause,
 };
 use crate::name::LockName;
 use crate::store::{Elections, Sightings};
@@ -28,6 +28,7 @@ pub(crate) struct Observation {
     next_read: Time,
     /// Failures in a row.
     failures: u32,
+    reopens: ReopenPauses,
     /// Reads in a row that were older than what was seen.
     older_reads: u32,
     is_over: bool,
@@ -44,8 +45,8 @@ enum Cause {
 enum Source {
     /// The store is asked to push, for the first time or after a failure.
     NotOpen,
-    /// The store pushes.
-    Pushed(Sightings),
+    /// The store pushes, since the time of the opening.
+    Pushed(Sightings, Time),
     /// The store does not push, and is read at this pace.
     Polled(Duration),
 }
@@ -62,6 +63,7 @@ impl Observation {
             order: LeaderOrder::default(),
             source: Source::NotOpen,
             failures: 0,
+            reopens: ReopenPauses::default(),
             older_reads: 0,
             is_over: false,
         })
@@ -84,20 +86,27 @@ impl Observation {
             };
             match sighting {
                 Ok((sighting, cause)) => {
-                    self.succeeded(&sighting);
-                    match self.order.see(&sighting) {
-                        Seen::New => return Some(Ok(sighting.leader)),
-                        Seen::Known => self.older_reads = 0,
-                        Seen::Older if cause == Cause::Pushed => {}
-                        Seen::Older => {
-                            self.older_reads += 1;
-                            if self.older_reads == MAX_OLDER_READS {
-                                self.end();
-                                return Some(Err(self.explain(tokens_are_gone())));
-                            }
-                        }
+                    self.failures = 0;
+                    let seen = self.order.see(&sighting);
+                    if seen == Seen::Older && cause == Cause::Pushed {
+                        // It says nothing about now, and must not put off the next read.
+                        continue;
+                    }
+                    self.plan_read(&sighting);
+                    self.older_reads = match seen {
+                        Seen::New | Seen::Known => 0,
+                        Seen::Older => self.older_reads + 1,
+                    };
+                    if seen == Seen::New {
+                        return Some(Ok(sighting.leader));
+                    }
+                    if self.older_reads == MAX_OLDER_READS {
+                        self.end();
+                        return Some(Err(self.explain(tokens_are_gone())));
                     }
                 }
+                // The store may have refused the request because of the end of the client.
+                Err(_) if self.driver.closed.is_raised() => self.end(),
                 Err(err) => {
                     let is_first = self.failed(&err);
                     if is_first || self.is_over {
@@ -126,14 +135,16 @@ impl Observation {
                     clock.wait_until(self.next_read).await;
                     return Ok((self.read().await?, Cause::Read));
                 }
-                Source::Pushed(sightings) => tokio::select! {
+                Source::Pushed(sightings, opened) => tokio::select! {
                     biased;
                     pushed = sightings.next() => match pushed {
                         Some(pushed) => return Ok((pushed?, Cause::Pushed)),
                         // The observer was too slow, or the connection has ended: the store is asked anew.
                         None => {
+                            let now = clock.now();
+                            let pause = self.reopens.after(now.since(*opened), clock.random());
                             self.source = Source::NotOpen;
-                            self.next_read = clock.now().after(retry_pause(0, clock.random()));
+                            self.next_read = now.after(pause);
                         }
                     },
                     () = clock.wait_until(self.next_read) => {
@@ -152,8 +163,9 @@ impl Observation {
         (self.source, self.next_read) = match watch {
             // The first push says what the store has now; a store that stays silent is read.
             Some(sightings) => {
-                let first = clock.now().after(FIRST_PUSH_TIMEOUT);
-                (Source::Pushed(sightings), first)
+                let now = clock.now();
+                let first = now.after(FIRST_PUSH_TIMEOUT);
+                (Source::Pushed(sightings, now), first)
             }
             None => {
                 let interval = self.elections.poll_interval();
@@ -169,11 +181,10 @@ impl Observation {
         async move { driver.read(|_| elections.leader(name)).await }
     }
 
-    fn succeeded(&mut self, sighting: &Sighting) {
-        self.failures = 0;
+    fn plan_read(&mut self, sighting: &Sighting) {
         let poll = match self.source {
             Source::Polled(interval) => Some(interval),
-            Source::NotOpen | Source::Pushed(_) => None,
+            Source::NotOpen | Source::Pushed(..) => None,
         };
         let clock = &self.driver.clock;
         let pause = next_read(sighting.ttl_left, poll, clock.random());

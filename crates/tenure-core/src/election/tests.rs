@@ -16,8 +16,10 @@ use crate::store::Store as _;
 use crate::time::Time;
 use crate::{Client, Term};
 
+mod observations;
 mod refusals;
 mod runs;
+mod wrapped;
 
 const TTL: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -59,7 +61,12 @@ impl Case {
 
     /// What an observer sees from now on, as texts.
     fn observed(&self) -> Observed {
-        let mut observer = self.client().election("e").observe();
+        self.observed_by(&self.client())
+    }
+
+    /// The same for an observer of this client.
+    fn observed_by(&self, client: &Client) -> Observed {
+        let mut observer = client.election("e").observe();
         let (seen, clock) = (Arc::<Mutex<Vec<_>>>::default(), self.0.clock());
         let list = seen.clone();
         tokio::spawn(async move {

@@ -165,6 +165,25 @@ pub fn retry_pause(failures: u32, random: u32) -> Duration {
     grown(FIRST_RETRY, MAX_RETRY, failures, random)
 }
 
+/// The pauses of one observer before it asks a store again to push, after pushes that have ended without an error.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReopenPauses {
+    /// Ends in a row that came at once.
+    ends: u32,
+}
+
+impl ReopenPauses {
+    /// How long to pause after pushes that `lasted` so long. A store that ends them at once is asked less and less often.
+    pub fn after(&mut self, lasted: Duration, random: u32) -> Duration {
+        if lasted >= MAX_RETRY {
+            self.ends = 0;
+        }
+        let pause = retry_pause(self.ends, random);
+        self.ends = self.ends.saturating_add(1);
+        pause
+    }
+}
+
 /// Drawn from the upper half of `first · 2^failures`, at most `most`.
 fn grown(first: Duration, most: Duration, failures: u32, random: u32) -> Duration {
     let step = first.saturating_mul(1 << failures.min(20)).min(most);
@@ -383,5 +402,18 @@ mod tests {
         assert_eq!(retry_pause(0, u32::MAX), FIRST_RETRY);
         assert_eq!(retry_pause(1, 0), FIRST_RETRY);
         assert_eq!(retry_pause(u32::MAX, u32::MAX), MAX_RETRY);
+    }
+
+    #[test]
+    fn pushes_that_end_at_once_are_asked_for_less_and_less_often() {
+        let mut pauses = ReopenPauses::default();
+        let (at_once, most) = (Duration::ZERO, u32::MAX);
+        assert_eq!(pauses.after(at_once, most), FIRST_RETRY);
+        assert_eq!(pauses.after(at_once, most), FIRST_RETRY * 2);
+        for _ in 0..10 {
+            pauses.after(at_once, most);
+        }
+        assert_eq!(pauses.after(at_once, most), MAX_RETRY);
+        assert_eq!(pauses.after(MAX_RETRY, most), FIRST_RETRY);
     }
 }

@@ -1,61 +1,14 @@
 //! What is refused before any request.
 
-use crate::guarantees::Guarantees;
-use crate::holder::{LockStatus, PublishedValue};
-use crate::name::LockName;
-use crate::store::{self, Answer, BoxFuture, Hold, Listed, Release, Renewal, Request};
+use crate::holder::PublishedValue;
 
+use super::wrapped::Wrapped;
 use super::*;
-
-/// A store that has locks and no elections.
-struct LocksOnly {
-    store: Arc<Store>,
-    guarantees: Guarantees,
-}
-
-impl LocksOnly {
-    fn client(case: &Case) -> Client {
-        let (store, mut guarantees) = (Arc::new(case.0.clone()), crate::memory::guarantees());
-        guarantees.scheme = "locks-only";
-        guarantees.observers = "";
-        Client::from_store(Self { store, guarantees }).unwrap()
-    }
-}
-
-impl store::Store for LocksOnly {
-    fn guarantees(&self) -> &Guarantees {
-        &self.guarantees
-    }
-
-    fn clock(&self) -> crate::rt::Clock {
-        self.store.clock()
-    }
-
-    fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-        self.store.clone().acquire(request)
-    }
-
-    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
-        self.store.clone().renew(holds)
-    }
-
-    fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-        self.store.clone().release(hold)
-    }
-
-    fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
-        self.store.clone().inspect(name)
-    }
-
-    fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
-        self.store.clone().list(prefix)
-    }
-}
 
 #[tokio::test]
 async fn a_store_without_elections_refuses_before_any_request_and_names_those_that_have() {
     let case = Case::new();
-    let client = LocksOnly::client(&case);
+    let client = Wrapped::client(&case, None);
     let election = client.election("e");
     let run = election.run(async |_| Ok::<_, Infallible>(()));
     let mut observer = election.observe();
