@@ -16,6 +16,7 @@ use crate::lock::Lock;
 use crate::logic::election::{CampaignPauses, TermEnd};
 use crate::name::LockName;
 use crate::observer::Observer;
+use crate::owner::Owner;
 use crate::rt::Clock;
 use crate::term::Term;
 use crate::time::Time;
@@ -29,7 +30,8 @@ const LOG_TARGET: &str = "tenure::election";
 /// [`Client::election`](crate::Client::election).
 ///
 /// Nothing is sent before one of the methods that wait is called; a wrong name or value is reported there. An election may be
-/// used any number of times, also at the same time. A lock of the same name and the election exclude each other.
+/// used any number of times, also at the same time. A lock of the same name and the election exclude each other. No
+/// [`Owner`] makes an election re-entrant: each campaign is a candidacy of its own, and a term is never entered again.
 ///
 /// ```
 /// # async fn example() -> Result<(), tenure::Error> {
@@ -50,13 +52,6 @@ pub struct Election {
     driver: Arc<Driver>,
     name: Result<LockName, Error>,
     lock: Lock,
-}
-
-/// How a term of [`Election::run`] ended.
-enum Ended<T, E> {
-    Done(T),
-    Failed(E),
-    Lost,
 }
 
 /// Options.
@@ -102,7 +97,9 @@ impl Election {
     /// [`Lock::acquire`].
     pub async fn campaign(&self) -> Result<Term, Error> {
         self.check()?;
-        Ok(Term::new(self.lock.acquire().await?))
+        // Of an owner of its own: a candidate enters no lock that is held already.
+        let lock = self.lock.clone().owner(&Owner::new());
+        Ok(Term::new(lock.acquire().await?))
     }
 
     /// Campaigns, runs `body` for as long as this client leads, and campaigns again: the life of a service that has standbys.
@@ -135,7 +132,7 @@ impl Election {
     /// Cancel safe: `body` is dropped, and the term ends.
     ///
     /// # Errors
-    /// An error that retrying does not end (`Denied`, `Invalid`, `Unsupported`, `Closed`), and `Lost` when the term turned out
+    /// An error that retrying does not end (`Denied`, `Invalid` before the first term, `Unsupported`, `Closed`), and `Lost` when the term turned out
     /// to be over as `body` returned `Ok`: then the work may have overlapped with that of the next leader.
     pub async fn run<T, E, F>(&self, mut body: F) -> Result<T, Error>
     where
@@ -145,8 +142,8 @@ impl Election {
         let mut campaigns = Campaigns::new(self);
         loop {
             let term = campaigns.elected().await?;
-            let end = until_lost(&term, body(&term)).await;
-            if let Some(outcome) = campaigns.ended(term, end).await {
+            let outcome = until_lost(&term, body(&term)).await;
+            if let Some(outcome) = campaigns.ended(term, outcome).await {
                 return outcome;
             }
         }
@@ -184,8 +181,8 @@ impl Election {
         async move {
             loop {
                 let term = campaigns.elected().await?;
-                let end = until_lost(&term, body(&term)).await;
-                if let Some(outcome) = campaigns.ended(term, end).await {
+                let outcome = until_lost(&term, body(&term)).await;
+                if let Some(outcome) = campaigns.ended(term, outcome).await {
                     return outcome;
                 }
             }
@@ -253,25 +250,23 @@ impl Election {
     }
 }
 
-/// Whether a candidate stands again after a campaign that ended with this error.
-fn campaigns_again(err: &Error) -> bool {
-    err.is_retryable() || matches!(err.kind(), ErrorKind::Lost | ErrorKind::Store)
-}
-
-/// The campaigns of one call of [`Election::run`], and the pauses between them.
-struct Campaigns<'a> {
+/// The campaigns of one call of [`Election::run`], and the pauses between them: for callers that run the body themselves, as
+/// `tenure::blocking` does.
+#[derive(Debug)]
+pub struct Campaigns<'a> {
     election: &'a Election,
     pauses: CampaignPauses,
-    /// The grant of the term.
-    began: Time,
+    /// The last grant of a term.
+    began: Option<Time>,
 }
 
 impl<'a> Campaigns<'a> {
-    fn new(election: &'a Election) -> Self {
+    /// No campaign has begun.
+    pub fn new(election: &'a Election) -> Self {
         Self {
             election,
             pauses: CampaignPauses::default(),
-            began: Time::ZERO,
+            began: None,
         }
     }
 
@@ -279,33 +274,57 @@ impl<'a> Campaigns<'a> {
         &self.election.driver.clock
     }
 
-    /// Campaigns until elected, or until an error that retrying does not end.
-    async fn elected(&mut self) -> Result<Term, Error> {
+    /// Campaigns until elected.
+    ///
+    /// # Cancel safety
+    /// As [`Election::campaign`].
+    ///
+    /// # Errors
+    /// Those of [`Election::run`] but `Lost`.
+    pub async fn elected(&mut self) -> Result<Term, Error> {
         loop {
             match self.election.campaign().await {
-                Err(err) if !campaigns_again(&err) => return Err(err),
+                Err(err) if !self.campaigns_again(&err) => return Err(err),
                 Err(err) => {
                     tracing::warn!(target: LOG_TARGET, err = format_args!("{err:#}"), "not elected");
                     self.pause_after(TermEnd::NotElected).await;
                 }
                 Ok(term) => {
-                    self.began = self.clock().now();
+                    self.began = Some(self.clock().now());
                     return Ok(term);
                 }
             }
         }
     }
 
-    /// Ends the term, and pauses if this client campaigns again: then `None`.
-    async fn ended<T, E: fmt::Display>(
+    /// Whether a candidate stands again after a campaign that ended with this error.
+    fn campaigns_again(&self, err: &Error) -> bool {
+        match err.kind() {
+            ErrorKind::Lost | ErrorKind::Store => true,
+            // The same options were good before, and the store is too slow for the ttl at this time.
+            ErrorKind::Invalid => self.began.is_some(),
+            _ => err.is_retryable(),
+        }
+    }
+
+    /// Ends the term after its body, whose outcome is `None` if the term was lost before. Pauses and returns `None` if this
+    /// client has to campaign again.
+    ///
+    /// # Cancel safety
+    /// The term ends in the background if this future is dropped.
+    ///
+    /// # Errors
+    /// `Lost`: the term was over as the body returned `Ok`.
+    pub async fn ended<T, E: fmt::Display>(
         &mut self,
         term: Term,
-        end: Ended<T, E>,
+        outcome: Option<Result<T, E>>,
     ) -> Option<Result<T, Error>> {
-        let lasted = self.clock().now().since(self.began);
-        let end = match end {
-            Ended::Done(value) => return Some(resign_after(term, value).await),
-            Ended::Failed(err) => {
+        let now = self.clock().now();
+        let lasted = self.began.map_or(Duration::ZERO, |began| now.since(began));
+        let end = match outcome {
+            Some(Ok(value)) => return Some(resign_after(term, value).await),
+            Some(Err(err)) => {
                 tracing::warn!(target: LOG_TARGET, name = %term.guard().name(), token = %term.token(), %err, "the work of the leader failed");
                 // The pause is for other candidates, so the term ends first. What the store did not confirm is repeated in
                 // the background.
@@ -313,7 +332,7 @@ impl<'a> Campaigns<'a> {
                 TermEnd::Failed(lasted)
             }
             // Dropping the term cleans up in the background: the store may be slow to answer.
-            Ended::Lost => {
+            None => {
                 drop(term);
                 TermEnd::Lost(lasted)
             }
@@ -325,21 +344,18 @@ impl<'a> Campaigns<'a> {
     async fn pause_after(&mut self, end: TermEnd) {
         let pause = self.pauses.after(end, self.clock().random());
         if !pause.is_zero() {
-            let clock = self.clock();
-            clock.sleep_until(clock.now().after(pause)).await;
+            self.election.driver.pause(pause).await;
         }
     }
 }
 
-/// Awaits the end of the body, or the loss of its term, whatever comes first. The body is dropped then.
-async fn until_lost<T, E>(term: &Term, body: impl Future<Output = Result<T, E>>) -> Ended<T, E> {
+/// Awaits the end of the body, or the loss of its term, whatever comes first: then the body is dropped, and there is `None`.
+async fn until_lost<T>(term: &Term, body: impl Future<Output = T>) -> Option<T> {
+    let lost = term.lost();
     tokio::select! {
         biased;
-        Some(_) = term.lost() => Ended::Lost,
-        outcome = body => match outcome {
-            Ok(value) => Ended::Done(value),
-            Err(err) => Ended::Failed(err),
-        },
+        Some(_) = lost => None,
+        outcome = body => Some(outcome),
     }
 }
 

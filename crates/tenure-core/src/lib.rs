@@ -87,7 +87,7 @@ pub use after::GuardUntilOutcome;
 pub use buckets::{Buckets, bucket_of};
 pub use client::{CallbackHandle, Client};
 pub use client_builder::ClientBuilder;
-pub use election::Election;
+pub use election::{Campaigns, Election};
 pub use error::{Error, ErrorKind};
 pub use fence::{FencingToken, OwnerId};
 pub use guard::Guard;

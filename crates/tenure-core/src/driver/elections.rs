@@ -1,6 +1,7 @@
 //! What candidates and leaders of an election ask of the store, beside the lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -9,7 +10,6 @@ use crate::guarantees::Capability;
 use crate::holder::{Holder, PublishedValue};
 use crate::leader::Leader;
 use crate::logic::lease::HoldState;
-use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::store::Elections;
 
@@ -49,21 +49,38 @@ impl Driver {
     }
 }
 
+impl Driver {
+    /// Waits so long, but not longer than the client is open.
+    pub(crate) async fn pause(&self, pause: Duration) {
+        let end = self.clock.now().after(pause);
+        tokio::select! {
+            biased;
+            () = self.closed.raised() => {}
+            () = self.clock.sleep_until(end) => {}
+        }
+    }
+}
+
 impl Held {
     /// Replaces the value that observers see of this hold.
     ///
     /// Cancel safe: a request that has been sent goes on in the background, and a later one waits for its end.
     pub(crate) async fn proclaim(self: &Arc<Self>, value: Arc<str>) -> Result<(), Error> {
-        let explain = |err: Error| self.explain(err, Step::Write);
-        PublishedValue::check(&value).map_err(explain)?;
-        let elections = self.driver.elections().map_err(explain)?;
-        let refused = |reason: LostReason| {
-            let message = format!("the term had ended ({reason}), and nothing was published");
-            Err(explain(Error::new(ErrorKind::Lost, message)))
+        let proclaimed = self.proclaim_inner(value).await;
+        proclaimed.map_err(|err| self.explain(err, Step::Write))
+    }
+
+    async fn proclaim_inner(self: &Arc<Self>, value: Arc<str>) -> Result<(), Error> {
+        PublishedValue::check(&value)?;
+        let elections = self.driver.elections()?;
+        // An earlier request may wait for a silent store.
+        let permit = tokio::select! {
+            biased;
+            permit = self.mode_gate() => permit,
+            () = self.state.ended() => return Err(self.nothing_published()),
         };
-        let permit = self.mode_gate().await;
-        if let HoldState::Lost(reason) = self.state() {
-            return refused(reason);
+        if let HoldState::Lost(_) = self.state() {
+            return Err(self.nothing_published());
         }
         let holder = self.next_holder(value);
         // The number is used up, also if the outcome of the request stays unknown.
@@ -73,20 +90,42 @@ impl Held {
         let mut running = RunningRequest::send(&self.driver, publishing, |_| {
             elections.publish(hold, holder)
         });
-        let answer = running.answer().await;
+        let answer = tokio::select! {
+            biased;
+            answer = running.answer() => answer,
+            () = self.state.ended() => {
+                let message = "the term ended before the store answered, and observers may have seen the value";
+                return Err(Error::new(ErrorKind::Lost, message));
+            }
+        };
         match running.settle(answer) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.clone().found_gone();
-                refused(LostReason::StoreSaysNo)
+                Err(self.nothing_published())
             }
-            Err(err) => Err(explain(err)),
+            Err(err) => {
+                if err.is_lost() {
+                    self.clone().found_gone();
+                }
+                Err(err)
+            }
         }
+    }
+
+    fn nothing_published(&self) -> Error {
+        let reason = match self.state() {
+            HoldState::Lost(reason) => format!(" ({reason})"),
+            HoldState::Held | HoldState::AtRisk => String::new(),
+        };
+        let message = format!("the term had ended{reason}, and nothing was published");
+        Error::new(ErrorKind::Lost, message)
     }
 
     /// Has the store look for requests to let go, if it has to.
     pub(crate) fn listen_for_requests(&self) {
-        if !self.hold_state().set_listening() {
+        let is_over = self.is_ending() || matches!(self.state(), HoldState::Lost(_));
+        if is_over || !self.hold_state().set_listening() {
             return;
         }
         if let Ok(elections) = self.driver.elections() {

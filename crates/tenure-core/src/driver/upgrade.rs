@@ -105,6 +105,10 @@ impl Held {
         self: &Arc<Self>,
         if_alone: impl FnOnce(&dyn Fn()) -> bool,
     ) -> Result<(), Error> {
+        if self.holder().value.is_some() {
+            let message = "the term of a leader cannot become shared; resign, and acquire a lock";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let permit = self.right_to_change_mode().await?;
         let before = self.mode();
         match before {

@@ -225,6 +225,60 @@ async fn a_value_that_its_caller_left_does_not_overtake_the_next_one() {
     assert_eq!(case.leader().await.as_deref(), Some("c"));
 }
 
+/// The store is silent: the first request has no answer, and the second one waits for it.
+#[tokio::test]
+async fn values_without_an_answer_end_with_the_term() {
+    let case = Case::new();
+    let term = case.candidate("a").campaign().await.unwrap();
+    case.0.pause();
+    let mut first = Box::pin(term.proclaim("b"));
+    let mut second = Box::pin(term.proclaim("c"));
+    assert!(poll_now(first.as_mut()).is_err());
+    assert!(poll_now(second.as_mut()).is_err());
+    case.0.run_for(TTL).await;
+    assert!(!term.is_leader());
+    for (proclaimed, text) in [(first, "observers may have seen"), (second, "nothing was")] {
+        let ended = poll_now(proclaimed).unwrap_or_else(|_| panic!("still waits"));
+        let err = ended.unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::Lost);
+        assert!(err.to_string().contains(text), "{err}");
+    }
+}
+
+/// An owner that holds a lock enters it again. A candidate does not: two bodies would lead at once.
+#[tokio::test]
+async fn an_owner_enters_no_election() {
+    let case = Case::new();
+    let client = case.client();
+    let election = client.election("e").ttl(TTL);
+    let script = async {
+        let guard = client.lock("e").ttl(TTL).acquire().await.unwrap();
+        let campaign = poll_now(Box::pin(election.campaign()));
+        let campaign = campaign.expect_err("the lock is held");
+        guard.release().await.unwrap();
+        let term = campaign.await.unwrap();
+        let second = poll_now(Box::pin(election.campaign()));
+        let second = second.expect_err("two lead");
+        let entered = client.lock("e").ttl(TTL).try_acquire().await.unwrap();
+        assert!(entered.is_none(), "entered the term of an election");
+        term.resign().await.unwrap();
+        second.await.unwrap().resign().await.unwrap();
+    };
+    crate::Owner::scope(script).await;
+    assert!(case.0.is_idle());
+}
+
+#[tokio::test]
+async fn a_term_cannot_become_a_shared_hold() {
+    let case = Case::new();
+    let term = case.candidate("a").campaign().await.unwrap();
+    let err = term.guard().downgrade().await.unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Invalid);
+    assert_eq!(case.leader().await.as_deref(), Some("a"));
+    assert!(term.is_leader());
+    term.resign().await.unwrap();
+}
+
 #[tokio::test]
 async fn observers_see_each_leader_once_and_in_order_and_that_nobody_leads() {
     let case = Case::new();

@@ -134,7 +134,7 @@ pub trait Elections: Send + Sync {
 
     /// A guard of this hold waits to be asked to let go, for the first time. From now on until the hold ends, a store that
     /// neither pushes such requests nor learns of them with a renewal looks for them, in the background. The requests that
-    /// were made before count, too.
+    /// were made before count, too. A hold that has ended meanwhile is ignored.
     ///
     /// Returns at once, and may be called outside of a runtime.
     fn listen_for_requests(self: Arc<Self>, hold: Hold) {

@@ -212,6 +212,64 @@ async fn a_closed_client_ends_run() {
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
 }
 
+/// Between two terms, too, in which the pause may be long.
+#[tokio::test]
+async fn a_closed_client_ends_run_also_in_a_pause() {
+    let case = Case::new();
+    let client = case.client();
+    let election = client.election("e").ttl(TTL);
+    let run = election.run(async |_| Err::<(), _>("out of order"));
+    let script = async {
+        // By now the pauses take 15 s and more.
+        case.0.run_for(HOUR).await;
+        client.close().await;
+    };
+    let mut run = pin!(run);
+    tokio::select! {
+        biased;
+        end = run.as_mut() => panic!("`run` has ended: {:?}", end.err()),
+        () = script => {}
+    }
+    let ended = poll_now(run).unwrap_or_else(|_| panic!("still pauses"));
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A ttl that is too short for the store is a mistake of the caller, unless it was long enough before.
+#[tokio::test]
+async fn a_store_that_is_slow_for_a_while_ends_no_run() {
+    let case = Case::new();
+    let slow = |case: &Case| {
+        for step in [Step::Acquire, Step::Inspect] {
+            case.0.disturb(step, Disturbance::Late(TTL / 5));
+        }
+    };
+    let election = case.candidate("a");
+    slow(&case);
+    let run = election.run(async |_| Ok::<_, Infallible>(()));
+    let ended = tokio::select! {
+        ended = run => ended,
+        () = case.0.run_for(HOUR) => panic!("`run` has not ended"),
+    };
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Invalid);
+    let mut terms = 0;
+    let run = election.run(async |_| {
+        terms += 1;
+        match terms {
+            1 => {
+                slow(&case);
+                Err("and then the store is slow")
+            }
+            _ => Ok(()),
+        }
+    });
+    let ended = tokio::select! {
+        ended = run => ended,
+        () = case.0.run_for(HOUR) => panic!("`run` has not ended"),
+    };
+    ended.unwrap();
+    assert_eq!(terms, 2);
+}
+
 /// A future that generic code can send to another thread.
 #[tokio::test]
 async fn run_can_be_spawned() {
@@ -222,4 +280,21 @@ async fn run_can_be_spawned() {
         run.await
     });
     assert_eq!(task.await.unwrap().unwrap(), 1);
+}
+
+/// Any body, whose type generic code does not know.
+#[tokio::test]
+async fn run_boxed_can_be_spawned_with_any_body() {
+    fn spawn<F>(election: Election, body: F) -> tokio::task::JoinHandle<Result<u64, Error>>
+    where
+        F: FnMut(&Term) -> std::pin::Pin<Box<dyn Future<Output = Result<u64, String>> + Send + '_>>,
+        F: Send + 'static,
+    {
+        tokio::spawn(async move { election.run_boxed(body).await })
+    }
+    let case = Case::new();
+    let token = spawn(case.candidate("a"), |term| {
+        Box::pin(async { Ok(term.token().get()) })
+    });
+    assert_eq!(token.await.unwrap().unwrap(), 1);
 }
