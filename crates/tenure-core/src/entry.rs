@@ -282,6 +282,12 @@ impl Entry {
         state.asked_to_release(self.end_for_futures())
     }
 
+    /// Whether another client has asked the holder to let go.
+    pub(crate) fn is_asked_to_release(&self) -> bool {
+        self.held.listen_for_requests();
+        self.held.hold_state().is_asked()
+    }
+
     fn end_for_futures(&self) -> EntryEnd {
         match self.owned {
             Some(_) => self.end.get_or_init(EntryEnd::of_entry).clone(),

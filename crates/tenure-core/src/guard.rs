@@ -290,6 +290,15 @@ impl Guard {
         async move { asked.await.is_some() }
     }
 
+    /// Whether another client has asked the holder to let go: as [`asked_to_release`](Guard::asked_to_release), without a wait.
+    ///
+    /// Sends nothing. Where the store has to look for requests, it begins with the first call of one of the two.
+    pub fn is_asked_to_release(&self) -> bool {
+        // Each name is looked for, also if the first one is asked for.
+        let asked: Vec<_> = self.all().map(Entry::is_asked_to_release).collect();
+        asked.contains(&true)
+    }
+
     /// Replaces the value that observers of an election see.
     pub(crate) async fn proclaim(&self, value: Arc<str>) -> Result<(), Error> {
         self.first().held().proclaim(value).await
@@ -400,7 +409,7 @@ impl Guard {
     /// After the call the change goes on in the background, even if this future is dropped.
     ///
     /// # Errors
-    /// `Invalid`: the hold is a permit, the guard holds several names, or the [`Owner`](crate::Owner) has entered the lock
+    /// `Invalid`: the hold is a permit or a term of an election, the guard holds several names, or the [`Owner`](crate::Owner) has entered the lock
     /// more than once and may rely on the stronger mode. `Unsupported`: this hold cannot become shared in this store, and
     /// its mode stays. `Lost`: the hold has ended. Any other kind: the store did not confirm the change; this guard counts
     /// as shared, and the request is repeated in the background.

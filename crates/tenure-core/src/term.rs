@@ -51,6 +51,11 @@ impl Term {
         self.guard.asked_to_release()
     }
 
+    /// Whether another client has asked the leader to resign: see [`Guard::is_asked_to_release`].
+    pub fn is_asked_to_resign(&self) -> bool {
+        self.guard.is_asked_to_release()
+    }
+
     /// Replaces the value that observers see: at most [`PublishedValue::MAX_LEN`](crate::holder::PublishedValue::MAX_LEN)
     /// bytes. It stays until the end of the term, or until the next one. Several calls at once are sent one after the other.
     ///
@@ -58,7 +63,7 @@ impl Term {
     /// A request that has been sent goes on if this future is dropped.
     ///
     /// # Errors
-    /// `Lost`: the term has ended, and nothing was published. `Indeterminate`: it is unknown which value observers see;
+    /// `Lost`: the term has ended; the message says whether the value was sent before. `Indeterminate`: it is unknown which value observers see;
     /// proclaim again. `Unreachable`: the store did not answer. `Invalid`: the value is too long.
     pub async fn proclaim(&self, value: impl Into<Arc<str>>) -> Result<(), Error> {
         self.guard.proclaim(value.into()).await

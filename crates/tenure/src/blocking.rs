@@ -14,6 +14,7 @@
 //! ```
 
 pub mod buckets;
+pub mod election;
 mod runtime;
 
 use std::borrow::Cow;
@@ -339,19 +340,8 @@ impl Lock {
     /// The errors of [`Lock::acquire`](crate::Lock::acquire), and [`Interrupted`](ErrorKind::Interrupted).
     pub fn acquire(&self) -> Result<Guard, Error> {
         let lock = self.for_this_thread();
-        let acquired = async {
-            let Some(interrupt) = &self.interrupt else {
-                return lock.acquire().await;
-            };
-            tokio::select! {
-                biased;
-                () = interrupt.0.raised() => {
-                    Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"))
-                }
-                guard = lock.acquire() => guard,
-            }
-        };
-        let inner = block_on(&self.runtime, acquired)??;
+        let acquired = until_interrupted(self.interrupt.as_ref(), lock.acquire());
+        let inner = block_on(&self.runtime, acquired)???;
         Ok(self.guard(inner))
     }
 
@@ -488,13 +478,21 @@ impl Guard {
     /// Calls `listener` in the client's thread when the hold is lost; never after a normal release.
     /// `listener` must return quickly, because renewals wait for it.
     pub fn on_lost(&self, listener: impl FnOnce(LostReason) + Send + 'static) {
-        let lost = self.inner.lost();
-        // The task ends with the hold, and keeps nothing of the client.
-        self.runtime.spawn(async move {
-            if let Some(reason) = lost.await {
-                listener(reason);
-            }
-        });
+        self.runtime.call_when_lost(self.inner.lost(), listener);
+    }
+
+    /// Waits until another client asks the holder to let go, and returns `true`; `false`: the hold has ended before. See
+    /// [`Guard::asked_to_release`](crate::Guard::asked_to_release).
+    ///
+    /// # Errors
+    /// [`Closed`](ErrorKind::Closed) when called from async code.
+    pub fn asked_to_release(&self) -> Result<bool, Error> {
+        block_on(&self.runtime, self.inner.asked_to_release())
+    }
+
+    /// The same without a wait; see [`Guard::is_asked_to_release`](crate::Guard::is_asked_to_release).
+    pub fn is_asked_to_release(&self) -> bool {
+        self.inner.is_asked_to_release()
     }
 
     /// Calls `end`, which ends a transaction, and releases the lock only then; see
@@ -603,6 +601,23 @@ impl Interrupt {
     /// Ends all waits that were given this interrupt, now and later.
     pub fn raise(&self) {
         self.0.raise();
+    }
+}
+
+/// Awaits `wait` until `interrupt` is raised.
+async fn until_interrupted<T>(
+    interrupt: Option<&Interrupt>,
+    wait: impl Future<Output = T>,
+) -> Result<T, Error> {
+    let Some(interrupt) = interrupt else {
+        return Ok(wait.await);
+    };
+    tokio::select! {
+        biased;
+        () = interrupt.0.raised() => {
+            Err(Error::new(ErrorKind::Interrupted, "the wait was interrupted"))
+        }
+        output = wait => Ok(output),
     }
 }
 

@@ -275,3 +275,115 @@ fn after_the_end_of_a_transaction_the_lock_goes_or_is_kept() {
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Closed);
     assert!(take().is_some());
 }
+
+#[test]
+fn threads_lead_one_after_the_other_and_observers_see_each_leader() {
+    let (store, client) = store();
+    let mut observer = client.election("e").observe();
+    assert!(observer.next().unwrap().unwrap().is_none());
+    let election = client.election("e").ttl(Duration::from_secs(30));
+    for value in ["a", "b"] {
+        let term = election.clone().value(value).campaign().unwrap();
+        let leader = observer.next().unwrap().unwrap().unwrap();
+        assert_eq!(leader.value(), Some(value));
+        assert_eq!(leader.token, Some(term.token()));
+        assert_eq!(election.leader().unwrap().unwrap().token, leader.token);
+        // The same thread, which is no owner here, waits as any other.
+        let interrupt = Interrupt::new();
+        interrupt.raise();
+        let second = election.clone().interrupted_by(&interrupt).campaign();
+        assert_eq!(second.unwrap_err().kind(), ErrorKind::Interrupted);
+        term.proclaim(format!("{value}2")).unwrap();
+        let leader = observer.next().unwrap().unwrap().unwrap();
+        assert_eq!(leader.value(), Some(&*format!("{value}2")));
+        let unchanged = observer.next_timeout(Duration::from_millis(5)).unwrap();
+        assert_eq!(unchanged.unwrap_err().kind(), ErrorKind::WaitElapsed);
+        term.resign().unwrap();
+        let next = observer.next_timeout(Duration::from_secs(60)).unwrap();
+        assert!(next.unwrap().is_none());
+    }
+    assert!(store.is_idle());
+    client.close().unwrap();
+    assert!(observer.next().is_none());
+    assert!(observer.next_timeout(Duration::from_secs(60)).is_none());
+}
+
+#[test]
+fn an_interrupt_ends_the_waits_of_an_election() {
+    let (store, client) = store();
+    let term = client.election("e").campaign().unwrap();
+    let interrupt = Interrupt::new();
+    let election = client.election("e").interrupted_by(&interrupt);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| election.run(|_| Ok::<_, &str>(())));
+        let observing = scope.spawn(|| {
+            let mut observer = election.observe();
+            assert!(observer.next().unwrap().unwrap().is_some());
+            observer.next().unwrap().map(drop)
+        });
+        while client.inspect("e").unwrap().queue.unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        interrupt.raise();
+        for outcome in [run.join().unwrap(), observing.join().unwrap()] {
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Interrupted);
+        }
+    });
+    term.resign().unwrap();
+    assert!(store.is_idle());
+}
+
+#[test]
+fn a_leader_in_a_thread_is_asked_to_resign_and_stands_again_after_a_failure() {
+    let (store, client) = store();
+    let election = client.election("e").value("v");
+    let mut terms = Vec::new();
+    let done = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            loop {
+                // A request of another client, in the second term.
+                match election.leader().unwrap().and_then(|leader| leader.token) {
+                    Some(token) if token.get() > 1 => break election.ask_to_resign().unwrap(),
+                    _ => std::thread::yield_now(),
+                }
+            }
+        });
+        let done = election.run(|term| {
+            terms.push(term.token().get());
+            if terms.len() == 1 {
+                return Err("out of order");
+            }
+            assert!(term.asked_to_resign().unwrap());
+            assert!(term.is_asked_to_resign());
+            assert!(term.guard().is_asked_to_release());
+            Ok(terms.len())
+        });
+        assert!(asking.join().unwrap().is_some());
+        done
+    });
+    assert_eq!(done.unwrap(), 2);
+    assert_eq!(terms, [1, 2]);
+    let guard = client.lock("e").acquire().unwrap();
+    assert!(!guard.is_asked_to_release());
+    client.election("e").ask_to_resign().unwrap();
+    assert!(guard.asked_to_release().unwrap() && guard.is_asked_to_release());
+    guard.release().unwrap();
+    assert!(store.is_idle());
+}
+
+#[test]
+fn a_term_that_was_lost_is_no_success_of_run() {
+    let (_store, client) = store();
+    let election = client.election("e");
+    let (told, hears) = mpsc::channel();
+    let run = election.run(|term| {
+        let told = told.clone();
+        term.on_lost(move |reason| told.send(reason).unwrap());
+        assert!(client.break_lock("e", term.token()).unwrap());
+        assert_eq!(hears.recv().unwrap(), LostReason::TakenOver);
+        assert!(!term.is_leader());
+        assert!(!term.asked_to_resign().unwrap());
+        Ok::<_, &str>(())
+    });
+    assert_eq!(run.unwrap_err().kind(), ErrorKind::Lost);
+}

@@ -179,6 +179,11 @@ impl SharedHoldState {
         }
     }
 
+    /// Whether another client has asked the holder to let go.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.progress.is_asked.load(Ordering::SeqCst)
+    }
+
     /// A guard waits to be asked to let go. Returns whether none did before.
     pub(super) fn set_listening(&self) -> bool {
         !self.progress.is_listening.swap(true, Ordering::SeqCst)
@@ -190,10 +195,7 @@ impl SharedHoldState {
         self.when(|it| match it.end() {
             Some(_) => Some(None),
             None if entry.is_over() => Some(None),
-            None => {
-                let is_asked = it.progress.is_asked.load(Ordering::SeqCst);
-                is_asked.then_some(Some(()))
-            }
+            None => it.is_asked().then_some(Some(())),
         })
         .await
     }

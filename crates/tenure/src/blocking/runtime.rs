@@ -1,5 +1,7 @@
 //! The runtime of a blocking client.
 
+use tenure_core::lost::LostReason;
+
 /// A tokio runtime with one thread, for callers that have no runtime.
 #[derive(Debug)]
 pub(crate) struct OwnRuntime(Option<tokio::runtime::Runtime>);
@@ -28,8 +30,18 @@ impl OwnRuntime {
         Some(self.runtime().block_on(future))
     }
 
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        self.runtime().spawn(future);
+    /// Calls `listener` in the thread of this runtime if the hold is lost. The task ends with the hold, and keeps nothing of
+    /// the client.
+    pub(crate) fn call_when_lost(
+        &self,
+        lost: impl Future<Output = Option<LostReason>> + Send + 'static,
+        listener: impl FnOnce(LostReason) + Send + 'static,
+    ) {
+        self.runtime().spawn(async move {
+            if let Some(reason) = lost.await {
+                listener(reason);
+            }
+        });
     }
 }
 
