@@ -192,6 +192,7 @@ behaviours! {
 
     election_requests::a_leader_is_asked_to_resign_and_decides, "8", elections;
     election_requests::a_request_before_the_leader_waits_for_it_counts, "8", elections;
+    election_requests::a_request_is_told_without_a_wait, "8", elections;
     election_requests::a_request_never_reaches_a_later_leader, "13", elections;
     election_requests::the_holder_of_a_lock_is_asked_to_release, "8", elections;
 

@@ -468,7 +468,7 @@ impl Case {
 }
 
 /// How often in a row a request of a behaviour may meet a pause of the machine.
-const PAUSES: usize = 10;
+pub(super) const PAUSES: usize = 10;
 
 /// Acquires; asks again where there was no answer, as long as an answer may take on a busy machine.
 async fn until_answered(lock: &Lock) -> Result<Guard, Error> {

@@ -7,9 +7,9 @@ use tokio::task::JoinHandle;
 
 use crate::leader::Leader;
 use crate::rt::lock;
-use crate::{Client, Election, Error, Observer, Term};
+use crate::{Client, Election, Error, ErrorKind, Observer, Term};
 
-use super::case::Case;
+use super::case::{Case, PAUSES};
 use super::election_history::{Attempt, ElectionHistory, Seen};
 use super::failure::{Failure, Verdict};
 
@@ -190,7 +190,7 @@ impl Candidate {
         let (history, value) = (self.history.clone(), value.to_owned());
         async move {
             let attempt = history.campaigns(&value);
-            let term = election.campaign().await?;
+            let term = campaign_again(&election).await?;
             history.elected(attempt, term.token().get());
             Ok(Leading {
                 term,
@@ -208,6 +208,17 @@ impl Candidate {
     ) -> JoinHandle<Result<Leading, Error>> {
         case.start(self.campaign(value)).await
     }
+}
+
+/// Campaigns; again where the machine stood still during two requests, or the store has just started and did not answer.
+async fn campaign_again(election: &Election) -> Result<Term, Error> {
+    for _ in 1..PAUSES {
+        match election.campaign().await {
+            Err(err) if matches!(err.kind(), ErrorKind::Invalid | ErrorKind::Unreachable) => {}
+            elected => return elected,
+        }
+    }
+    election.campaign().await
 }
 
 impl Leading {

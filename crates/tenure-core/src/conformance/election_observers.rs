@@ -78,15 +78,14 @@ pub(super) async fn observers_see_that_nobody_leads(case: Arc<Case>) -> Verdict 
         election.until_nobody_is_seen(OBSERVED).await?;
     }
     case.until_idle(&election.name).await?;
-    // A leader whose lease is not renewed, as that of a process that has vanished.
+    // A leader whose lease is not renewed, as that of a process that has vanished. It leads long enough to be seen.
+    let ttl = case.ttl().max(OBSERVED);
     let options = Options::new().renew(Renew::Never);
     let client = case.client().await?.with_defaults(options);
-    let leading = election
-        .candidate_of(client, case.ttl())
-        .campaign("vanishes");
+    let leading = election.candidate_of(client, ttl).campaign("vanishes");
     let leading = leading.await?;
     election.until_seen("vanishes").await?;
-    let limit = case.ttl() + OBSERVED;
+    let limit = ttl + OBSERVED;
     election.until_nobody_is_seen(limit).await?;
     check!(!leading.term.is_leader(), "a leader whom nobody sees");
     drop(leading);

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use super::case::Case;
 use super::election_case::{ElectionCase, asked_within};
-use super::failure::{Verdict, check};
+use super::failure::{Failure, Verdict, check};
 
 /// A request to resign reaches the leader, which decides.
 pub(super) async fn a_leader_is_asked_to_resign_and_decides(case: Arc<Case>) -> Verdict {
@@ -52,6 +54,29 @@ pub(super) async fn a_request_before_the_leader_waits_for_it_counts(case: Arc<Ca
     );
     check!(is_asked.await?, "the term has ended");
     Ok(leading.resign().await?)
+}
+
+/// A thread without a runtime asks at any time whether the leader was asked, and its question is enough for the store to look
+/// for requests.
+pub(super) async fn a_request_is_told_without_a_wait(case: Arc<Case>) -> Verdict {
+    let election = ElectionCase::new(&case, "told");
+    let candidate = election.short_candidate().await?;
+    let term = candidate.election("told").campaign().await?;
+    let (sender, receiver) = oneshot::channel();
+    std::thread::spawn(move || sender.send((term.is_asked_to_resign(), term)));
+    let told = case.soon("the thread ends", receiver).await?;
+    let (is_asked, term) = told.map_err(Failure::new)?;
+    check!(!is_asked, "asked by nobody");
+    election.outsider().await?.ask_to_resign().await?;
+    let limit = asked_within(case.ttl());
+    case.in_time(limit, "the leader learns of it", async {
+        while !term.is_asked_to_resign() {
+            case.look_again().await;
+        }
+    })
+    .await?;
+    check!(term.is_leader(), "a request has ended the term");
+    Ok(term.resign().await?)
 }
 
 /// A request ends with the term that it is for: the next leader is not asked, also if both happen at once.

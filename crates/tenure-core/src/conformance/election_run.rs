@@ -97,6 +97,8 @@ pub(super) async fn run_returns_to_the_queue_after_a_loss(case: Arc<Case>) -> Ve
     for turn in 0..2 {
         let campaign = other.start_campaign(&case, &format!("other {turn}")).await;
         case.until_waiting(&election.name, 1).await?;
+        // Where waiters cannot be counted.
+        case.pass(case.ttl() / 4).await;
         let Some(token) = bodies.terms().last().copied() else {
             return Err(Failure::new("no body has run"));
         };
@@ -155,8 +157,9 @@ pub(super) async fn run_ends_with_its_body_and_not_with_its_failure(case: Arc<Ca
     });
     let run = run.await;
     // It leads while the other one pauses, or after it.
-    let leading = other.campaign("other").await?;
-    leading.resign().await?;
+    let campaign = other.campaign("other");
+    let leading = case.in_time(case.long(), "the other one leads", campaign);
+    leading.await??.resign().await?;
     let limit = case.ttl() + RETURNS;
     let token = case.in_time(limit, "the end of the work", run).await???;
     check!(token.get() > 0, "{token} is no term");
@@ -166,7 +169,10 @@ pub(super) async fn run_ends_with_its_body_and_not_with_its_failure(case: Arc<Ca
 /// Rule 12: closing a client ends its terms, its campaigns and its observers.
 pub(super) async fn closing_a_client_ends_its_elections(case: Arc<Case>) -> Verdict {
     let election = ElectionCase::new(&case, "closed");
-    let (first, other) = (election.candidate().await?, election.candidate().await?);
+    let (first, other) = (
+        election.candidate().await?,
+        election.short_candidate().await?,
+    );
     let leading = other.campaign("leader").await?;
     let client = first.client.clone();
     let campaign = first.start_campaign(&case, "waits").await;
@@ -192,5 +198,7 @@ pub(super) async fn closing_a_client_ends_its_elections(case: Arc<Case>) -> Verd
     check!(reason == Some(LostReason::SessionGone), "{reason:?}");
     check!(!leading.term.is_leader(), "a leader without a client");
     drop(leading);
+    // A store may keep the hold until its lease ends.
+    case.pass(case.ttl()).await;
     case.until_idle(&election.name).await
 }

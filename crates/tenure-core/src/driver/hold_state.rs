@@ -293,6 +293,20 @@ mod models {
     }
 
     #[test]
+    fn a_request_to_let_go_is_seen_by_what_waits_for_it() {
+        check(|| {
+            let hold = held();
+            let asking = spawn({
+                let hold = hold.clone();
+                async move { hold.set_asked() }
+            });
+            let asked = hold.asked_to_release(EntryEnd::default());
+            assert_eq!(block_on(asked), Some(()));
+            asking.join().unwrap();
+        });
+    }
+
+    #[test]
     fn the_end_of_a_hold_and_of_an_entry_end_what_waits_for_a_loss() {
         check(|| {
             let hold = held();
