@@ -86,12 +86,12 @@ impl Observation {
             };
             match sighting {
                 Ok((sighting, cause)) => {
-                    self.failures = 0;
                     let seen = self.order.see(&sighting);
                     if seen == Seen::Older && cause == Cause::Pushed {
                         // It says nothing about now, and must not put off the next read.
                         continue;
                     }
+                    self.failures = 0;
                     self.plan_read(&sighting);
                     self.older_reads = match seen {
                         Seen::New | Seen::Known => 0,
