@@ -1,6 +1,6 @@
 //! The candidates and observers of one election, and what they did and saw.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -27,7 +27,7 @@ pub(super) struct ElectionCase {
     pub(super) case: Arc<Case>,
     pub(super) name: String,
     pub(super) history: Arc<ElectionHistory>,
-    observers: std::sync::Mutex<Vec<ObserverTask>>,
+    observers: Mutex<Vec<ObserverTask>>,
 }
 
 /// A task that polls an observer. Dropping the value ends the task.
@@ -58,15 +58,11 @@ pub(super) struct Leading {
 impl ElectionCase {
     /// An election of this name, without candidates and observers.
     pub(super) fn new(case: &Arc<Case>, tail: &str) -> Self {
-        Self::named(case, case.name(tail))
-    }
-
-    pub(super) fn named(case: &Arc<Case>, name: String) -> Self {
         Self {
             case: case.clone(),
-            name,
+            name: case.name(tail),
             history: Arc::default(),
-            observers: std::sync::Mutex::default(),
+            observers: Mutex::default(),
         }
     }
 
