@@ -91,6 +91,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::Permits,
             Capability::MinHold,
             Capability::LockDelay,
+            Capability::Elections,
         ],
     ),
     #[cfg(feature = "redis")]

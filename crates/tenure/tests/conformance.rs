@@ -110,7 +110,7 @@ fn file() {
         "file",
         harness::file::open,
         &[&[
-            NO_ELECTIONS,
+            HAS_ELECTIONS,
             NO_LEASE,
             NO_CONNECTION,
             NO_RESTART,

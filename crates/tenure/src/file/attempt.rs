@@ -101,9 +101,61 @@ fn is_ambiguous(file: &File, wanted: Kind) -> bool {
         .ok()
         .and_then(|contents| contents.head().map(|head| head.state));
     match state {
-        Some(RecordState::Exclusive) => false,
+        Some(RecordState::Exclusive) => wanted == Kind::Exclusive && is_shared_only(file),
         // The record says that shared holders are the reason why an exclusive lock is refused.
         Some(RecordState::Shared | RecordState::Upgrading) => wanted == Kind::Shared,
         Some(RecordState::Free) | None => true,
+    }
+}
+
+/// Whether a shared lock is granted, so that no process has `file` exclusively: the holder of the record has died, and
+/// another process looks at the name in this moment.
+fn is_shared_only(file: &File) -> bool {
+    let is_granted = Kind::Shared.try_lock(file).is_ok();
+    // There is nothing to be done about an error. The file is closed after the attempt.
+    is_granted && file.unlock().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::record::{HolderJson, write_side};
+
+    /// An observer that looks at a name has a shared lock for an instant, also when the holder in the record has died.
+    #[test]
+    fn a_look_at_a_dead_holder_does_not_count_as_a_holder() {
+        let path = std::env::temp_dir().join(format!("tenure-look-{}", std::process::id()));
+        let open = || {
+            let mut options = File::options();
+            let options = options.read(true).write(true).create(true);
+            options.truncate(false).open(&path).unwrap()
+        };
+        let (file, other) = (open(), open());
+        let is_ambiguous_now = |wanted| is_ambiguous(&file, wanted);
+        other.try_lock_shared().unwrap();
+        assert!(is_ambiguous_now(Kind::Exclusive), "there is no record");
+        // Shared holders are in the record of the name, and their locks last.
+        write_side(&file, 1, Some(&HolderJson::default())).unwrap();
+        assert!(!is_ambiguous_now(Kind::Exclusive));
+        write_exclusive(&file);
+        assert!(is_ambiguous_now(Kind::Exclusive));
+        other.try_lock().unwrap();
+        assert!(!is_ambiguous_now(Kind::Exclusive), "the holder lives");
+        other.unlock().unwrap();
+        // The attempt itself leaves no lock behind.
+        assert!(is_ambiguous_now(Kind::Exclusive));
+        other.try_lock().unwrap();
+        let _ = std::fs::remove_file(&path);
+    }
+
+    fn write_exclusive(file: &File) {
+        let contents = record::read(file).unwrap();
+        let mut plan = contents.plan(7, 0, || Ok(0)).unwrap();
+        plan.raise(file, 0, RecordState::Free, None).unwrap();
+        let head = record::Head {
+            state: RecordState::Exclusive,
+            ..record::Head::default()
+        };
+        plan.grant(file, head, None).unwrap();
     }
 }

@@ -246,6 +246,15 @@ impl Directory {
         }))
     }
 
+    /// Whether there is a regular file of this user with that name.
+    pub(super) fn has_file(&self, file: &str) -> bool {
+        let stat = rustix::fs::statat(&self.fd, file, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && stat.st_uid == rustix::process::geteuid().as_raw()
+        })
+    }
+
     pub(super) fn unlink(&self, file: &str) -> io::Result<()> {
         Ok(rustix::fs::unlinkat(&self.fd, file, AtFlags::empty())?)
     }

@@ -36,6 +36,7 @@ use super::kernel_lock::KernelLock;
 use super::names;
 use super::record::{self, Contents, Head, HolderJson, RecordState, RecordWriter};
 use super::side::{SideFile, Sides};
+use super::token_files::TokenFiles;
 
 /// The file whose kernel lock was won.
 pub(super) struct WonLock<'a> {
@@ -79,6 +80,9 @@ impl WonLock<'_> {
         let contents = self.read(file)?;
         if self.sides().is_upgrading(&contents)? {
             return Ok(TakeOutcome::Upgrading);
+        }
+        if let Some(dead) = contents.exclusive_holder() {
+            self.token_files(dead).remove();
         }
         if let Some(left) = self.reserved(&contents, file)? {
             return Ok(TakeOutcome::Reserved(locks, left));
@@ -149,6 +153,7 @@ impl WonLock<'_> {
             id: self.id,
             writer,
             upgrade: is_upgradable.then(Arc::default),
+            has_token_files: request.holder.value.is_some(),
             side: locks.side,
             lock: locks.name,
         }))
@@ -180,7 +185,7 @@ impl WonLock<'_> {
             RecordState::Shared => RecordState::Shared,
             _ => RecordState::Free,
         };
-        let write = || {
+        let raise = || -> io::Result<_> {
             let mut plan = contents.plan(rt::wall_micros(), head.boot, || directory.floor())?;
             if plan.must_raise {
                 let is_nameless = !matches!(contents, Contents::Valid(_))
@@ -193,13 +198,38 @@ impl WonLock<'_> {
                     directory.sync()?;
                 }
             }
-            let token = plan.token;
-            match meanwhile {
-                RecordState::Shared => plan.grant(file, head, None),
-                _ => plan.grant(file, head, Some(&holder_json(request, token))),
-            }
+            Ok(plan)
         };
-        write().map_err(|err| self.system_error("write", err))
+        let plan = raise().map_err(|err| self.system_error("write", err))?;
+        let json = match meanwhile {
+            RecordState::Shared => None,
+            _ => Some(self.holder_in_record(request, plan.token)?),
+        };
+        plan.grant(file, head, json.as_ref())
+            .map_err(|err| self.system_error("write", err))
+    }
+
+    /// What the record says about the holder. A value that the record has no room for is written to its own file, before the
+    /// grant: a process that sees the leader finds the value.
+    fn holder_in_record<'r>(
+        &self,
+        request: &'r Request,
+        token: u64,
+    ) -> Result<HolderJson<'r>, Error> {
+        let (json, long_value) = holder_json(request, token).take_long_value();
+        if let (Some(text), Some(number)) = (long_value, json.number) {
+            let files = self.token_files(token);
+            files.write_value(number, &text, self.held_locks)?;
+        }
+        Ok(json)
+    }
+
+    fn token_files(&self, token: u64) -> TokenFiles<'_> {
+        TokenFiles {
+            directory: self.directory,
+            file: &self.lock_path.file,
+            token,
+        }
     }
 
     pub(super) fn read(&self, file: &File) -> Result<Contents, Error> {
@@ -274,6 +304,7 @@ pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a
     };
     // Enough to tell holders apart; a reader of the file learns 32 of the 128 bits at most.
     let digest = record::checksum(request.owner.as_bytes()) >> 32;
+    let value = request.holder.value.as_ref();
     HolderJson {
         host: Cow::Borrowed(&request.holder.host),
         pid: request.holder.pid,
@@ -284,6 +315,8 @@ pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a
         limit,
         token,
         since: rt::wall_micros(),
+        value: value.map(|value| Cow::Borrowed(&*value.text)),
+        number: value.map(|value| value.number),
     }
 }
 

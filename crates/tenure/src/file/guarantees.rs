@@ -59,6 +59,7 @@ pub fn guarantees() -> Guarantees {
     guarantees.token = "max(last + 1, wall clock in µs), kept in the lock file; a limit is synced to disk ahead of use, so tokens also grow \
          over a power loss, and over the loss of the file unless the clock was set back";
     guarantees.loss = "only `break`, or replacing the file or the directory, ends a hold; noticed within a third of the ttl";
+    guarantees.observers = "poll: reads the record four times a second and asks the kernel whether the lock is held; a change, also the death of the leader, is seen after 0.25 s";
     guarantees.fit = "correctness on one host, on a local disk";
     guarantees
 }

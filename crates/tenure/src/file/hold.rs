@@ -25,6 +25,8 @@ pub(super) struct FileHold {
     pub(super) writer: RecordWriter,
     /// Of a hold that is upgradable, or was and is exclusive now.
     pub(super) upgrade: Option<Arc<Upgrade>>,
+    /// A value, or a request to let go, may lie beside the lock file (`token_files.rs`).
+    pub(super) has_token_files: bool,
     pub(super) side: Option<SideFile>,
     // Last: a side file is free before its name is.
     pub(super) lock: KernelLock,
@@ -98,6 +100,10 @@ impl FileHold {
         if is_ours && let Err(err) = self.write_release(end) {
             // The kernel lock decides: the next holder finds the record of a dead holder.
             tracing::warn!(file = %self.lock_path.file, error = format_args!("{err:#}"), "could not record the release in the lock file");
+        }
+        if self.has_token_files {
+            // After the release was recorded: a process that asks the holder later finds that, and leaves no request.
+            self.token_files().remove();
         }
         if !is_ours {
             return (Release::NotHeld, None);

@@ -16,13 +16,13 @@ use tenure_core::holder::{HoldInfo, Holder, LockStatus};
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt;
-use tenure_core::support::wall_time;
 
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, DirectoryEntry, SideKind};
 use super::record::{self, Contents, HolderJson, RecordState};
 use super::store::Shared;
+use super::token_files::{TokenFiles, holder, holder_without_files};
 
 /// Who holds `name`.
 pub(super) fn inspect(shared: &Shared, name: &LockName) -> Result<LockStatus, Error> {
@@ -94,7 +94,14 @@ fn inspect_file(
                 let token = head.map(|head| head.token);
                 if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
                     status.reserved = None;
-                    status.holds = vec![HoldInfo::new(holder(json), Mode::Exclusive, token, None)];
+                    let files = TokenFiles {
+                        directory: dir,
+                        file,
+                        token: token.unwrap_or_default(),
+                    };
+                    let known = holder_in_record(json.clone());
+                    let holder = holder(json, &files, held_locks)?.unwrap_or(known);
+                    status.holds = vec![HoldInfo::new(holder, Mode::Exclusive, token, None)];
                 }
                 return Ok(status);
             }
@@ -125,7 +132,7 @@ fn inspect_file(
 }
 
 /// Whether another process has a lock that excludes one of this kind.
-fn is_locked_by_other(
+pub(super) fn is_locked_by_other(
     dir: &Directory,
     name: &str,
     file: &File,
@@ -165,7 +172,7 @@ fn side_holders(
         }
         let mode = mode_of(&side, file, json.as_ref());
         let token = contents.head().map(|head| head.token);
-        holds.push(HoldInfo::new(holder(json), mode, token, None));
+        holds.push(HoldInfo::new(holder_in_record(json), mode, token, None));
     }
     holds.sort_by_key(|hold| hold.token);
     // A hold that is changing its mode has two side files for a moment.
@@ -205,16 +212,12 @@ fn side_files(
     }
 }
 
-fn holder(json: Option<HolderJson<'static>>) -> Holder {
-    let json = json.unwrap_or_default();
-    let mut holder = Holder::new(json.host, json.pid);
-    holder.label = json.label.into_owned();
-    holder.client = json.client.into_owned();
-    holder.since = wall_time(json.since).filter(|_| json.since > 0);
-    holder
+fn holder_in_record(json: Option<HolderJson<'static>>) -> Holder {
+    json.map(holder_without_files).unwrap_or_default()
 }
 
-fn reserved(contents: &Contents) -> Option<Duration> {
+/// How long the name stays reserved without a holder.
+pub(super) fn reserved(contents: &Contents) -> Option<Duration> {
     let head = contents.head()?;
     let left = head.until.saturating_sub(rt::wall_micros()).min(head.span);
     (left > 0).then(|| Duration::from_micros(left))

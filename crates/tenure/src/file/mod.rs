@@ -30,11 +30,17 @@
 //! The hold of a shared holder or permit is ended the same way, but its process keeps the name from exclusive holders
 //! until it notices.
 //!
+//! # Elections
+//!
+//! The leader is the exclusive holder. Its value is in the record, observers poll, and a request to let go is a file that has
+//! the token of the holder in its name; see `elections.rs`.
+//!
 //! # Reading order
 //! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
-//! (from a kernel lock to a hold), with `side` (the files of holders that are not exclusive) · `store` (the parts of a client) ·
+//! (from a kernel lock to a hold), with `side` (the files of holders that are not exclusive) and `token_files` (the other files of
+//! one hold) · `store` (the parts of a client) ·
 //! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_shared` and `permit_pipes`, `upgrade` with
-//! `upgrading` and `upgrade_state`, `renew`, `release` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
+//! `upgrading` and `upgrade_state`, `renew`, `release`, `elections` with `request_listener` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 
 mod acquire;
 mod attempt;
@@ -42,6 +48,7 @@ mod blocking;
 mod check;
 mod deliver;
 mod directory;
+mod elections;
 mod errors;
 mod file_system;
 mod grant;
@@ -55,9 +62,11 @@ mod permit_pipes;
 mod record;
 mod release;
 mod renew;
+mod request_listener;
 mod side;
 mod store;
 mod sweep;
+mod token_files;
 mod upgrade;
 mod upgrade_state;
 mod upgrading;
@@ -67,15 +76,17 @@ mod waiter_threads;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorParts as _, Step};
 use tenure_core::guarantees::{Capability, Guarantees};
-use tenure_core::holder::LockStatus;
+use tenure_core::holder::{Holder, LockStatus};
+use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
-    Answer, AnswerNow, BoxFuture, ChangeMode, Finding, Grant, Hold, Listed, Operate, Release,
-    Renewal, Request,
+    Answer, AnswerNow, BoxFuture, ChangeMode, Elections, Finding, Grant, Hold, Listed,
+    LossNotifier, Operate, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -125,6 +136,10 @@ impl tenure_core::store::Store for Store {
         stores_with(capability)
     }
 
+    fn attach(&self, notifier: LossNotifier) {
+        self.0.attach(notifier);
+    }
+
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         let shared = self.0.clone();
         Box::pin(async move { acquire::acquire(&shared, &request).await })
@@ -172,6 +187,10 @@ impl tenure_core::store::Store for Store {
         Some(self)
     }
 
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        Some(self)
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -200,6 +219,39 @@ impl ChangeMode for Store {
     fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
         let shared = self.0.clone();
         Box::pin(async move { upgrade::downgrade(&shared, &hold, mode) })
+    }
+}
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(blocking(move || {
+            elections::publish(&shared, &hold, &holder)
+        }))
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        let shared = self.0.clone();
+        Box::pin(blocking(move || elections::leader(&shared, &name)))
+    }
+
+    fn poll_interval(&self) -> Duration {
+        elections::POLL_INTERVAL
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        let shared = self.0.clone();
+        Box::pin(blocking(move || {
+            elections::ask_to_release(&shared, &name, token)
+        }))
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        request_listener::listen(&self.0, &hold);
     }
 }
 

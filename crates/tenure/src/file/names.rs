@@ -80,16 +80,22 @@ pub(super) enum SideKind {
     PermitQueue,
     /// `%w`: a pipe that the holder of the permit with that number has open for writing.
     PermitPipe,
+    /// `%v`: what the leader with that token has published, if the record has no room for it.
+    Value,
+    /// `%r`: somebody asks the holder with that token to let go. The file is empty.
+    ReleaseRequest,
 }
 
 impl SideKind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Shared,
         Self::Permit,
         Self::Upgradable,
         Self::Turnstile,
         Self::PermitQueue,
         Self::PermitPipe,
+        Self::Value,
+        Self::ReleaseRequest,
     ];
 
     /// No hexadecimal digit, so that no escape of a name looks like the suffix of a side file.
@@ -101,6 +107,21 @@ impl SideKind {
             Self::Turnstile => 't',
             Self::PermitQueue => 'q',
             Self::PermitPipe => 'w',
+            Self::Value => 'v',
+            Self::ReleaseRequest => 'r',
+        }
+    }
+
+    /// Whether the number of such a file is the token of a hold.
+    fn is_of_token(self) -> bool {
+        matches!(self, Self::Value | Self::ReleaseRequest)
+    }
+
+    /// The greatest number of such a file.
+    const fn max_index(self) -> u64 {
+        match self {
+            Self::Value | Self::ReleaseRequest => u64::MAX,
+            _ => u32::MAX as u64,
         }
     }
 
@@ -139,12 +160,13 @@ pub(super) fn encode(name: &LockName) -> String {
 }
 
 /// The side file of that kind with the number `index`.
-pub(super) fn side(file: &str, kind: SideKind, index: u32) -> String {
+pub(super) fn side(file: &str, kind: SideKind, index: impl Into<u64>) -> String {
+    let index: u64 = index.into();
     format!("{file}%{}{index}", kind.letter())
 }
 
 /// Kind and number of `entry` if it is a side file of `file`.
-pub(super) fn side_of(entry: &str, file: &str) -> Option<(SideKind, u32)> {
+pub(super) fn side_of(entry: &str, file: &str) -> Option<(SideKind, u64)> {
     let (base, suffix) = entry.rsplit_once('%')?;
     (base == file).then(|| kind_and_index(suffix)).flatten()
 }
@@ -158,12 +180,19 @@ pub(super) fn pipe_of(entry: &str) -> Option<String> {
     }
 }
 
-fn kind_and_index(suffix: &str) -> Option<(SideKind, u32)> {
+/// The file of the name and the token, if `entry` is a side file of the hold with this token.
+pub(super) fn token_of(entry: &str) -> Option<(&str, u64)> {
+    let (file, suffix) = entry.rsplit_once('%')?;
+    let (kind, token) = kind_and_index(suffix)?;
+    kind.is_of_token().then_some((file, token))
+}
+
+fn kind_and_index(suffix: &str) -> Option<(SideKind, u64)> {
     let kind = SideKind::ALL
         .into_iter()
         .find(|kind| suffix.starts_with(kind.letter()))?;
-    let index = &suffix[1..];
-    is_index(index).then(|| Some((kind, index.parse().ok()?)))?
+    let index = index_of(&suffix[1..])?;
+    (index <= kind.max_index()).then_some((kind, index))
 }
 
 /// Whether the name cannot be read off its file.
@@ -171,11 +200,10 @@ pub(super) fn is_hashed(file: &str) -> bool {
     file.contains(HASHED)
 }
 
-fn is_index(text: &str) -> bool {
-    !text.is_empty()
-        && text.bytes().all(|byte| byte.is_ascii_digit())
-        && (text == "0" || !text.starts_with('0'))
-        && text.parse::<u32>().is_ok()
+fn index_of(text: &str) -> Option<u64> {
+    let is_canonical =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    is_canonical.then(|| text.parse().ok())?
 }
 
 /// What `file` is. A name that [`encode`] cannot have made is foreign.
@@ -315,7 +343,7 @@ mod tests {
             let file = encode(&name(&text));
             assert_eq!(decode(&file), DirectoryEntry::Hashed, "{file}");
             for kind in SideKind::ALL {
-                let longest = side(&file, kind, u32::MAX);
+                let longest = side(&file, kind, kind.max_index());
                 assert!(longest.len() <= 255, "{longest}");
                 let is_pipe = kind == SideKind::PermitPipe;
                 let entry = if is_pipe {
@@ -324,7 +352,9 @@ mod tests {
                     DirectoryEntry::Side
                 };
                 assert_eq!(decode(&longest), entry);
-                assert_eq!(side_of(&longest, &file), Some((kind, u32::MAX)));
+                assert_eq!(side_of(&longest, &file), Some((kind, kind.max_index())));
+                let token = kind.is_of_token().then_some((&*file, u64::MAX));
+                assert_eq!(token_of(&longest), token);
             }
         }
     }
@@ -332,8 +362,24 @@ mod tests {
     #[test]
     fn what_we_did_not_make_is_foreign() {
         for file in [
-            "%61", "%4E", "a%", "a%2", "a%zz", "A", "ä", "a b", "%ff", "a%s", "a%s01", "a%px",
-            "a%s0%s0", "a%x0", "x%~00", "",
+            "%61",
+            "%4E",
+            "a%",
+            "a%2",
+            "a%zz",
+            "A",
+            "ä",
+            "a b",
+            "%ff",
+            "a%s",
+            "a%s01",
+            "a%px",
+            "a%s0%s0",
+            "a%x0",
+            "x%~00",
+            "",
+            "a%s4294967296",
+            "a%v18446744073709551616",
         ] {
             assert_eq!(decode(file), DirectoryEntry::Foreign, "{file}");
         }

@@ -25,5 +25,6 @@ pub(super) fn close(shared: &Shared) {
         held.release(End::Clean);
     }
     shared.idle_files.clear();
+    shared.requests.close();
     shared.threads.close();
 }

@@ -170,7 +170,7 @@ impl Sides<'_> {
 
     /// The file that is locked while an upgradable holder is becoming exclusive, if there is one.
     pub(super) fn turnstile(&self) -> Result<Option<(File, FileId, LockPath)>, Error> {
-        let file = names::side(self.file, SideKind::Turnstile, 0);
+        let file = names::side(self.file, SideKind::Turnstile, 0_u32);
         let opened = self.directory.open_existing(&file, self.held_locks)?;
         Ok(opened.map(|(opened, id)| (opened, id, LockPath::new(self.directory.path(), file))))
     }

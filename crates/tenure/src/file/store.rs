@@ -2,19 +2,21 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
+use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::rt::lock;
-use tenure_core::store::Request;
+use tenure_core::store::{LossNotifier, Request};
 use tenure_core::support::{HoldRegistry, closed};
 
 use super::directory::{Directory, LockPath};
 use super::guarantees::guarantees;
 use super::hold::{End, FileHold};
 use super::idle_files::IdleFiles;
+use super::request_listener::RequestListener;
 use super::waiter_threads::WaiterThreads;
 
 /// How often in a row a lock file may be replaced while a client locks it before that is an error.
@@ -35,6 +37,8 @@ pub(super) struct Shared {
     pub(super) holds: HoldRegistry<Box<FileHold>>,
     pub(super) idle_files: IdleFiles,
     pub(super) threads: WaiterThreads,
+    pub(super) requests: RequestListener,
+    notifier: OnceLock<LossNotifier>,
     is_closed: AtomicBool,
 }
 
@@ -58,6 +62,8 @@ impl Shared {
             holds: HoldRegistry::default(),
             idle_files: IdleFiles::default(),
             threads: WaiterThreads::default(),
+            requests: RequestListener::default(),
+            notifier: OnceLock::new(),
             is_closed: AtomicBool::new(false),
         };
         Ok((shared, swept))
@@ -80,6 +86,17 @@ impl Shared {
         let fresh = Arc::new(Directory::open(&self.path)?);
         *lock(&self.directory) = fresh.clone();
         Ok(fresh)
+    }
+
+    pub(super) fn attach(&self, notifier: LossNotifier) {
+        let _ = self.notifier.set(notifier);
+    }
+
+    /// Tells the driver that another process asks this holder to let go.
+    pub(super) fn report_request(&self, owner: OwnerId) {
+        if let Some(notifier) = self.notifier.get() {
+            notifier.asked_to_release(owner);
+        }
     }
 
     pub(super) fn is_closed(&self) -> bool {

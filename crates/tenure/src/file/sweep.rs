@@ -17,6 +17,7 @@ use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::rt;
 
 use super::directory::{Directory, FileId, LockPath};
+use super::elections::is_held_exclusively;
 use super::guarantees::SCHEME;
 use super::kernel_lock::KernelLock;
 use super::names::{self, DirectoryEntry};
@@ -29,7 +30,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(24 * 3600);
 const SWEEP_THRESHOLD: usize = 1_000;
 /// Files that are removed at a time without a request: some tenths of a second of work in the background.
 const MAX_REMOVED: usize = 5_000;
-/// Temporary files of a process that died while it broke a lock are removed when they are this old.
+/// Temporary files of a process that died while it broke a lock, and the files of a hold that is over, are removed when they
+/// are this old.
 const LEFTOVER_AGE: Duration = Duration::from_secs(3600);
 
 impl Store {
@@ -92,13 +94,12 @@ fn sweep(shared: &Shared, limit: usize, start: u64) -> Result<usize, Error> {
             // A pipe is removed with its permit.
             DirectoryEntry::Pipe | DirectoryEntry::Foreign => continue,
         };
-        match remove(
-            shared,
-            &dir,
-            &file,
-            is_lock.then_some(start),
-            &mut is_floor_raised,
-        ) {
+        let tokens_below = is_lock.then_some(start);
+        let swept = match names::token_of(&file) {
+            Some((of, token)) => remove_token_file(shared, &dir, &file, of, token),
+            None => remove(shared, &dir, &file, tokens_below, &mut is_floor_raised),
+        };
+        match swept {
             Ok(true) => removed += 1,
             Ok(false) => {}
             Err(err) if err.kind() == ErrorKind::Denied => {}
@@ -173,6 +174,23 @@ fn is_stale(contents: &Contents, tokens_below: Option<u64>) -> bool {
             head.ceiling < below && head.until <= rt::wall_micros() && !dead_with_delay
         }
     }
+}
+
+/// Removes a value or a request of a hold that is over. A hold that is being granted has its value before its token is in
+/// the record, so a file that is young is not removed.
+fn remove_token_file(
+    shared: &Shared,
+    dir: &Directory,
+    file: &str,
+    of: &str,
+    token: u64,
+) -> Result<bool, Error> {
+    let is_young = dir.age(file).is_none_or(|age| age <= LEFTOVER_AGE);
+    if is_young || is_held_exclusively(dir, of, token, shared.hold_count())? {
+        return Ok(false);
+    }
+    // Another process may have removed the file.
+    Ok(dir.unlink(file).is_ok())
 }
 
 fn remove_leftover(dir: &Directory, file: &str) {
@@ -339,6 +357,28 @@ mod tests {
         make_older(&old, 2 * LEFTOVER_AGE);
         assert_eq!(store.sweep(usize::MAX).unwrap(), 0);
         assert!(!old.exists() && young.exists());
+    }
+
+    #[test]
+    fn the_files_of_a_hold_are_removed_after_its_end() {
+        let scratch = Scratch::new("token-files");
+        let store = scratch.open();
+        let held = take(&store, "held", Duration::ZERO);
+        let [kept, over, young] = [held.token, held.token - 1, held.token + 1]
+            .map(|token| scratch.0.join(format!("held%r{token}")));
+        let gone = scratch.0.join("gone%v17");
+        for path in [&kept, &over, &young, &gone] {
+            std::fs::write(path, "").unwrap();
+        }
+        assert_eq!(store.sweep(usize::MAX).unwrap(), 0, "all are young");
+        for path in [&kept, &over, &gone] {
+            make_older(path, 2 * LEFTOVER_AGE);
+        }
+        assert_eq!(store.sweep(usize::MAX).unwrap(), 2);
+        assert!(kept.exists() && young.exists() && !over.exists() && !gone.exists());
+        give(&store, held);
+        assert_eq!(store.sweep(usize::MAX).unwrap(), 1);
+        assert!(!kept.exists());
     }
 
     #[test]

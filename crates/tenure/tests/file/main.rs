@@ -6,6 +6,7 @@
 mod support;
 
 mod breaking;
+mod elections;
 mod faults;
 mod modes;
 mod names;

@@ -23,14 +23,35 @@ pub(crate) struct HolderJson<'a> {
     pub(crate) token: u64,
     /// Wall clock, µs.
     pub(crate) since: u64,
+    /// What a candidate of an election publishes. `None` for a lock, and for a value that the slot has no room for, which
+    /// lies in a side file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) value: Option<Cow<'a, str>>,
+    /// The number of this value within its term; `None` for a lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) number: Option<u64>,
 }
 
-impl HolderJson<'_> {
-    /// As JSON that fits into a slot. Only text full of escapes can be too long; its label goes first.
-    pub(super) fn to_json(&self) -> Vec<u8> {
+impl<'a> HolderJson<'a> {
+    /// The same without its value, if the slot has no room for it, and that value.
+    pub(crate) fn take_long_value(mut self) -> (Self, Option<Cow<'a, str>>) {
+        if self.value.is_none() || self.whole_json().len() <= MAX_JSON_LEN {
+            return (self, None);
+        }
+        let value = self.value.take();
+        (self, value)
+    }
+
+    fn whole_json(&self) -> Vec<u8> {
         let mut json = Vec::with_capacity(256);
         // Writing numbers and strings to a vector cannot fail.
         let _ = serde_json::to_writer(&mut json, self);
+        json
+    }
+
+    /// As JSON that fits into a slot. Without a value, only text full of escapes can be too long; its label goes first.
+    pub(super) fn to_json(&self) -> Vec<u8> {
+        let mut json = self.whole_json();
         if json.len() > MAX_JSON_LEN {
             let short = HolderJson {
                 label: Cow::Borrowed("…"),
@@ -43,6 +64,7 @@ impl HolderJson<'_> {
                 pid: self.pid,
                 token: self.token,
                 since: self.since,
+                number: self.number,
                 ..HolderJson::default()
             };
             json = serde_json::to_vec(&short).unwrap_or_default();

@@ -132,10 +132,21 @@ impl Contents {
         }
     }
 
+    /// The token of the exclusive holder, which may have died.
+    pub(crate) fn exclusive_holder(&self) -> Option<u64> {
+        let head = self.head()?;
+        (head.state == RecordState::Exclusive).then_some(head.token)
+    }
+
     /// Whether the record names a holder.
     pub(crate) fn has_holder(&self) -> bool {
         self.head()
             .is_some_and(|head| head.state != RecordState::Free)
+    }
+
+    /// Whether a process has raised the ceiling and has not granted its token yet.
+    pub(crate) fn is_being_granted(&self) -> bool {
+        matches!(self, Self::Valid(found) if found.head.state == RecordState::Free && !found.is_anchored)
     }
 
     /// Whether both slots are valid: the file was synced under its name at least once.

@@ -101,6 +101,12 @@ impl RecordWriter {
         self.put(file, None)
     }
 
+    /// Writes the holder anew, with another value.
+    pub(crate) fn publish(&mut self, file: &File, json: &HolderJson<'_>) -> io::Result<()> {
+        self.head.seq += 1;
+        self.put(file, Some(json))
+    }
+
     /// Writes that the name is held in another way, by holders that are named elsewhere.
     pub(crate) fn set_state(&mut self, file: &File, state: RecordState) -> io::Result<()> {
         self.head.seq += 1;
