@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::json;
 use tenure::{Client, Error, Guard, LockName, LockStatus, OwnerId};
 
@@ -25,11 +26,16 @@ const QUIET_INSPECT_INTERVAL: Duration = Duration::from_secs(10);
 /// How long the inspection may take when its result is for an error message.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Why nothing was acquired.
+pub(crate) enum NotAcquired {
+    /// A signal ended the wait.
+    Interrupted(Signal),
+    Error(Error),
+}
+
 /// Acquires everything in `plan`. On failure it prints the reason, and returns how `tenure` ends.
 ///
-/// A signal ends the wait at once. The caller has to close the client in every case, because closing waits for requests
-/// that were given up. `meanwhile` is called when the lock is not granted at once, for work that can be done in
-/// parallel.
+/// `meanwhile` is called when the lock is not granted at once, for work that can be done in parallel.
 pub(crate) async fn acquire(
     client: &Client,
     plan: &Plan,
@@ -37,34 +43,10 @@ pub(crate) async fn acquire(
     console: &Console,
     meanwhile: impl FnOnce(),
 ) -> Result<Guard, Exit> {
-    let began = Instant::now();
-    let lock = plan.lock(client);
-    let mut grant = Box::pin(lock.acquire());
-    let outcome = match poll_once(grant.as_mut()).await {
-        Some(outcome) => outcome,
-        None => {
-            meanwhile();
-            tokio::select! {
-                biased;
-                signal = signals.next() => {
-                    // Dropping the request leaves the queue. A grant that arrives nevertheless is released.
-                    drop(grant);
-                    console.erase_progress();
-                    return Err(Exit::Signal(signal));
-                }
-                outcome = &mut grant => outcome,
-                never = report_waiting(client, plan, console, began) => never,
-            }
-        }
-    };
-    console.erase_progress();
-    match outcome {
-        Ok(guard) => {
-            report_grant(&guard, console, began.elapsed());
-            report_hidden_label(client, plan, console, &guard).await;
-            Ok(guard)
-        }
-        Err(error) => {
+    match until_acquired(client, plan, signals, console, meanwhile).await {
+        Ok(guard) => Ok(guard),
+        Err(NotAcquired::Interrupted(signal)) => Err(Exit::Signal(signal)),
+        Err(NotAcquired::Error(error)) => {
             let exit = Exit::of(error.kind(), plan.busy_code);
             match exit {
                 Exit::Busy(_) => report_busy(client, plan, console, &error).await,
@@ -75,8 +57,45 @@ pub(crate) async fn acquire(
     }
 }
 
+/// Acquires everything in `plan`, and prints the wait and the grant.
+///
+/// A signal ends the wait at once. The caller has to close the client in every case, because closing waits for requests
+/// that were given up.
+pub(crate) async fn until_acquired(
+    client: &Client,
+    plan: &Plan,
+    signals: &mut Signals,
+    console: &Console,
+    meanwhile: impl FnOnce(),
+) -> Result<Guard, NotAcquired> {
+    let began = Instant::now();
+    let mut grant = Box::pin(plan.acquire(client));
+    let outcome = match poll_once(grant.as_mut()).await {
+        Some(outcome) => outcome,
+        None => {
+            meanwhile();
+            tokio::select! {
+                biased;
+                signal = signals.next() => {
+                    // Dropping the request leaves the queue. A grant that arrives nevertheless is released.
+                    drop(grant);
+                    console.erase_progress();
+                    return Err(NotAcquired::Interrupted(signal));
+                }
+                outcome = &mut grant => outcome,
+                never = report_waiting(client, plan, console, began) => never,
+            }
+        }
+    };
+    console.erase_progress();
+    let guard = outcome.map_err(NotAcquired::Error)?;
+    report_grant(&guard, console, began.elapsed());
+    report_hidden_label(client, plan, console, &guard).await;
+    Ok(guard)
+}
+
 /// Prints an error other than that the lock is busy.
-fn report_failure(console: &Console, error: &Error, ttl: Duration) {
+pub(crate) fn report_failure(console: &Console, error: &Error, ttl: Duration) {
     let message = format!("{error:#}");
     if console.json {
         let guard = json::restart_guard_json(error.restart_guard(), ttl);
@@ -163,7 +182,8 @@ async fn report_waiting<T>(client: &Client, plan: &Plan, console: &Console, bega
         if console.has_progress_line() {
             let reason = obstacle.map(|status| text::busy(status, ttl));
             let reason = reason.unwrap_or_else(|| format!("for {}", text::quoted(&plan.names)));
-            console.draw_progress(&format!("waiting {}: {reason}", rounded(waited)));
+            let activity = plan.activity();
+            console.draw_progress(&format!("{activity} {}: {reason}", rounded(waited)));
         } else if shows_wait && (is_first || guard.is_some() && !is_in_event) {
             is_in_event = guard.is_some();
             print_waiting(plan, console, obstacle, waited);
@@ -195,8 +215,8 @@ fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&LockStatus>, 
         }),
     );
     console.detail(match obstacle {
-        Some(status) => format!("waiting: {}", text::busy(status, ttl)),
-        None => "waiting".into(),
+        Some(status) => format!("{}: {}", plan.activity(), text::busy(status, ttl)),
+        None => plan.activity().into(),
     });
 }
 

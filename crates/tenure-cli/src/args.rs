@@ -38,8 +38,8 @@ pub(crate) struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0        success; `run`: the exit code of COMMAND, whatever it is
-  1        `break`: there is no such hold; `check`: a required guarantee is missing;
-           `torture`: a guarantee was broken
+  1        `break`: there is no such hold; `leader`, `ask`: nobody leads, or holds the lock alone;
+           `check`: a required guarantee is missing; `torture`: a guarantee was broken
   2        wrong usage; nothing was changed
   69       the store cannot be reached
   70       the store gave an unexpected answer, or the operating system refused something;
@@ -78,6 +78,13 @@ Examples:
   Run at most once per hour, and do nothing if it has run already:
     tenure run -n -E 0 --every 1h cleanup -- ./cleanup.sh
 
+  One leader: several machines run this line, and COMMAND runs on one of them at a time.
+  When that machine fails, the next one starts COMMAND; `tenure leader scheduler` says who leads:
+    tenure run --standby --value http://10.0.0.7:8080 scheduler -- ./scheduler
+
+  The same, with a file for the readiness probe, and COMMAND is started again when it ends:
+    tenure run --standby --restart --ready-file /run/scheduler.ready scheduler -- ./scheduler
+
   Use Redis, with the URL in the environment, so that other users do not see its password:
     export TENURE_URL=redis://:password@db.example/0
     tenure run nightly -- ./report.sh";
@@ -91,6 +98,15 @@ Signals:
   Ctrl-Z (TSTP) stops COMMAND and `tenure`, and the lock is not renewed meanwhile. After a stop
   that is longer than --ttl the lock is lost, and COMMAND is ended; the code is 76.
   KILL of `tenure` ends COMMAND, too.
+
+Standing by (--standby):
+  COMMAND is ended, first with TERM and after --grace with KILL, when the lock is lost, when
+  `tenure ask NAME` asks for the lock, and after --max-hold. Then `tenure` stands by again; if
+  COMMAND has run for less than a minute, after a pause that grows from 100ms to 30s.
+  When COMMAND ends by itself, `tenure` ends with its code; with --restart it gives the lock up
+  and stands by again. After INT, TERM or QUIT it ends with COMMAND in both cases.
+  A store that cannot be reached at the start is an error; later, `tenure` tries again.
+  Without --standby, COMMAND goes on when it is asked; -v and --json say that it was.
 
 Waiting:
   On a terminal a line says who holds the lock and for how long `tenure` has waited.
@@ -135,6 +151,10 @@ pub(crate) enum Action {
     List(List),
     /// Show who holds a lock and who waits for it
     Status(Status),
+    /// Show who leads, with the text that the leader publishes
+    Leader(Leader),
+    /// Ask the leader, or the holder of a lock, politely to let go
+    Ask(Ask),
     /// End the hold of another process, chosen by its fencing token
     Break(Break),
     /// Show what this store guarantees
@@ -167,6 +187,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,
+    #[command(flatten)]
+    pub(crate) standby: StandbyFlags,
     /// Names to hold, all of them or none (with --any: one of them; with --k-of N: N of them)
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
@@ -176,6 +198,31 @@ pub(crate) struct Run {
     /// ids in TENURE_OWNER: one line for each name. With --any and --k-of there are lines of the names that are held.
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How `run` stays to take over.
+#[derive(Debug, Args)]
+pub(crate) struct StandbyFlags {
+    /// Stay: run the command on one machine at a time, and stand by again when the lock is lost
+    ///
+    /// See "Standing by" below. It is about one NAME, which is held alone, and waits for as long as it takes.
+    #[arg(
+        long,
+        conflicts_with_all = ["try_once", "wait", "busy_exit_code", "any", "k_of", "shared", "permits", "every"]
+    )]
+    pub(crate) standby: bool,
+    /// When the command ends by itself, give the lock up and stand by again
+    #[arg(long, requires = "standby")]
+    pub(crate) restart: bool,
+    /// File that exists only while this process leads and the command may run, for health checks
+    ///
+    /// Each process needs a path of its own. A file of this path that `tenure` did not make is an error, and is left alone.
+    /// A file that was left by a `tenure` that was killed is removed at the start.
+    #[arg(long, value_name = "PATH", requires = "standby")]
+    pub(crate) ready_file: Option<PathBuf>,
+    /// Text that `tenure leader` shows while this process leads, for example its address
+    #[arg(long, value_name = "TEXT", requires = "standby")]
+    pub(crate) value: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -291,6 +338,21 @@ pub(crate) struct List {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
+    /// Name of the lock
+    pub(crate) name: OsString,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Leader {
+    /// Name of the election, which is the name of its lock
+    pub(crate) name: OsString,
+    /// Go on, and print one line for each change of the leader or of its text
+    #[arg(long)]
+    pub(crate) follow: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Ask {
     /// Name of the lock
     pub(crate) name: OsString,
 }
@@ -441,7 +503,13 @@ fn refuse_empty_url(common: &Common, matches: &ArgMatches) -> Result<(), Exit> {
 }
 
 /// What else to know about an argument that is missing or wrong.
-const HINTS: &[(&str, &str)] = &[("--token <N>", "`tenure status NAME` shows the token")];
+const HINTS: &[(&str, &str)] = &[
+    ("--token <N>", "`tenure status NAME` shows the token"),
+    (
+        "not provided: --standby",
+        "`--restart`, `--ready-file` and `--value` go with `--standby`",
+    ),
+];
 
 /// Puts the page that clap prints for wrong usage on one line: the mistake, its tip, and where to read more.
 /// `action`: the one whose help has more.
@@ -486,6 +554,6 @@ mod tests {
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
             count += 1;
         }
-        assert!(count > 5);
+        assert!(count > 7);
     }
 }

@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! | --- | --- |
 //! | 0 | done; for `run`: the command's own code, whatever it is |
-//! | 1 | `break`: there is no such hold; `check`: a required guarantee is missing; `torture`: a guarantee was broken |
+//! | 1 | `break`: there is no such hold; `leader`, `ask`: nobody leads, or holds the lock alone; `check`: a required guarantee is missing; `torture`: a guarantee was broken |
 //! | 2 | wrong usage; nothing was changed |
 //! | 69 | the store cannot be reached |
 //! | 70 | the store gave an unexpected answer, or the system refused something; `torture`: too little happened |

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
-use tenure::{Holder, LockStatus, RestartGuard};
+use tenure::{Holder, Leader, LockStatus, RestartGuard};
 
 use crate::text::{age, restart_guard};
 
@@ -44,6 +44,13 @@ pub(crate) fn restart_guard_json(guard: Option<&RestartGuard>, ttl: Duration) ->
 pub(crate) fn holder_json(holder: &Holder) -> Value {
     let mut value = json!(holder);
     value["for_ms"] = for_ms(holder);
+    value
+}
+
+pub(crate) fn leader_json(leader: &Leader) -> Value {
+    let mut value = holder_json(&leader.holder);
+    value["token"] = json!(leader.token);
+    value["value"] = json!(leader.value());
     value
 }
 

@@ -3,8 +3,9 @@
 //! In this order the files can be read:
 //!
 //! 1. `args.rs` defines the flags, and `exit.rs` the exit codes.
-//! 2. Each action has a file. `list.rs`, `status.rs`, `break_hold.rs` and `check.rs` ask the store once.
-//! 3. `hold.rs`, `run.rs` and `watch.rs` go on until a signal comes. `plan.rs` and `acquire.rs` acquire the locks.
+//! 2. Each action has a file. `list.rs`, `status.rs`, `leader.rs`, `ask.rs`, `break_hold.rs` and `check.rs` ask the store once.
+//! 3. `hold.rs`, `run.rs` and `watch.rs` go on until a signal comes. `plan.rs` and `acquire.rs` acquire the locks. `standby.rs`
+//!    is `run --standby`, and `ready_file.rs` the file that exists while it leads.
 //! 4. `supervision.rs` is what `run` does while the command runs: `limits.rs` computes until when the command may run, and
 //!    the second process in `guardian/` ends the command at these limits.
 //! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
@@ -15,16 +16,20 @@
 mod args;
 mod exit;
 
+mod ask;
 mod break_hold;
 mod check;
 mod completion;
+mod leader;
 mod list;
 mod status;
 
 mod acquire;
 mod hold;
 mod plan;
+mod ready_file;
 mod run;
+mod standby;
 mod watch;
 
 mod guardian;
@@ -80,6 +85,8 @@ async fn perform(args::Cli { common, action }: &args::Cli, console: &Console) ->
         Action::Hold(args) => hold::hold(common, args, console).await,
         Action::List(args) => list::list(common, args, console).await,
         Action::Status(args) => status::status(common, args, console).await,
+        Action::Leader(args) => leader::leader(common, args, console).await,
+        Action::Ask(args) => ask::ask(common, args, console).await,
         Action::Break(args) => break_hold::break_hold(common, args, console).await,
         Action::Check(args) => check::check(common, args, console).await,
         Action::Watch(args) => watch::watch(common, args, console).await,

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use tenure::{Client, Error, ErrorKind, Fairness, Lock, LockName, Mode, Options, Renew};
+use tenure::{Client, Error, ErrorKind, Fairness, Guard, Lock, LockName, Mode, Options, Renew};
 
 use crate::args;
 use crate::lock_name::lock_name;
@@ -15,9 +15,20 @@ pub(crate) struct Plan {
     /// How many of the names are acquired, if not all.
     pub(crate) count: Option<usize>,
     pub(crate) options: Options,
+    pub(crate) role: Role,
     /// The whole time of `--wait`.
     pub(crate) wait: Option<Duration>,
     pub(crate) busy_code: u8,
+}
+
+/// As what `tenure` acquires.
+pub(crate) enum Role {
+    /// A lock.
+    Holder,
+    /// A lock, with `--standby`, in a store without elections.
+    Standby,
+    /// The leadership, with this text for `tenure leader`.
+    Candidate(String),
 }
 
 impl Plan {
@@ -73,6 +84,7 @@ impl Plan {
         Ok(Self {
             names,
             count,
+            role: Role::Holder,
             wait: options.wait,
             options,
             busy_code: how.busy_exit_code,
@@ -91,7 +103,28 @@ impl Plan {
         self
     }
 
-    pub(crate) fn lock(&self, client: &Client) -> Lock {
+    /// Acquires everything. Cancel safe, as [`Lock::acquire`].
+    pub(crate) async fn acquire(&self, client: &Client) -> Result<Guard, Error> {
+        match &self.role {
+            Role::Holder | Role::Standby => self.lock(client).acquire().await,
+            Role::Candidate(value) => {
+                // An election takes its options from the client.
+                let client = client.clone().with_defaults(self.options.clone());
+                let election = client.election(&self.names[0]).value(value.as_str());
+                Ok(election.campaign().await?.into_guard())
+            }
+        }
+    }
+
+    /// What `tenure` does until everything is acquired.
+    pub(crate) fn activity(&self) -> &'static str {
+        match self.role {
+            Role::Holder => "waiting",
+            Role::Standby | Role::Candidate(_) => "standing by",
+        }
+    }
+
+    fn lock(&self, client: &Client) -> Lock {
         let lock = match (self.names.as_slice(), self.count) {
             ([name], _) => client.lock(name),
             (names, None) => client.lock_all(names),

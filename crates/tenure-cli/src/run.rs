@@ -8,16 +8,20 @@ use crate::args::{Common, Run};
 use crate::console::Console;
 use crate::exit::Exit;
 use crate::guardian::handle::GuardianHandle;
-use crate::plan::Plan;
+use crate::plan::{Plan, Role};
+use crate::ready_file::ReadyFile;
 use crate::results::report_error;
 use crate::signals::{self, Signals};
+use crate::standby::Standby;
 use crate::store;
 use crate::supervision::Supervision;
 use crate::text;
 
 pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
-    let exit = match prepare(args, console) {
-        Ok(plan) => run_plan(common, args, console, plan).await,
+    let exit = match prepare(args, console)
+        .and_then(|plan| Ok((plan, prepare_ready_file(args, console)?)))
+    {
+        Ok((plan, ready_file)) => run_plan(common, args, console, plan, ready_file).await,
         Err(exit) => exit,
     };
     console.event("exit", json!({ "code": exit.code() }));
@@ -46,6 +50,14 @@ fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
         ));
     }
     let mut plan = Plan::new(&args.names, &args.acquire).map_err(fail)?;
+    if args.standby.standby {
+        if plan.names.len() > 1 {
+            return Err(usage(
+                "`--standby` is about one name; run one `tenure run --standby` for each of them",
+            ));
+        }
+        plan.role = Role::Candidate(args.standby.value.clone().unwrap_or_default());
+    }
     // `tenure` ends the command at this limit and holds the lock while the command ends. So the limit of the library
     // comes later: by the grace time, and by a lease for what may delay the end.
     let delay = args.grace.saturating_add(args.acquire.lease.ttl);
@@ -54,9 +66,29 @@ fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
     Ok(plan)
 }
 
-async fn run_plan(common: &Common, args: &Run, console: &Console, plan: Plan) -> Exit {
+/// Checks that the file of `--ready-file` can be made, and removes one that a killed process has left.
+fn prepare_ready_file(args: &Run, console: &Console) -> Result<Option<ReadyFile>, Exit> {
+    let path = args.standby.ready_file.as_ref();
+    let ready_file = path.map(|path| ReadyFile::prepare(path)).transpose();
+    ready_file.map_err(|message| {
+        console.error(message);
+        Exit::Failed
+    })
+}
+
+async fn run_plan(
+    common: &Common,
+    args: &Run,
+    console: &Console,
+    plan: Plan,
+    ready_file: Option<ReadyFile>,
+) -> Exit {
     let (busy, wait) = (plan.busy_code, plan.wait_for_store());
     let work = async |client: &Client, signals: &mut Signals, waited| {
+        if args.standby.standby {
+            let standby = Standby::new(client, args, console, plan, ready_file);
+            return standby.run(signals).await;
+        }
         let plan = plan.after_waiting(waited);
         acquire_and_run(client, args, console, &plan, signals).await
     };
@@ -92,5 +124,5 @@ async fn acquire_and_run(
             }
         };
     let supervision = Supervision::new(args, console, guard, guardian, shares_terminal);
-    supervision.run(signals).await
+    supervision.run(signals).await.exit
 }

@@ -70,6 +70,11 @@ pub(crate) fn shares_terminal() -> bool {
         .is_some_and(|foreground| foreground == getpgrp())
 }
 
+/// Whether a signal asks a process to end. The others also mean something else to a service, as HUP does.
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
+    matches!(signal, Signal::INT | Signal::TERM | Signal::QUIT)
+}
+
 /// Whether a key makes the terminal send this signal to all processes in its foreground.
 pub(crate) fn is_sent_by_terminal(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)

@@ -1,14 +1,16 @@
 //! What `tenure run` does while its command runs: it waits for a loss of the lock, sends the guardian the limits of the
-//! command, and forwards signals. At the end it releases the lock and reports how the command ended.
+//! command, and forwards signals. At the end it releases the lock and reports how the command ended. With `--standby` it also
+//! ends the command when another process asks for the lock.
 
 use std::ffi::OsStr;
+use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use serde_json::json;
-use tenure::{Guard, LostReason, OwnerId};
+use tenure::{Error, Guard, LostReason, OwnerId};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::args::{Renewal, Run};
@@ -19,11 +21,15 @@ use crate::exit::Exit;
 use crate::guardian::handle::GuardianHandle;
 use crate::guardian::protocol::{Limits, Report};
 use crate::limits::LimitRule;
+use crate::ready_file::Mark;
 use crate::signals::{self, Signals};
 use crate::text;
 
 /// How late the guardian may be before this process ends the command itself.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Status of a command that SIGKILL ended, as a shell gives it.
+const KILLED_STATUS: u8 = 128 + 9;
 
 /// A command that runs under a lock.
 pub(crate) struct Supervision<'a> {
@@ -34,19 +40,55 @@ pub(crate) struct Supervision<'a> {
     limits: LimitRule,
     /// The command is in the process group of `tenure`, so the terminal sends the signals of its keys to both.
     shares_terminal: bool,
-    lost: Option<LostReason>,
+    ends: EndReasons,
+    /// The file that says that this process leads.
+    ready: Option<Mark>,
     /// The limits that the guardian has.
     sent: Limits,
     /// The process of the command, after its start.
     command: Option<u32>,
 }
 
+/// Why the command has to end before it does so by itself.
+#[derive(Default)]
+struct EndReasons {
+    lost: Option<LostReason>,
+    /// Another process asks for the lock. Without `--standby` the command goes on.
+    is_asked: bool,
+    /// A signal to `tenure` asks for its end, and for that of the command.
+    is_signalled: bool,
+}
+
+/// How a command under a lock ended, after the lock was given up.
+pub(crate) struct Conclusion {
+    /// How `tenure` ends, unless it stands by again.
+    pub(crate) exit: Exit,
+    pub(crate) cause: EndCause,
+    /// A signal asks for the end of `tenure`.
+    pub(crate) is_signalled: bool,
+}
+
+/// Why the command runs no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndCause {
+    /// The command ended by itself, or with the guardian.
+    Ended,
+    /// The command cannot be run on this machine.
+    NotStarted,
+    /// The lock was lost.
+    Lost,
+    /// The time of `--max-hold` is over.
+    MaxHold,
+    /// Another process asked for the lock.
+    Asked,
+}
+
 /// How the command ended.
 enum Ending {
     /// The command exited, or a signal that the guardian did not send ended it.
     Itself(u8),
-    /// The guardian ended the command because of the limits.
-    ByGuardian,
+    /// The guardian ended the command because of the limits. The status is that of the command.
+    ByGuardian(u8),
     /// The command could not be started.
     NotStarted(Errno),
     /// The limits were over before the command could be started.
@@ -58,7 +100,7 @@ enum Ending {
 impl Ending {
     /// Whether the command ended, or failed to start, before the limits were reached.
     fn is_within_limits(&self) -> bool {
-        !matches!(self, Self::ByGuardian | Self::TooLate)
+        !matches!(self, Self::ByGuardian(_) | Self::TooLate)
     }
 }
 
@@ -78,13 +120,24 @@ impl<'a> Supervision<'a> {
             guardian,
             limits,
             shares_terminal,
-            lost: None,
+            ends: EndReasons::default(),
+            ready: None,
             sent: Limits::NONE,
             command: None,
         }
     }
 
-    pub(crate) async fn run(mut self, signals: &mut Signals) -> Exit {
+    /// With a file that is removed as soon as the command has to end.
+    pub(crate) fn with_ready_file(mut self, mark: Option<Mark>) -> Self {
+        if let Some(mark) = &mark {
+            // The guardian that is not reached is noticed at the start of the command.
+            self.guardian.remove_at_the_end(&mark.path, &mark.text);
+        }
+        self.ready = mark;
+        self
+    }
+
+    pub(crate) async fn run(mut self, signals: &mut Signals) -> Conclusion {
         self.share_descriptors();
         self.sent = self.limits.at(clock::now(), self.guard.remaining());
         // The command never starts on a lease that was lost meanwhile. The guardian compares the limits with the clock
@@ -96,8 +149,13 @@ impl<'a> Supervision<'a> {
             self.console.error(format!(
                 "cannot reach the guardian of the command: {error}; nothing was run"
             ));
+            self.ready = None;
             let _ = self.guard.release().await;
-            return Exit::Failed;
+            return Conclusion {
+                exit: Exit::Failed,
+                cause: EndCause::Ended,
+                is_signalled: false,
+            };
         }
         let ending = self.supervise(signals).await;
         self.conclude(ending).await
@@ -131,6 +189,11 @@ impl<'a> Supervision<'a> {
 
     async fn supervise(&mut self, signals: &mut Signals) -> Ending {
         let mut lost = pin!(self.guard.lost());
+        // A guard that waits to be asked makes work in some stores.
+        let console = self.console;
+        let is_told = self.args.standby.standby || console.json || console.verbose;
+        let asked = is_told.then(|| self.guard.asked_to_release());
+        let mut asked = pin!(until_asked(asked));
         let mut limits_update = self.limits.update_interval.map(|interval| {
             let mut update = tokio::time::interval(interval);
             // After this process was stopped, one update is enough for all that were missed.
@@ -157,28 +220,51 @@ impl<'a> Supervision<'a> {
                                 "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
                             ));
                         }
-                        return if by_guardian { Ending::ByGuardian } else { Ending::Itself(status) };
+                        return if by_guardian { Ending::ByGuardian(status) } else { Ending::Itself(status) };
                     }
                     Ok(None) | Err(_) => return Ending::GuardianGone,
                 },
                 signal = signals.next() => {
+                    if signals::asks_to_end(signal) {
+                        self.ends.is_signalled = true;
+                        self.ready = None;
+                    }
                     if !(self.shares_terminal && signals::is_sent_by_terminal(signal)) {
                         self.guardian.forward_signal(signal);
                     }
                 }
-                Some(reason) = &mut lost, if self.lost.is_none() => {
-                    self.lost = Some(reason);
+                Some(reason) = &mut lost, if self.ends.lost.is_none() => {
+                    self.ends.lost = Some(reason);
                     self.report_loss(reason);
-                    let now = clock::now();
-                    let kill_at = clock::after(now, self.args.grace).min(self.sent.kill_at);
-                    self.send_limits(Limits { term_at: now, kill_at });
+                    self.end_command();
                 }
-                () = next_tick(&mut limits_update), if self.lost.is_none() => {
+                () = &mut asked, if !self.ends.is_asked => {
+                    self.ends.is_asked = true;
+                    self.report_asked();
+                    if self.has_to_let_go() {
+                        self.end_command();
+                    }
+                }
+                () = next_tick(&mut limits_update), if self.ends.lost.is_none() && !self.has_to_let_go() => {
                     self.send_limits(self.limits.at(clock::now(), self.guard.remaining()));
                 }
+                () = sleep_until(self.sent.term_at), if self.ready.is_some() => self.ready = None,
                 () = sleep_until(give_up_at) => return Ending::GuardianGone,
             }
         }
+    }
+
+    /// Whether the command has to end because another process asked for the lock.
+    fn has_to_let_go(&self) -> bool {
+        self.ends.is_asked && self.args.standby.standby
+    }
+
+    /// Has the guardian end the command: TERM now, and KILL after the grace time, or earlier at the end of the lease.
+    fn end_command(&mut self) {
+        self.ready = None;
+        let term_at = clock::now();
+        let kill_at = clock::after(term_at, self.args.grace).min(self.sent.kill_at);
+        self.send_limits(Limits { term_at, kill_at });
     }
 
     fn send_limits(&mut self, limits: Limits) {
@@ -189,15 +275,19 @@ impl<'a> Supervision<'a> {
     }
 
     /// Ends the guardian, releases the lock and reports how the command ended.
-    async fn conclude(self, ending: Ending) -> Exit {
-        let (args, console) = (self.args, self.console);
+    async fn conclude(mut self, ending: Ending) -> Conclusion {
+        // Before the lock is given up.
+        self.ready = None;
+        let (args, console, has_let_go) = (self.args, self.console, self.has_to_let_go());
         match ending {
             // The processes that the guardian left are descendants of this process now.
             Ending::GuardianGone => self.guardian.kill_tree(self.command),
             _ => self.guardian.shut_down(),
         }
         let ending = match ending {
-            Ending::GuardianGone if clock::now() >= self.sent.term_at => Ending::ByGuardian,
+            Ending::GuardianGone if clock::now() >= self.sent.term_at => {
+                Ending::ByGuardian(KILLED_STATUS)
+            }
             ending => ending,
         };
         let max_hold_is_over = clock::now() >= self.limits.own.term_at;
@@ -206,41 +296,39 @@ impl<'a> Supervision<'a> {
             Err(error) if error.is_lost() => lost_at_release = Some(error),
             // The command held its lock to the end. If the store cannot be reached, the lease ends the hold.
             Err(error) => console.notice(error),
-            Ok(()) if self.lost.is_none() && ending.is_within_limits() => {
+            Ok(()) if self.ends.lost.is_none() && (has_let_go || ending.is_within_limits()) => {
                 console.event("released", json!({}));
                 console.detail("released");
             }
             Ok(()) => {}
         }
-        let (reason, message) = match (ending, lost_at_release) {
-            (Ending::NotStarted(errno), _) => {
-                return report_not_started(&args.command[0], errno, console);
-            }
-            // The loss was reported when it happened.
-            _ if self.lost.is_some() => return Exit::Lost,
-            (Ending::ByGuardian, _) if max_hold_is_over => (
-                LostReason::MaxHold.to_string(),
-                "the time of --max-hold is over; the command was ended".to_owned(),
-            ),
-            (Ending::ByGuardian, _) => (
-                LostReason::Expired.to_string(),
-                lease_over(args.acquire.lease.renew),
-            ),
-            (Ending::TooLate, _) => (
-                LostReason::Expired.to_string(),
-                "the lock was lost before the command could start; nothing was run".to_owned(),
-            ),
-            (Ending::GuardianGone, _) => {
-                console
-                    .error("the guardian of the command ended unexpectedly; the command was ended");
-                return Exit::Failed;
-            }
-            (Ending::Itself(_), Some(error)) => (format!("{error:#}"), format!("{error:#}")),
-            (Ending::Itself(status), None) => return Exit::Command(status),
+        let end = TermEnd {
+            ending,
+            lost_at_release,
+            was_lost: self.ends.lost.is_some(),
+            has_let_go,
+            max_hold_is_over,
         };
-        console.event("lost", json!({ "reason": reason }));
-        console.error(message);
-        Exit::Lost
+        let (exit, cause) = end.report(args, console);
+        Conclusion {
+            exit,
+            cause,
+            is_signalled: self.ends.is_signalled,
+        }
+    }
+
+    fn report_asked(&self) {
+        let names: Vec<_> = self.guard.tokens().map(|(name, _)| name).collect();
+        let strings: Vec<_> = names.iter().map(|name| name.as_str()).collect();
+        self.console.event("asked", json!({ "names": strings }));
+        let consequence = match self.has_to_let_go() {
+            true => "the command is being ended",
+            false => "the lock is kept until the command has ended",
+        };
+        self.console.detail(format!(
+            "another process asks for {}; {consequence}",
+            text::quoted(names)
+        ));
     }
 
     fn report_loss(&self, reason: LostReason) {
@@ -256,6 +344,61 @@ impl<'a> Supervision<'a> {
                 "lost {names}: {reason}; the command is being ended"
             ));
         }
+    }
+}
+
+/// What is known of the end of a command after its lock was given up.
+struct TermEnd {
+    ending: Ending,
+    /// The release found that the lock had been lost.
+    lost_at_release: Option<Error>,
+    /// The loss was reported when it happened.
+    was_lost: bool,
+    has_let_go: bool,
+    max_hold_is_over: bool,
+}
+
+impl TermEnd {
+    /// Prints what was not printed when it happened. Returns how `tenure` ends, and why the command runs no more.
+    fn report(self, args: &Run, console: &Console) -> (Exit, EndCause) {
+        let (cause, reason, message) = match (self.ending, self.lost_at_release) {
+            (Ending::NotStarted(errno), _) => {
+                let exit = report_not_started(&args.command[0], errno, console);
+                return (exit, EndCause::NotStarted);
+            }
+            _ if self.was_lost => return (Exit::Lost, EndCause::Lost),
+            (Ending::ByGuardian(status), None) if self.has_let_go => {
+                return (Exit::Command(status), EndCause::Asked);
+            }
+            (Ending::ByGuardian(_), _) if self.max_hold_is_over => (
+                EndCause::MaxHold,
+                LostReason::MaxHold.to_string(),
+                "the time of --max-hold is over; the command was ended".to_owned(),
+            ),
+            (Ending::ByGuardian(_), _) => (
+                EndCause::Lost,
+                LostReason::Expired.to_string(),
+                lease_over(args.acquire.lease.renew),
+            ),
+            (Ending::TooLate, _) => (
+                EndCause::Lost,
+                LostReason::Expired.to_string(),
+                "the lock was lost before the command could start; nothing was run".to_owned(),
+            ),
+            (Ending::GuardianGone, _) => {
+                console
+                    .error("the guardian of the command ended unexpectedly; the command was ended");
+                return (Exit::Failed, EndCause::Ended);
+            }
+            (Ending::Itself(_), Some(error)) => {
+                let reason = format!("{error:#}");
+                (EndCause::Lost, reason.clone(), reason)
+            }
+            (Ending::Itself(status), None) => return (Exit::Command(status), EndCause::Ended),
+        };
+        console.event("lost", json!({ "reason": reason }));
+        console.error(message);
+        (Exit::Lost, cause)
     }
 }
 
@@ -300,19 +443,31 @@ fn report_not_started(command: &OsStr, errno: Errno, console: &Console) -> Exit 
     exit
 }
 
+/// Resolves when another process asks for the lock; never without a future.
+async fn until_asked(asked: Option<impl Future<Output = bool>>) {
+    let is_asked = match asked {
+        Some(asked) => asked.await,
+        None => false,
+    };
+    // The hold has ended, or nobody listens.
+    if !is_asked {
+        pending().await
+    }
+}
+
 async fn next_tick(interval: &mut Option<Interval>) {
     match interval {
         Some(interval) => {
             interval.tick().await;
         }
-        None => std::future::pending().await,
+        None => pending().await,
     }
 }
 
 /// The runtime's timers stand still while the machine is suspended, so the clock is read once in a second.
 async fn sleep_until(at: u64) {
     if at == NEVER {
-        return std::future::pending().await;
+        return pending().await;
     }
     while clock::now() < at {
         tokio::time::sleep(clock::until(at).min(Duration::from_secs(1))).await;

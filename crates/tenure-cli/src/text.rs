@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use tenure::name::Escaped;
-use tenure::{Holder, LockName, LockStatus, RestartGuard};
+use tenure::{Holder, Leader, LockName, LockStatus, RestartGuard};
 
 use crate::duration::rounded;
 
@@ -41,6 +41,24 @@ pub(crate) fn holder(holder: &Holder) -> String {
         }
     }
     line
+}
+
+/// A leader on one line: `build-7, pid 4242, since 2026-01-31T09:00:00Z (3s), token 17: http://10.0.0.7:8080`.
+pub(crate) fn leader(leader: &Leader) -> String {
+    let line = leader_process(leader);
+    match leader.value() {
+        Some(value) => format!("{line}: {}", Escaped(value)),
+        None => line,
+    }
+}
+
+/// The same, without what the leader publishes.
+pub(crate) fn leader_process(leader: &Leader) -> String {
+    let line = holder(&leader.holder);
+    match leader.token {
+        Some(token) => format!("{line}, token {token}"),
+        None => line,
+    }
 }
 
 /// `Some` if the server was started so lately that it grants no lease of that length yet.

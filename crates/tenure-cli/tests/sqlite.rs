@@ -134,3 +134,19 @@ fn a_file_beside_the_database_that_cannot_be_written_is_named() {
     let named = format!("locks.db-wal, which belongs to the user with the id {READER}");
     assert!(message.contains(&named), "{message}");
 }
+
+/// Whether or not the store has elections: one command at a time, and the next one after the lease of a process that is gone.
+#[test]
+fn a_standby_takes_over_when_the_lease_of_a_dead_leader_is_over() {
+    let (_dir, _file, store) = store();
+    let script = "echo up $TENURE_TOKEN; exec sleep 1000";
+    let options = ["--standby", "--json", "--ttl", "500ms"];
+    let mut first = store.start_run(&options, "x", script);
+    let token = |line: String| -> u64 { line.strip_prefix("up ").unwrap().parse().unwrap() };
+    let before = token(first.line());
+    let mut second = store.start_run(&options, "x", script);
+    second.event("waiting");
+    first.child.kill().unwrap();
+    assert!(token(second.line()) > before);
+    assert_eq!(first.rest(), "");
+}

@@ -108,6 +108,40 @@ fn ctrl_c_ends_a_wait_at_once() {
 }
 
 #[test]
+fn standing_by_is_told_on_one_line_and_ctrl_c_ends_it() {
+    let store = Store::new();
+    let mut holder = store.start_hold(&["x"]);
+    let arguments = [
+        "run",
+        "--standby",
+        "--restart",
+        "x",
+        "--",
+        "sh",
+        "-c",
+        "echo ran; read line",
+    ];
+    let mut terminal = Terminal::new(&store, &arguments);
+    let line = terminal.shows("is held by ");
+    assert!(line.contains("\rstanding by "), "{line:?}");
+    holder.close_input();
+    terminal.shows("ran");
+    terminal.press("again\n");
+    // The command has ended by itself, and leads again after a pause.
+    terminal.shows("ran");
+    // The key reaches the command, and no other one is started.
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 130);
+    let _holder = store.start_hold(&["x"]);
+    let mut terminal = Terminal::new(&store, &arguments);
+    terminal.shows("standing by ");
+    terminal.press("\x03");
+    assert_eq!(terminal.code(), 130);
+    let rest = terminal.rest();
+    assert!(rest.ends_with("\r\x1b[K"), "{rest:?}");
+}
+
+#[test]
 fn quiet_draws_nothing() {
     let store = Store::new();
     let _holder = store.start_hold(&["x"]);

@@ -117,6 +117,61 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["--max-hold", "--ttl", "--renew never"],
         ),
         (
+            &["run", "--standby", "-n", "x", "--", "true"],
+            &["--standby", "--try"],
+        ),
+        (
+            &["run", "--standby", "--wait", "5s", "x", "--", "true"],
+            &["--standby", "--wait"],
+        ),
+        (
+            &["run", "--standby", "-E", "0", "x", "--", "true"],
+            &["--standby", "--busy-exit-code"],
+        ),
+        (
+            &["run", "--standby", "--every", "1h", "x", "--", "true"],
+            &["--standby", "--every"],
+        ),
+        (
+            &["run", "--standby", "--any", "x", "y", "--", "true"],
+            &["--standby", "--any"],
+        ),
+        (
+            &["run", "--standby", "--k-of", "1", "x", "--", "true"],
+            &["--standby", "--k-of"],
+        ),
+        (
+            &["run", "--standby", "--shared", "x", "--", "true"],
+            &["--standby", "--shared"],
+        ),
+        (
+            &["run", "--standby", "--permits", "2", "x", "--", "true"],
+            &["--standby", "--permits"],
+        ),
+        (
+            &["run", "--standby", "x", "y", "--", "true"],
+            &["--standby", "one name", "each of them"],
+        ),
+        (&["run", "--standby", "--", "true"], &["no lock name"]),
+        (&["run", "--standby", "x"], &["no command"]),
+        (
+            &["run", "--restart", "x", "--", "true"],
+            &["--standby", "`--restart`", "`tenure run --help`"],
+        ),
+        (
+            &["run", "--ready-file", "/tmp/x", "x", "--", "true"],
+            &["--standby", "`--ready-file`"],
+        ),
+        (
+            &["run", "--value", "v", "x", "--", "true"],
+            &["--standby", "`--value`"],
+        ),
+        (&["hold", "--standby", "x"], &["--standby"]),
+        (&["leader"], &["NAME"]),
+        (&["leader", ""], &["name", "empty"]),
+        (&["ask"], &["NAME"]),
+        (&["ask", ""], &["name", "empty"]),
+        (
             &["hold", "--lock-delay", "5", "x"],
             &["--lock-delay", "5", "5s"],
         ),
@@ -303,6 +358,8 @@ fn help_completions_and_the_manual_name_every_action() {
         "hold",
         "list",
         "status",
+        "leader",
+        "ask",
         "break",
         "check",
         "watch",

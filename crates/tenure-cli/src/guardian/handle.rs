@@ -5,6 +5,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -60,6 +61,11 @@ impl GuardianHandle {
         })
     }
 
+    /// Whether the guardian still waits for its instruction.
+    pub(crate) fn is_there(&mut self) -> bool {
+        matches!(self.guardian.try_wait(), Ok(None))
+    }
+
     /// Gives the guardian duplicates of descriptors that keep the lock in the kernel. So the kernel keeps the lock until
     /// the command's tree is gone, also when `tenure` is killed.
     pub(crate) fn hold_descriptors(&self, descriptors: &[OwnedFd]) -> io::Result<()> {
@@ -68,6 +74,16 @@ impl GuardianHandle {
             self.send(&Instruction::HoldDescriptors, &part)?;
         }
         Ok(())
+    }
+
+    /// Instructs the guardian to remove a file with these contents as soon as the command has to end, also when `tenure` is
+    /// killed or stopped by then.
+    pub(crate) fn remove_at_the_end(&self, path: &Path, text: &str) {
+        let instruction = Instruction::ReadyFile {
+            path: path.as_os_str().as_encoded_bytes().to_vec(),
+            text: text.into(),
+        };
+        let _ = self.send(&instruction, &[]);
     }
 
     /// Instructs the guardian to start the command with the standard input of `tenure`.

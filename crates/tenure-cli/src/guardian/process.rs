@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags};
@@ -15,7 +17,7 @@ use super::command::{Command, KILLED_STATUS};
 use super::protocol::{ARGUMENT, Instruction, Limits, Report};
 use crate::clock::NEVER;
 use crate::platform::Timer;
-use crate::{clock, platform, process_tree, signals};
+use crate::{clock, platform, process_tree, ready_file, signals};
 
 /// Nanoseconds before the guardian checks again whether killed processes are gone. They are its children, so the
 /// signal of their end usually comes first.
@@ -49,6 +51,8 @@ struct Guardian<'a> {
     limits: Limits,
     /// Closed when the command's tree is gone: until then these descriptors keep the lock in the kernel.
     descriptors: Vec<OwnedFd>,
+    /// The file that says that the command may run, and its contents.
+    ready_file: Option<(PathBuf, Vec<u8>)>,
     stage: Stage,
     tenure_is_gone: bool,
 }
@@ -79,6 +83,7 @@ impl<'a> Guardian<'a> {
             command,
             limits: Limits::NONE,
             descriptors: Vec::new(),
+            ready_file: None,
             stage: Stage::NotStarted,
             tenure_is_gone: false,
         })
@@ -100,6 +105,7 @@ impl<'a> Guardian<'a> {
                 }
             }
             if let Some(report) = self.advance() {
+                self.remove_ready_file();
                 self.descriptors.clear();
                 self.channel.send(report);
                 return Ok(());
@@ -125,6 +131,9 @@ impl<'a> Guardian<'a> {
             }
             Instruction::Limits(limits) => self.limits = limits,
             Instruction::Signal(number) => self.command.forward_signal(number),
+            Instruction::ReadyFile { path, text } => {
+                self.ready_file = Some((OsString::from_vec(path).into(), text));
+            }
             Instruction::Close => self.tenure_is_gone = true,
         }
     }
@@ -176,8 +185,15 @@ impl<'a> Guardian<'a> {
         }
     }
 
+    fn remove_ready_file(&mut self) {
+        if let Some((path, text)) = self.ready_file.take() {
+            ready_file::remove_mark(&path, &text);
+        }
+    }
+
     fn terminate_tree(&mut self) {
         self.stage = Stage::Terminating;
+        self.remove_ready_file();
         // A stopped process handles its SIGTERM only after a SIGCONT.
         for signal in [Signal::TERM, Signal::CONT] {
             process_tree::signal_descendants(signal, None);
@@ -189,6 +205,7 @@ impl<'a> Guardian<'a> {
     /// user.
     fn kill_tree(&mut self) -> Option<Report> {
         self.stage = Stage::Killing;
+        self.remove_ready_file();
         process_tree::record_descendants();
         self.command.signal_group(Signal::KILL);
         let sent = process_tree::signal_descendants(Signal::KILL, None);

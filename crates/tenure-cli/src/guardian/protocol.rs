@@ -73,6 +73,8 @@ pub(crate) enum Instruction {
     Limits(Limits),
     /// Send this signal to the command.
     Signal(i32),
+    /// Remove the file at this path as soon as the command has to end, if it has these contents.
+    ReadyFile { path: Vec<u8>, text: Vec<u8> },
     /// `tenure` closes its end of the socket, which not every system reports to the guardian.
     Close,
 }
@@ -109,8 +111,7 @@ impl Instruction {
                 packet.push(b'S');
                 limits.put(&mut packet);
                 for text in environment {
-                    packet.extend((text.len() as u64).to_le_bytes());
-                    packet.extend(text.as_bytes());
+                    put_bytes(&mut packet, text.as_bytes());
                 }
             }
             Self::Limits(limits) => {
@@ -120,6 +121,11 @@ impl Instruction {
             Self::Signal(number) => {
                 packet.push(b'G');
                 packet.extend(number.to_le_bytes());
+            }
+            Self::ReadyFile { path, text } => {
+                packet.push(b'R');
+                put_bytes(&mut packet, path);
+                put_bytes(&mut packet, text);
             }
             Self::Close => packet.push(b'C'),
         }
@@ -138,6 +144,10 @@ impl Instruction {
             },
             b'L' => Self::Limits(Limits::take(rest)?),
             b'G' => Self::Signal(i32::from_le_bytes(take(rest)?)),
+            b'R' => Self::ReadyFile {
+                path: take_bytes(rest)?,
+                text: take_bytes(rest)?,
+            },
             b'C' => Self::Close,
             _ => return None,
         })
@@ -204,11 +214,20 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
-fn take_text(rest: &mut &[u8]) -> Option<String> {
+fn put_bytes(packet: &mut Vec<u8>, bytes: &[u8]) {
+    packet.extend((bytes.len() as u64).to_le_bytes());
+    packet.extend(bytes);
+}
+
+fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let len = usize::try_from(u64::from_le_bytes(take(rest)?)).ok()?;
     let (head, tail) = rest.split_at_checked(len)?;
     *rest = tail;
-    String::from_utf8(head.to_vec()).ok()
+    Some(head.to_vec())
+}
+
+fn take_text(rest: &mut &[u8]) -> Option<String> {
+    String::from_utf8(take_bytes(rest)?).ok()
 }
 
 #[cfg(test)]
@@ -247,6 +266,10 @@ mod tests {
             },
             Instruction::Limits(limits),
             Instruction::Signal(15),
+            Instruction::ReadyFile {
+                path: b"/run/\xff".to_vec(),
+                text: Vec::new(),
+            },
         ] {
             assert_eq!(
                 Instruction::decode(&instruction.encode()),
