@@ -95,7 +95,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "redis")]
-    ("redis:", &Capability::OPTIONS),
+    ("redis:", &Capability::ALL),
     #[cfg(feature = "redlock")]
     (
         "redlock:",
@@ -104,6 +104,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::Upgradable,
             Capability::MinHold,
             Capability::LockDelay,
+            Capability::Elections,
         ],
     ),
     #[cfg(feature = "etcd")]

@@ -134,7 +134,7 @@ fn redis() {
     column(
         "redis",
         harness::redis::open,
-        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -212,7 +212,7 @@ fn redlock() {
         &[
             NO_PROXY,
             &[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_ORDER,
@@ -234,7 +234,7 @@ fn redlock_over_memory() {
         &[
             IN_THIS_PROCESS,
             &[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_PERMITS,
                 NO_ORDER,
                 NO_ORDER_OF_READERS,
@@ -254,7 +254,7 @@ fn redlock_over_memory_on_the_real_clock() {
         &[
             IN_MEMORY,
             &[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_LEASE,
@@ -389,7 +389,7 @@ mod deployments {
         column(
             "redis, tls",
             harness::redis::open_tls,
-            &[NO_PROXY, &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES]],
+            &[NO_PROXY, &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES]],
         );
     }
 
@@ -402,7 +402,7 @@ mod deployments {
             harness::redis::open_sentinel,
             &[
                 NO_PROXY,
-                &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
+                &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
             ],
         );
     }
@@ -416,7 +416,7 @@ mod deployments {
             harness::redis::open_cluster,
             &[
                 NO_PROXY,
-                &[NO_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
+                &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
             ],
         );
     }

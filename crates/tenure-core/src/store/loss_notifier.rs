@@ -102,6 +102,13 @@ impl Losses {
             notifier.lost_by(owner, reason, cause);
         }
     }
+
+    /// Tells the driver that another client asks the holder of this owner to let go.
+    pub fn asked_to_release(&self, owner: OwnerId) {
+        if let Some(notifier) = self.0.get() {
+            notifier.asked_to_release(owner);
+        }
+    }
 }
 
 #[cfg(test)]

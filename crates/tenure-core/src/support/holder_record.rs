@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::holder::Holder;
+use crate::holder::{Holder, PublishedValue};
 
 /// The part of [`Holder`] that is written into stores, as JSON. Other versions and other programs read it, so names
 /// and order of the fields are part of the published formats.
@@ -18,6 +18,12 @@ pub struct HolderRecord {
     pub label: String,
     /// See [`Holder::client`].
     pub client: String,
+    /// The text of [`Holder::value`]. A lock has none, and its record has no such field.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// The number of that value.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
 }
 
 impl HolderRecord {
@@ -44,6 +50,8 @@ impl From<&Holder> for HolderRecord {
             pid: holder.pid,
             label: holder.label.clone(),
             client: holder.client.clone(),
+            value: holder.value.as_ref().map(|value| value.text.to_string()),
+            number: holder.value.as_ref().map(|value| value.number),
         }
     }
 }
@@ -51,13 +59,15 @@ impl From<&Holder> for HolderRecord {
 impl From<HolderRecord> for Holder {
     /// The store adds `since`, where it knows that.
     fn from(record: HolderRecord) -> Self {
+        let number = record.number.unwrap_or(0);
+        let value = record.value;
         Self {
             host: record.host,
             pid: record.pid,
             label: record.label,
             client: record.client,
             since: None,
-            value: None,
+            value: value.map(|text| PublishedValue::new(text, number)),
         }
     }
 }
@@ -73,6 +83,7 @@ mod tests {
             pid: 7,
             label: "why".into(),
             client: "c".into(),
+            ..HolderRecord::default()
         };
         let text = r#"{"host":"h","pid":7,"label":"why","client":"c"}"#;
         assert_eq!(record.to_json(), text);
@@ -82,6 +93,22 @@ mod tests {
         assert_eq!(HolderRecord::read(&text), Holder::from(record));
         for text in [r#"{"new":1}"#, "nonsense", ""] {
             assert_eq!(HolderRecord::read(text), Holder::default());
+        }
+    }
+
+    #[test]
+    fn only_the_record_of_a_candidate_has_a_value() {
+        let mut holder = Holder::new("h", 7);
+        let text = HolderRecord::from(&holder).to_json();
+        assert_eq!(text, r#"{"host":"h","pid":7,"client":""}"#);
+        for (value, fields) in [
+            ("", r#""value":"","number":3"#),
+            ("a", r#""value":"a","number":3"#),
+        ] {
+            holder.value = Some(PublishedValue::new(value, 3));
+            let text = HolderRecord::from(&holder).to_json();
+            assert!(text.ends_with(&format!("{fields}}}")), "{text}");
+            assert_eq!(HolderRecord::read(&text), holder);
         }
     }
 }

@@ -31,6 +31,9 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
     guarantees.token = "max(last + 1, the client's wall clock in µs), agreed with a majority; can go backward only if nodes lose their \
                 data and the clocks of two clients differ by more than the time for which a restarted node does not count";
     guarantees.loss = "at the next renewal (every third of the ttl), at the deadline at the latest";
+    if nodes.iter().all(|node| !node.observers.is_empty()) {
+        guarantees.observers = "a push of each node, and then a read of a majority; where no node pushes, a read as with one node";
+    }
     guarantees.fit = "saving double work, and correctness with a fencing token, where several independent stores exist and none of them may be a single point of failure";
     guarantees
 }

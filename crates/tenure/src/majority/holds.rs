@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tenure_core::fence::OwnerId;
+use tenure_core::holder::Holder;
 use tenure_core::logic::quorum_mode::{QuorumMode, Repair};
 use tenure_core::options::Mode;
 use tenure_core::rt::{Flag, lock};
@@ -79,6 +80,8 @@ struct QuorumHoldState {
     /// The agreed token; 0 before there is one.
     token: u64,
     granted_at: Option<Time>,
+    /// What others see of the holder.
+    holder: Arc<Holder>,
     /// See [`shorten_min_hold`](QuorumHold::shorten_min_hold).
     min_hold: Duration,
     ended_at: Time,
@@ -128,6 +131,7 @@ impl QuorumHold {
                 mode: QuorumMode::new(nodes, request.mode),
                 token: 0,
                 granted_at: None,
+                holder: request.holder.clone(),
                 min_hold: request.min_hold,
                 ended_at: Time::MAX,
                 change: None,
@@ -150,12 +154,15 @@ impl QuorumHold {
         request.mode = mode;
         request.wait = wait;
         request.fair = ours.fair;
-        request.min_hold = lock(&self.state).min_hold;
+        {
+            let state = lock(&self.state);
+            request.min_hold = state.min_hold;
+            request.holder = state.holder.clone();
+        }
         request.lock_delay = ours.lock_delay;
         request.min_lease = ours.min_lease;
         request.is_renewed = ours.is_renewed;
         request.propose = Some(propose);
-        request.holder = ours.holder.clone();
         request.until = ours.until;
         Arc::new(request)
     }
@@ -194,6 +201,11 @@ impl QuorumHold {
         let mut state = lock(&self.state);
         state.token = token;
         state.granted_at = Some(now);
+    }
+
+    /// From now on nodes are told this about the holder.
+    pub(super) fn set_holder(&self, holder: Arc<Holder>) {
+        lock(&self.state).holder = holder;
     }
 
     /// The node has the hold in this mode.

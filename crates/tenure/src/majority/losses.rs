@@ -42,6 +42,13 @@ impl LossListener for NodeListener {
         }
     }
 
+    /// Each node may report the same request.
+    fn asked_to_release(&self, owner: OwnerId) {
+        if let Some(hold) = self.holds.get(owner) {
+            self.loss_notifier.asked_to_release(hold.owner);
+        }
+    }
+
     fn all_lost(&self, reason: LostReason) {
         for hold in self.holds.all() {
             self.report(&hold, reason, None);

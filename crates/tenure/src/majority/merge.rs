@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use tenure_core::holder::{HoldInfo, Holder, LockStatus};
+use tenure_core::holder::{HoldInfo, Holder, LockStatus, PublishedValue};
 use tenure_core::logic::quorum_mode::common_mode;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
@@ -101,7 +101,9 @@ impl MergedHold<'_> {
         let mut left: Vec<_> = left.collect();
         left.sort_unstable_by_key(|left| Reverse(*left));
         let ttl_left = Some(left[majority - 1]).filter(|left| *left < Duration::MAX);
-        let mut holder = parts().next()?.holder.clone();
+        let holders = || parts().map(|hold| &hold.holder);
+        let mut holder = holders().next()?.clone();
+        holder.value = latest_value(holders());
         holder.since = parts().filter_map(|hold| hold.holder.since).min();
         let mode = common_mode(parts().map(|hold| hold.mode), majority)?;
         Some(HoldInfo::new(holder, mode, self.token, ttl_left))
@@ -116,14 +118,23 @@ fn is_same_hold(one: &HoldInfo, other: &HoldInfo) -> bool {
 /// Whether two nodes may speak of one hold. The mode of a hold may change at each node at another moment.
 fn is_same_holder(one: &HoldInfo, other: &HoldInfo) -> bool {
     let is_permit = |hold: &HoldInfo| matches!(hold.mode, Mode::Permits { .. });
-    is_permit(one) == is_permit(other) && without_time(&one.holder) == without_time(&other.holder)
+    is_permit(one) == is_permit(other) && identity(&one.holder) == identity(&other.holder)
 }
 
-/// The holder without the time, which each node measures for itself.
-fn without_time(holder: &Holder) -> Holder {
+/// The holder without the time, which each node measures for itself, and without what changes while it holds.
+pub(super) fn identity(holder: &Holder) -> Holder {
     let mut holder = holder.clone();
     holder.since = None;
+    holder.value = None;
     holder
+}
+
+/// The value with the greatest number: a node may have missed it.
+pub(super) fn latest_value<'a>(
+    holders: impl Iterator<Item = &'a Holder>,
+) -> Option<PublishedValue> {
+    let values = holders.filter_map(|holder| holder.value.as_ref());
+    values.max_by_key(|value| value.number).cloned()
 }
 
 fn token(parts: &[(usize, &HoldInfo)], majority: usize) -> Option<u64> {
@@ -145,8 +156,8 @@ fn merge_queues(
     let has_queues = queues.count() >= majority;
     let mut merged: Vec<Holder> = Vec::new();
     for (node, status) in statuses.iter().enumerate() {
-        for waiter in status.queue.iter().flatten().map(without_time) {
-            let of_waiter = |info: &HoldInfo| without_time(&info.holder) == waiter;
+        for waiter in status.queue.iter().flatten().map(identity) {
+            let of_waiter = |info: &HoldInfo| identity(&info.holder) == waiter;
             let holds_elsewhere = holds.iter().any(|hold| of_waiter(hold.parts[0].1))
                 && !statuses[node].holds.iter().any(of_waiter);
             if !holds_elsewhere && !merged.contains(&waiter) {

@@ -27,10 +27,12 @@
 //! `settings` · `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
 //! node, polled together) · `background` (requests that no caller waits for) · `store` (the parts of a client) ·
 //! `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release` (the operations) · `losses` (what nodes report) · `errors` ·
-//! `inspect` (for operators) · `merge` (the answers of the nodes as one).
+//! `inspect` (for operators) · `merge` (the answers of the nodes as one) · `elections`, `observe` and `sightings` (the same for
+//! elections).
 
 mod acquire;
 mod background;
+mod elections;
 mod errors;
 mod guarantees;
 mod holds;
@@ -38,10 +40,12 @@ mod inspect;
 mod losses;
 mod merge;
 mod mode;
+mod observe;
 mod release;
 mod renew;
 mod requests;
 mod settings;
+mod sightings;
 mod store;
 mod upgrade;
 mod vote;
@@ -55,7 +59,8 @@ use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
-    Answer, BoxFuture, ChangeMode, Hold, Listed, LossNotifier, Operate, Release, Renewal, Request,
+    Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate, Release,
+    Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -124,6 +129,10 @@ impl tenure_core::store::Store for Store {
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
+    }
+
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        elections::are_there(&self).then_some(self as _)
     }
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {

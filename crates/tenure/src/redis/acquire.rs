@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::{Fairness, Mode};
 use tenure_core::store::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::support::millis_down;
@@ -14,8 +14,10 @@ use tenure_core::time::Time;
 use crate::waiting::{self, AcquireReply, LeaseStore};
 
 use super::context::Context;
+use super::elections;
 use super::errors;
 use super::format::Keys;
+use super::holds::is_candidate;
 use super::redisson;
 use super::renew::verify_holds;
 use super::requests::ReleaseKind;
@@ -28,12 +30,23 @@ const MAX_ALL: usize = 64;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     let is_upgrade = false;
-    let answer = acquire_or_upgrade(store, request, is_upgrade).await?;
-    if let Answer::Granted(_) = &answer {
-        store.remember(request);
-        start_maintenance(store);
+    let answer = acquire_or_upgrade(store, request, is_upgrade).await;
+    match &answer {
+        Ok(Answer::Granted(_)) => {
+            store.remember(request);
+            start_maintenance(store);
+            // The lock may have been handed over by the script of a lock, which tells no observer.
+            if is_candidate(request) && request.is_taken() {
+                elections::tell(store, &request.name);
+            }
+        }
+        // The release has to tell observers of the end of what may have been granted.
+        Err(err) if err.kind() == ErrorKind::Indeterminate && is_candidate(request) => {
+            store.remember_ambiguous(request);
+        }
+        _ => {}
     }
-    Ok(answer)
+    answer
 }
 
 /// Makes the upgradable hold of the owner exclusive; waits for the other holders if the request waits.
@@ -81,6 +94,7 @@ pub(super) async fn acquire_all(
     let is_simple = |request: &Arc<Request>| {
         request.mode == Mode::Exclusive
             && request.propose.is_none()
+            && !is_candidate(request)
             && request.fair != Fairness::Unfair
     };
     let keys: Vec<_> = requests
@@ -204,9 +218,8 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
     async fn leave_queue(&self) -> Result<Release, Error> {
         let (requests, owner) = (&self.store.requests, self.request.owner);
         if !self.is_upgrade {
-            return requests
-                .release(self.keys, owner, ReleaseKind::UNUSED)
-                .await;
+            let kind = ReleaseKind::unused(self.request);
+            return requests.release(self.keys, owner, kind).await;
         }
         let downgraded = requests.downgrade(self.keys, owner, Mode::Upgradable);
         downgraded.await.map(Release::of)

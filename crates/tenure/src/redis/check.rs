@@ -14,6 +14,7 @@ use crate::tls;
 
 use super::connection::{Persistence, Script, ServerInfo};
 use super::format::Keys;
+use super::observe;
 use super::store::Store;
 
 /// Writes keys that end at once, because a key that stays would be listed, and publishes on channels. `ARGV`: the command
@@ -43,6 +44,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
         }
     }
     findings.extend(check_write(store).await);
+    findings.extend(check_tell(store).await);
     Ok(findings)
 }
 
@@ -148,4 +150,24 @@ async fn check_write(store: &Store) -> Option<Finding> {
     let err = reply.await.err()?;
     let text = format!("no lock can be taken: {err:#}");
     Some(Finding::bad(text))
+}
+
+/// Publishes as a leader does, and subscribes as an observer does.
+async fn check_tell(store: &Store) -> Option<Finding> {
+    let scripts = store.requests.elections?;
+    let name = format!("tenure-check-{}", OwnerId::random().to_hex());
+    let name = LockName::new(name).ok()?;
+    let keys = store.requests.keys(&name);
+    let asked = keys.asked();
+    let (all, count) = keys.with(asked.as_deref());
+    let told = store
+        .connections
+        .call::<i64>(&scripts.tell, &all[..count], |_| {});
+    let outcome = match told.await {
+        Ok(_) => observe::check(store, &keys).await,
+        Err(err) => Err(err),
+    };
+    let err = outcome.err()?;
+    let text = format!("no election is possible, and locks are: {err:#}");
+    Some(Finding::warning(text))
 }

@@ -12,12 +12,14 @@ use tenure_core::logic::pace;
 use tenure_core::lost::LostReason;
 use tenure_core::rt::lock;
 use tenure_core::store::Losses;
-use tenure_core::support::{Maintenance, Subscription, WaiterRegistry};
+use tenure_core::support::{HoldRegistry, Maintenance, Subscription, WaiterRegistry};
 use tenure_core::time::Time;
 
 use crate::waiting::WakeUp;
 
 use super::connection::{PushListener, slot_tag};
+use super::holds::HeldKey;
+use super::watchers::Watchers;
 
 /// Passes on what servers tell this client.
 pub(super) struct ServerEvents {
@@ -31,6 +33,9 @@ pub(super) struct ServerEvents {
     waiters: Arc<WaiterRegistry<WakeUp>>,
     /// Of holds that ended without a release of this client.
     pub(super) losses: Losses,
+    holds: Arc<HoldRegistry<HeldKey>>,
+    /// The observers of elections.
+    pub(super) watchers: Watchers,
     /// A connection was lost, so holds have to be verified.
     has_lost_connection: AtomicBool,
     /// The task that verifies holds.
@@ -38,7 +43,7 @@ pub(super) struct ServerEvents {
 }
 
 impl ServerEvents {
-    pub(super) fn new(maintenance: Arc<Maintenance>) -> Self {
+    pub(super) fn new(maintenance: Arc<Maintenance>, holds: Arc<HoldRegistry<HeldKey>>) -> Self {
         let client = OwnerId::random().to_hex();
         Self {
             channel: format!("tenure:push:{client}"),
@@ -46,9 +51,16 @@ impl ServerEvents {
             lock_channels: Mutex::default(),
             waiters: Arc::default(),
             losses: Losses::default(),
+            holds,
+            watchers: Watchers::default(),
             has_lost_connection: AtomicBool::new(false),
             maintenance,
         }
+    }
+
+    /// The channel of this client in a slot of a cluster, for messages that stay within the nodes of the slot.
+    pub(super) fn slot_channel(&self, slot: u16) -> String {
+        format!("tenure:{{{}}}:push:{}", slot_tag(slot), self.client)
     }
 
     /// Wake-ups for `owner` from now on.
@@ -81,6 +93,12 @@ impl ServerEvents {
         self.waiters.notify(owner, WakeUp::Released { sent });
     }
 
+    /// Another client asks the holder of `owner` to let go.
+    pub(super) fn asked_to_release(&self, owner: OwnerId) {
+        self.holds.update(owner, |entry| entry.is_asked = true);
+        self.losses.asked_to_release(owner);
+    }
+
     /// Whether a connection was lost since the last call.
     pub(super) fn take_connection_loss(&self) -> bool {
         self.has_lost_connection.swap(false, Ordering::SeqCst)
@@ -90,10 +108,6 @@ impl ServerEvents {
 impl PushListener for ServerEvents {
     fn channel(&self) -> &str {
         &self.channel
-    }
-
-    fn slot_channel(&self, slot: u16) -> String {
-        format!("tenure:{{{}}}:push:{}", slot_tag(slot), self.client)
     }
 
     /// The server may have forgotten holds.
@@ -113,6 +127,9 @@ impl PushListener for ServerEvents {
         else {
             return;
         };
+        if self.watchers.tell(channel, payload) {
+            return;
+        }
         let waiter = lock(&self.lock_channels).get(channel).copied();
         if let Some(owner) = waiter {
             return self.wake(owner, WakeUp::AskAgain);
@@ -126,6 +143,7 @@ impl PushListener for ServerEvents {
             ("granted", Some(Ok(token))) => self.wake(owner, WakeUp::HandedOver { token }),
             ("look", None) => self.wake(owner, WakeUp::AskAgain),
             ("lost", None) => self.losses.report(owner, LostReason::TakenOver),
+            ("asked", None) => self.asked_to_release(owner),
             _ => {}
         }
     }
@@ -156,7 +174,7 @@ mod tests {
     #[test]
     fn a_message_wakes_the_waiter_that_it_names_and_no_other() {
         let (events, one, two) = (
-            ServerEvents::new(Arc::default()),
+            ServerEvents::new(Arc::default(), Arc::default()),
             OwnerId::random(),
             OwnerId::random(),
         );

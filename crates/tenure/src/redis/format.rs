@@ -5,7 +5,7 @@ use tenure_core::name::LockName;
 
 use super::names::{self, TokenKeys};
 use super::redisson::{self, RedissonKeys, RedissonLock};
-use super::scripts::{self, Scripts};
+use super::scripts::{self, ElectionScripts, Scripts};
 
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +31,14 @@ impl Keys {
         }
     }
 
+    /// The same, and `asked` for the scripts of elections.
+    pub(super) fn with<'a>(&'a self, asked: Option<&'a str>) -> ([&'a str; 5], usize) {
+        let [lock, hold, third, fourth] = self.all();
+        let fifth = asked.unwrap_or_default();
+        let count = 4 + usize::from(asked.is_some());
+        ([lock, hold, third, fourth, fifth], count)
+    }
+
     /// The key of the lock itself, which other programs know too.
     pub(super) fn lock(&self) -> &str {
         self.all()[0]
@@ -54,6 +62,22 @@ impl Keys {
         names::replicated(self.hold())
     }
 
+    /// The key with the owner whose holder is asked to let go. `None`: the format has no elections.
+    pub(super) fn asked(&self) -> Option<String> {
+        match self {
+            Self::Token(keys) => Some(keys.asked()),
+            Self::Redisson(_) => None,
+        }
+    }
+
+    /// The channel on which observers are told who leads. `None`: the format has no elections.
+    pub(super) fn leader_channel(&self) -> Option<String> {
+        match self {
+            Self::Token(keys) => Some(keys.leader_channel()),
+            Self::Redisson(_) => None,
+        }
+    }
+
     /// Whether a lock can have this name.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
@@ -69,6 +93,16 @@ pub(super) fn scripts(redisson: Option<RedissonLock>, is_in_slots: bool) -> &'st
         None => scripts::scripts(is_in_slots),
         Some(lock) => redisson::scripts(lock, is_in_slots),
     }
+}
+
+/// The scripts of elections, if the format has them.
+pub(super) fn election_scripts(
+    redisson: Option<RedissonLock>,
+    is_in_slots: bool,
+) -> Option<&'static ElectionScripts> {
+    redisson
+        .is_none()
+        .then(|| scripts::election_scripts(is_in_slots))
 }
 
 /// For [`crate::fuzzing`]: text as a name, and as a key of the server.

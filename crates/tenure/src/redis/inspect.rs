@@ -11,6 +11,7 @@ use tenure_core::support::{HolderRecord, parse_mode, wall_time};
 
 use super::names::{HOLD_KEYS, lock_of_hold_key, name_of};
 use super::redisson::RedissonLock;
+use super::sighting::another_program;
 use super::store::Store;
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
@@ -100,13 +101,12 @@ fn read_holder(status: &mut LockStatus, redisson: Option<RedissonLock>, entry: &
 
 /// Of a holder that is another program: what can be shown without its secret.
 fn foreign_holder(redisson: Option<RedissonLock>, value: &str) -> Holder {
-    let label = match (value.strip_prefix('?'), redisson) {
-        (Some(kind), _) => format!("a key of type {kind}, which is no lock"),
-        (None, Some(_)) => format!("Redisson, {value}"),
-        (None, None) => "another program".into(),
-    };
-    let mut holder = Holder::default();
-    holder.label = label;
+    let mut holder = another_program();
+    match (value.strip_prefix('?'), redisson) {
+        (Some(kind), _) => holder.label = format!("a key of type {kind}, which is no lock"),
+        (None, Some(_)) => holder.label = format!("Redisson, {value}"),
+        (None, None) => {}
+    }
     holder
 }
 

@@ -14,11 +14,12 @@
 //!
 //! # Reading order
 //! 1. `names` (the keys of a lock) and `lua/` (what the server does with them)
-//! 2. `store` and `context` (the parts of a client)
+//! 2. `store`, `context` and `holds` (the parts of a client)
 //! 3. `acquire`, `renew`, `release` (the operations; `crate::waiting` waits), `trust` (whether a grant counts)
 //! 4. `requests` (one function for each request), `scripts` and `format` (what is sent), `batch` (many requests in one)
 //! 5. `subscribe` and `events` (what servers push)
-//! 6. `errors`, `inspect`, `check` and `guarantees` (what users and operators are told), `settings` (the URL)
+//! 6. `elections` (what candidates and observers ask), `observe` and `watchers` (what observers hear), `sighting` (who leads)
+//! 7. `errors`, `inspect`, `check` and `guarantees` (what users and operators are told), `settings` (the URL)
 //!
 //! # Where a release wakes the next waiter
 //! `release.rs` calls `Requests::release`, which runs `lua/release.lua`. Its function `serve` (`lua/queue.lua`) grants the
@@ -31,32 +32,38 @@ mod builder;
 mod check;
 mod connection;
 mod context;
+mod elections;
 mod errors;
 mod events;
 mod format;
 mod guarantees;
+mod holds;
 mod inspect;
 mod names;
+mod observe;
 mod redisson;
 mod release;
 mod renew;
 mod requests;
 mod scripts;
 mod settings;
+mod sighting;
 mod store;
 mod subscribe;
 mod trust;
+mod watchers;
 
 use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
-use tenure_core::holder::LockStatus;
+use tenure_core::holder::{Holder, LockStatus};
+use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
-    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Finding, GuardedWrite, Hold, Listed,
-    LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
+    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Elections, Finding, GuardedWrite, Hold,
+    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
 };
 
 use crate::capabilities::stores_with;
@@ -132,6 +139,11 @@ impl tenure_core::store::Store for Store {
         Some(self)
     }
 
+    /// Not of Redisson's locks.
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        self.requests.elections.is_some().then_some(self as _)
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -162,7 +174,8 @@ impl ChangeMode for Store {
 
 impl RaiseToken for Store {
     fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
-        Box::pin(async move { self.requests.raise(&hold, token).await })
+        let is_candidate = self.is_candidate(hold.owner);
+        Box::pin(async move { self.requests.raise(&hold, token, is_candidate).await })
     }
 }
 
@@ -174,6 +187,32 @@ impl GuardedWrite for Store {
         value: Option<Vec<u8>>,
     ) -> BoxFuture<Result<bool, Error>> {
         Box::pin(async move { self.requests.write(&holds, &key, value.as_deref()).await })
+    }
+}
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { elections::publish(&self, &hold, &holder).await })
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        Box::pin(async move { elections::leader(&self, &name).await })
+    }
+
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        Some(observe::watch(self, name))
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { elections::ask_to_release(&self, &name, token).await })
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        elections::listen_for_requests(&self, hold.owner);
     }
 }
 

@@ -69,6 +69,22 @@ impl TokenKeys {
     pub(super) fn holders(&self) -> &str {
         self.all()[3]
     }
+
+    /// The owner whose holder is asked to let go.
+    pub(super) fn asked(&self) -> String {
+        self.side_key("asked")
+    }
+
+    /// The channel on which observers of the election of this name are told who leads.
+    pub(super) fn leader_channel(&self) -> String {
+        self.side_key("leader")
+    }
+
+    fn side_key(&self, kind: &str) -> String {
+        let mut text = String::new();
+        push_side_key(&mut text, self.all()[0], kind);
+        text
+    }
 }
 
 /// A key in the slot of this `hold` key.
@@ -201,7 +217,10 @@ mod tests {
         for name in names {
             let keys = keys("", name);
             let wanted = slot(keys.all()[0]);
-            for key in keys.all() {
+            let (asked, leader) = (keys.asked(), keys.leader_channel());
+            // As `lua/sighting.lua` makes one of the other.
+            assert_eq!(asked.replacen("}:asked", "}:leader", 1), leader);
+            for key in keys.all().into_iter().chain([&*asked, &*leader]) {
                 assert_eq!(slot(key), wanted, "{key}");
                 assert!(all.insert(key.to_owned()), "{key} twice");
             }

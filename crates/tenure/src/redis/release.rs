@@ -5,8 +5,10 @@ use futures_util::future::join_all;
 use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
 
+use super::elections;
+use super::holds::HeldKey;
 use super::requests::{MAX_PARALLEL, ReleaseKind};
-use super::store::{HeldKey, Store};
+use super::store::Store;
 
 /// Releases what the owner has: the lock, or its place in the queue.
 pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error> {
@@ -25,6 +27,7 @@ async fn send_release(
         // Of an acquisition of unknown outcome the server knows it.
         may_reserve: !hold.unused && entry.as_ref().is_none_or(|entry| entry.may_reserve),
         is_shared_hold: entry.as_ref().is_some_and(|it| it.is_shared_hold),
+        is_candidate: entry.as_ref().is_some_and(|it| it.is_candidate),
         // Servers that hand the lock over at the same time then agree on a token, without another round of requests.
         next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
     };
@@ -32,7 +35,13 @@ async fn send_release(
     let sent = store.context.now();
     let outcome = store.requests.release(&keys, hold.owner, kind).await;
     match entry {
-        Some(entry) => entry.is_released = true,
+        Some(entry) => {
+            entry.is_released = true;
+            // The script of a candidate does that, too.
+            if entry.is_asked && !entry.is_candidate && outcome.is_ok() {
+                elections::end_request(store, &keys, hold.owner).await;
+            }
+        }
         // The owner may be waiting.
         None if outcome.is_ok() => store.context.events.released(hold.owner, sent),
         None => {}

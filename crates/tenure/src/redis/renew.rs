@@ -11,8 +11,9 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::support::{RetryBudget, millis_down};
 use tenure_core::time::Time;
 
-use super::requests::{Purpose, RenewItem};
-use super::store::{HeldKey, Store};
+use super::holds::HeldKey;
+use super::requests::{Purpose, RenewItem, RenewKind};
+use super::store::Store;
 
 /// Locks that are renewed by one script: the server does nothing else for the time of some 300 commands.
 const MAX_RENEWALS: usize = 100;
@@ -22,8 +23,8 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
     let items: Vec<_> = holds.iter().map(|hold| renew_item(store, hold)).collect();
     // As indexes of `items`.
     let mut batches = Vec::new();
-    for is_shared_hold in [true, false] {
-        let is_such = |at: &usize| items[*at].is_shared_hold == is_shared_hold;
+    for kind in RenewKind::ALL {
+        let is_such = |at: &usize| items[*at].kind == kind;
         let such: Vec<_> = (0..items.len()).filter(is_such).collect();
         let locks: Vec<_> = such.iter().map(|at| items[*at].keys.lock()).collect();
         for batch in store.connections.batches(&locks, MAX_RENEWALS) {
@@ -51,17 +52,30 @@ fn renew_item(store: &Store, hold: &Hold) -> RenewItem {
     let known = |entry: &HeldKey| {
         let ttl = lease(entry.is_shared_hold);
         let live = entry.live(ttl, store.context.now());
-        (ttl, live, entry.is_shared_hold)
+        let kind = match (entry.is_shared_hold, entry.reads_requests()) {
+            (true, _) => RenewKind::Shared,
+            (false, true) => RenewKind::Asked,
+            (false, false) => RenewKind::Exclusive,
+        };
+        (ttl, live, kind)
     };
-    let unknown = || (lease(false), millis_down(lease(false)), false);
+    let unknown = || {
+        let live = millis_down(lease(false));
+        (lease(false), live, RenewKind::Exclusive)
+    };
     let known = store.holds.read(hold.owner, known);
-    let (ttl, live, is_shared_hold) = known.unwrap_or_else(unknown);
+    let (ttl, live, mut kind) = known.unwrap_or_else(unknown);
+    let keys = store.requests.keys(&hold.name);
+    if kind == RenewKind::Asked && store.connections.is_moving(keys.lock()) {
+        // Mostly there is no request to let go, and so no key. It is looked for later.
+        kind = RenewKind::Exclusive;
+    }
     RenewItem {
-        keys: store.requests.keys(&hold.name),
+        keys,
         owner: hold.owner,
         ttl,
         live,
-        is_shared_hold,
+        kind,
     }
 }
 

@@ -20,14 +20,13 @@ use tenure_core::time::Time;
 use crate::waiting::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
 
 use super::batch::{BatchItem, BatchKey, Batcher};
-use super::connection::{
-    Connections, PushListener as _, ScriptReply, hashed, slot, unexpected_reply,
-};
+use super::connection::{Connections, ScriptReply, hashed, slot, unexpected_reply};
 use super::context::Context;
 use super::errors;
 use super::format::{self, Keys};
+use super::holds::{is_candidate, may_reserve};
 use super::redisson::{self, RedissonLock};
-use super::scripts::{OwnerText, Scripts, Text};
+use super::scripts::{ElectionScripts, OwnerText, Scripts, Text};
 
 /// A token outlives its hold by a day, so that tokens grow even when the server's clock is set back by hours.
 const TOKEN_RETENTION: Duration = Duration::from_secs(24 * 3600);
@@ -42,6 +41,8 @@ pub(super) struct Requests {
     connections: Arc<Connections>,
     batcher: Arc<Batcher>,
     scripts: &'static Scripts,
+    /// `None`: the format has no elections.
+    pub(super) elections: Option<&'static ElectionScripts>,
     /// The holder of the last request, as it is written.
     last_holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
 }
@@ -55,6 +56,8 @@ pub(super) struct ReleaseKind {
     pub(super) may_reserve: bool,
     /// Whether it may be a shared hold.
     pub(super) is_shared_hold: bool,
+    /// Whether it is that of a candidate of an election.
+    pub(super) is_candidate: bool,
     /// The least token of the next grant.
     pub(super) next_token: Option<u64>,
 }
@@ -62,12 +65,15 @@ pub(super) struct ReleaseKind {
 impl ReleaseKind {
     /// Of a request whose grant was not used, so that the name does not stay reserved: a hold of any mode, or a place in
     /// the queue.
-    pub(super) const UNUSED: Self = Self {
-        is_unclean: false,
-        may_reserve: false,
-        is_shared_hold: true,
-        next_token: None,
-    };
+    pub(super) fn unused(request: &Request) -> Self {
+        Self {
+            is_unclean: false,
+            may_reserve: false,
+            is_shared_hold: true,
+            is_candidate: is_candidate(request),
+            next_token: None,
+        }
+    }
 }
 
 /// What a renewal is sent for.
@@ -86,8 +92,21 @@ pub(super) struct RenewItem {
     pub(super) ttl: Duration,
     /// How long the key is to live, in ms.
     pub(super) live: u64,
-    /// Whether it may be a shared hold.
-    pub(super) is_shared_hold: bool,
+    pub(super) kind: RenewKind,
+}
+
+/// Which script renews a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RenewKind {
+    Exclusive,
+    /// It may be a shared hold.
+    Shared,
+    /// It may have been asked to let go.
+    Asked,
+}
+
+impl RenewKind {
+    pub(super) const ALL: [Self; 3] = [Self::Shared, Self::Asked, Self::Exclusive];
 }
 
 /// One lock, as the server has it.
@@ -103,12 +122,14 @@ pub(super) struct LockState {
 
 impl Requests {
     pub(super) fn new(context: &Arc<Context>, connections: &Arc<Connections>) -> Self {
-        let scripts = format::scripts(context.settings.redisson, connections.has_shard_channels());
+        let (redisson, is_in_slots) = (context.settings.redisson, connections.has_shard_channels());
+        let scripts = format::scripts(redisson, is_in_slots);
         Self {
             context: context.clone(),
             connections: connections.clone(),
             batcher: Arc::new(Batcher::new(context, connections, scripts)),
             scripts,
+            elections: format::election_scripts(redisson, is_in_slots),
             last_holder: Mutex::default(),
         }
     }
@@ -133,7 +154,7 @@ impl Requests {
     }
 
     /// An owner as it is written.
-    fn owner(&self, owner: OwnerId) -> OwnerText<'_> {
+    pub(super) fn owner(&self, owner: OwnerId) -> OwnerText<'_> {
         let redisson = self.context.settings.redisson;
         let has_client = redisson.is_some_and(RedissonLock::has_client_in_owner);
         let client = has_client.then_some(&*self.context.events.client);
@@ -141,7 +162,7 @@ impl Requests {
     }
 
     /// The holder as it is written: the same text for all acquisitions of a client without a label.
-    fn holder_text(&self, holder: &Arc<Holder>) -> Arc<str> {
+    pub(super) fn holder_text(&self, holder: &Arc<Holder>) -> Arc<str> {
         let mut last = lock(&self.last_holder);
         if let Some((known, text)) = &*last
             && Arc::ptr_eq(known, holder)
@@ -163,8 +184,10 @@ impl Requests {
     ) -> Result<ScriptReply<AcquireReply>, Error> {
         keys.check()?;
         let _in_flight = self.batcher.enter();
+        let elections = self.elections.filter(|_| is_candidate(request));
         if is_first
             && request.mode == Mode::Exclusive
+            && elections.is_none()
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
             let grant = self.grant(request, reply.sent, reply.value);
@@ -192,8 +215,13 @@ impl Requests {
                 .arg(Text(format_args!("{place} {is_first}")));
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
-        let script = self.scripts.acquire.get(request.mode != Mode::Exclusive);
-        let reply = connections.call(script, &keys.all(), args).await?;
+        let script = match elections {
+            Some(scripts) => &scripts.acquire,
+            None => self.scripts.acquire.get(request.mode != Mode::Exclusive),
+        };
+        let asked = elections.and_then(|_| keys.asked());
+        let (keys, count) = keys.with(asked.as_deref());
+        let reply = connections.call(script, &keys[..count], args).await?;
         self.acquire_reply(request, reply)
     }
 
@@ -374,13 +402,23 @@ impl Requests {
         Ok(reply.value == 1)
     }
 
-    /// Renews these locks with one script. They are all exclusive holds, or all of them may be shared.
+    /// Renews these locks, which are of one kind, with one script.
     pub(super) async fn renew(&self, items: &[&RenewItem], purpose: Purpose) -> Vec<Renewal> {
-        let is_shared_hold = items.iter().any(|item| item.is_shared_hold);
-        let script = self.scripts.renew.get(is_shared_hold);
-        let keys = items.iter().flat_map(|item| {
-            let keys = [item.keys.lock(), item.keys.hold()];
-            keys.into_iter().chain(item.keys.holders(is_shared_hold))
+        let is_kind = |kind| items.iter().any(|item| item.kind == kind);
+        let is_shared_hold = is_kind(RenewKind::Shared);
+        let elections = self.elections.filter(|_| is_kind(RenewKind::Asked));
+        let script = match elections {
+            Some(scripts) => &scripts.renew,
+            None => self.scripts.renew.get(is_shared_hold),
+        };
+        let asked = items
+            .iter()
+            .map(|it| elections.and_then(|_| it.keys.asked()));
+        let asked: Vec<_> = asked.collect();
+        let keys = items.iter().zip(&asked).flat_map(|(item, asked)| {
+            let keys = [item.keys.lock(), item.keys.hold()].into_iter();
+            let keys = keys.chain(item.keys.holders(is_shared_hold));
+            keys.chain(asked.as_deref())
         });
         let keys: Vec<_> = keys.collect();
         let args = |cmd: &mut Cmd| {
@@ -408,10 +446,15 @@ impl Requests {
         };
         let renewals = reply.value.iter().zip(items);
         let renewals = renewals.map(|(answer, item)| match answer {
-            1 => Renewal::Renewed {
-                sent: reply.sent,
-                ttl: Some(Duration::from_millis(millis_down(item.ttl))),
-            },
+            1 | 2 => {
+                if *answer == 2 {
+                    self.context.events.asked_to_release(item.owner);
+                }
+                Renewal::Renewed {
+                    sent: reply.sent,
+                    ttl: Some(Duration::from_millis(millis_down(item.ttl))),
+                }
+            }
             0 => Renewal::Lost(LostReason::StoreSaysNo),
             _ => Renewal::Lost(LostReason::TakenOver),
         });
@@ -426,7 +469,8 @@ impl Requests {
         kind: ReleaseKind,
     ) -> Result<Release, Error> {
         let _in_flight = self.batcher.enter();
-        let may_batch = !kind.may_reserve && !kind.is_shared_hold;
+        let elections = self.elections.filter(|_| kind.is_candidate);
+        let may_batch = !kind.may_reserve && !kind.is_shared_hold && elections.is_none();
         if may_batch && self.release_in_batch(keys, owner).await? {
             return Ok(Release::Released);
         }
@@ -442,8 +486,10 @@ impl Requests {
                 cmd.arg(token);
             }
         };
-        let script = &self.scripts.release;
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
+        let script = elections.map_or(&self.scripts.release, |scripts| &scripts.release);
+        let asked = elections.and_then(|_| keys.asked());
+        let (keys, count) = keys.with(asked.as_deref());
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], args).await?;
         Ok(Release::of(reply.value != 0))
     }
 
@@ -462,14 +508,23 @@ impl Requests {
     }
 
     /// See [`RaiseToken::raise`](tenure_core::store::RaiseToken::raise).
-    pub(super) async fn raise(&self, hold: &Hold, token: u64) -> Result<Option<u64>, Error> {
+    pub(super) async fn raise(
+        &self,
+        hold: &Hold,
+        token: u64,
+        is_candidate: bool,
+    ) -> Result<Option<u64>, Error> {
         let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner).arg(token);
         };
-        let script = self.scripts.raise.as_ref();
+        let elections = self.elections.filter(|_| is_candidate);
+        let script = elections.map(|scripts| &scripts.raise);
+        let script = script.or(self.scripts.raise.as_ref());
         let script = script.ok_or_else(redisson::no_node)?;
-        let reply: ScriptReply<u64> = self.connections.call(script, &keys.all(), args).await?;
+        let asked = elections.and_then(|_| keys.asked());
+        let (keys, count) = keys.with(asked.as_deref());
+        let reply: ScriptReply<u64> = self.connections.call(script, &keys[..count], args).await?;
         Ok(Some(reply.value).filter(|token| *token > 0))
     }
 
@@ -511,7 +566,9 @@ impl Requests {
             cmd.arg(token);
         };
         let script = &self.scripts.break_hold;
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
+        let asked = keys.asked();
+        let (keys, count) = keys.with(asked.as_deref());
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], args).await?;
         Ok(reply.value == 1)
     }
 
@@ -550,9 +607,4 @@ fn token_retention(live: u64) -> u64 {
 fn live(request: &Request, lease: Duration) -> u64 {
     let live = millis_down(lease).saturating_add(millis_up(request.lock_delay));
     live.max(millis_up(request.min_hold))
-}
-
-/// Whether the name of this request may stay reserved after a release.
-pub(super) fn may_reserve(request: &Request) -> bool {
-    !request.min_hold.is_zero() || !request.lock_delay.is_zero()
 }

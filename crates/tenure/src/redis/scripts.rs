@@ -26,6 +26,20 @@ pub(super) struct Scripts {
     pub(super) many: Option<ManyScripts>,
 }
 
+/// The scripts of candidates and observers. `acquire`, `release` and `raise` do what those of locks do, and tell observers.
+pub(super) struct ElectionScripts {
+    pub(super) acquire: Script,
+    pub(super) release: Script,
+    pub(super) raise: Script,
+    /// Also of a lock whose guard waits to be asked to let go.
+    pub(super) renew: Script,
+    pub(super) publish: Script,
+    pub(super) tell: Script,
+    pub(super) leader: Script,
+    pub(super) ask: Script,
+    pub(super) unask: Script,
+}
+
 /// For holds that are exclusive, and for others.
 pub(super) struct ByMode {
     exclusive: Script,
@@ -56,24 +70,28 @@ impl ByMode {
 }
 
 /// Makes the scripts of one format: `common` is what they share, in place of the line `@common`; `@write_value` is what the
-/// scripts share that write under holds. They publish with the command `publish`.
+/// scripts share that write under holds, and `@sighting` those that tell observers of an election. They publish with the
+/// command `publish`.
 pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str) -> Script {
-    let common = format!("local PUBLISH = '{publish}'\n{}", common.concat());
+    let publish = format!("local PUBLISH = '{publish}'\n");
+    let common = format!("{publish}{}", common.concat());
+    let sighting = format!("{publish}{}", include_str!("lua/sighting.lua"));
     move |name, body| {
         let body = body.replacen("-- @common\n", &common, 1);
+        let body = body.replacen("-- @sighting\n", &sighting, 1);
         let write = include_str!("lua/write_value.lua");
         Script::new(name, &body.replacen("-- @write_value\n", write, 1))
     }
 }
 
 /// The scripts of one format for all clients: they are made once for each way to publish.
-pub(super) struct ScriptSet {
-    make: fn(&str) -> Scripts,
-    made: [OnceLock<Scripts>; 2],
+pub(super) struct ScriptSet<T = Scripts> {
+    make: fn(&str) -> T,
+    made: [OnceLock<T>; 2],
 }
 
-impl ScriptSet {
-    pub(super) const fn new(make: fn(&str) -> Scripts) -> Self {
+impl<T> ScriptSet<T> {
+    pub(super) const fn new(make: fn(&str) -> T) -> Self {
         Self {
             make,
             made: [OnceLock::new(), OnceLock::new()],
@@ -81,7 +99,7 @@ impl ScriptSet {
     }
 
     /// `is_in_slots`: messages can stay within the nodes of a slot; otherwise all nodes of a cluster get them.
-    pub(super) fn get(&self, is_in_slots: bool) -> &Scripts {
+    pub(super) fn get(&self, is_in_slots: bool) -> &T {
         let way = usize::from(is_in_slots);
         self.made[way].get_or_init(|| (self.make)(["PUBLISH", "SPUBLISH"][way]))
     }
@@ -93,14 +111,20 @@ pub(super) fn scripts(is_in_slots: bool) -> &'static Scripts {
     TOKEN.get(is_in_slots)
 }
 
+/// The scripts of elections in our own format.
+pub(super) fn election_scripts(is_in_slots: bool) -> &'static ElectionScripts {
+    static ELECTIONS: ScriptSet<ElectionScripts> = ScriptSet::new(elections);
+    ELECTIONS.get(is_in_slots)
+}
+
+/// What the scripts of our own format share.
+const COMMON: [&str; 2] = [
+    include_str!("lua/common.lua"),
+    include_str!("lua/queue.lua"),
+];
+
 fn token(publish: &str) -> Scripts {
-    let script = with_common(
-        publish,
-        &[
-            include_str!("lua/common.lua"),
-            include_str!("lua/queue.lua"),
-        ],
-    );
+    let script = with_common(publish, &COMMON);
     let by_mode = |name: [&str; 2], body: [&str; 2]| ByMode {
         exclusive: script(name[0], body[0]),
         shared: Some(script(name[1], body[1])),
@@ -138,6 +162,26 @@ fn token(publish: &str) -> Scripts {
             release: script("release_many", include_str!("lua/release_batch.lua")),
             acquire_all: script("acquire_all", include_str!("lua/acquire_all.lua")),
         }),
+    }
+}
+
+fn elections(publish: &str) -> ElectionScripts {
+    let script = with_common(publish, &COMMON);
+    let as_lock = |name, body| {
+        let candidate = include_str!("lua/candidate.lua");
+        script(name, &candidate.replacen("-- @lock\n", body, 1))
+    };
+    // What a script does has one name, for candidates too.
+    ElectionScripts {
+        acquire: as_lock("acquire", include_str!("lua/acquire.lua")),
+        release: as_lock("release", include_str!("lua/release.lua")),
+        raise: as_lock("raise", include_str!("lua/raise.lua")),
+        renew: script("renew", include_str!("lua/renew_asked.lua")),
+        publish: script("publish", include_str!("lua/publish.lua")),
+        tell: script("tell", include_str!("lua/tell.lua")),
+        leader: script("leader", include_str!("lua/leader.lua")),
+        ask: script("ask", include_str!("lua/ask.lua")),
+        unask: script("unask", include_str!("lua/unask.lua")),
     }
 }
 

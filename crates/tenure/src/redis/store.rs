@@ -2,25 +2,23 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 
 use tenure_core::error::{Error, ErrorParts as _};
+use tenure_core::fence::OwnerId;
 use tenure_core::guarantees::Guarantees;
 use tenure_core::logic::quorum;
-use tenure_core::name::LockName;
-use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::Request;
-use tenure_core::support::{self, HoldRegistry, Maintenance, millis_down, millis_up};
-use tenure_core::time::Time;
+use tenure_core::support::{self, HoldRegistry, Maintenance};
 
 use super::connection::{Connections, Environment};
 use super::context::Context;
 use super::events::ServerEvents;
 use super::guarantees::{Configuration, guarantees};
-use super::requests::{Requests, may_reserve};
+use super::holds::HeldKey;
+use super::requests::Requests;
 use super::settings::Settings;
 
 /// Locks in Redis, Valkey, and other servers that speak their protocol and run their scripts.
@@ -29,36 +27,9 @@ pub struct Store {
     pub(super) context: Arc<Context>,
     pub(super) connections: Arc<Connections>,
     pub(super) requests: Requests,
-    pub(super) holds: HoldRegistry<HeldKey>,
+    pub(super) holds: Arc<HoldRegistry<HeldKey>>,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
-}
-
-/// What has to be remembered of a hold to renew and to release it.
-#[derive(Clone, Debug)]
-pub(super) struct HeldKey {
-    pub(super) name: LockName,
-    /// By how much the key outlives the lease, in ms.
-    pub(super) lock_delay: u64,
-    /// Until when the key lives at least.
-    pub(super) min_hold_end: Time,
-    /// Whether the name may stay reserved after a release.
-    pub(super) may_reserve: bool,
-    /// Whether it may be a shared hold: it was acquired as one, or has become shared.
-    pub(super) is_shared_hold: bool,
-    /// Whether the token was proposed: several servers are to have the same token.
-    pub(super) is_proposed: bool,
-    /// A release failed. The driver sends the release again, until the lease has ended.
-    pub(super) is_released: bool,
-}
-
-impl HeldKey {
-    /// How long the key is to live from `now` on, in ms, if the hold has this lease: until the lease and `lock_delay` are
-    /// over, and not less than the rest of `min_hold`.
-    pub(super) fn live(&self, lease: Duration, now: Time) -> u64 {
-        let live = millis_down(lease).saturating_add(self.lock_delay);
-        live.max(millis_up(self.min_hold_end.since(now)))
-    }
 }
 
 impl fmt::Debug for Store {
@@ -125,9 +96,10 @@ impl Store {
     async fn with(settings: Settings) -> Result<Arc<Self>, Error> {
         let spawner = support::spawner()?;
         let maintenance = Arc::<Maintenance>::default();
+        let holds = Arc::<HoldRegistry<HeldKey>>::default();
         let context = Arc::new(Context {
             settings,
-            events: Arc::new(ServerEvents::new(maintenance.clone())),
+            events: Arc::new(ServerEvents::new(maintenance.clone(), holds.clone())),
             operations: Arc::default(),
             clock: Clock::system(),
             spawner: spawner.clone(),
@@ -153,23 +125,29 @@ impl Store {
             requests: Requests::new(&context, &connections),
             context,
             connections,
-            holds: HoldRegistry::default(),
+            holds,
             maintenance,
         }))
     }
 
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn remember(&self, request: &Request) {
+        let entry = HeldKey::new(request, self.context.now());
+        self.holds.insert(request.owner, entry);
+    }
+
+    /// Remembers what may have been granted, or may still be, until the driver has released it.
+    pub(super) fn remember_ambiguous(&self, request: &Request) {
         let entry = HeldKey {
-            name: request.name.clone(),
-            lock_delay: millis_up(request.lock_delay),
-            // The server granted earlier, so `min_hold` is over there by then.
-            min_hold_end: self.context.now().after(request.min_hold),
-            may_reserve: may_reserve(request),
-            is_shared_hold: request.mode != Mode::Exclusive,
-            is_proposed: request.propose.is_some(),
-            is_released: false,
+            is_released: true,
+            ..HeldKey::new(request, self.context.now())
         };
         self.holds.insert(request.owner, entry);
+    }
+
+    /// Whether the hold of `owner` is that of a candidate of an election.
+    pub(super) fn is_candidate(&self, owner: OwnerId) -> bool {
+        let is_candidate = self.holds.read(owner, |entry| entry.is_candidate);
+        is_candidate.unwrap_or(false)
     }
 }

@@ -60,7 +60,8 @@ impl<'a> Subscription<'a> {
             let events = events.clone();
             Arc::new(move |spread| events.wake(owner, WakeUp::ask_within(spread)))
         };
-        let subscribe = || store.connections.subscribe(keys.lock(), sent, on_gap);
+        let channel = store.requests.channel(keys.lock());
+        let subscribe = || store.connections.subscribe(&channel, sent, on_gap);
         let is_on_slot = store.requests.has_slot_channels();
         Self {
             _shard: is_on_slot.then(subscribe).flatten(),

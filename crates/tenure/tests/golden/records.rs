@@ -101,6 +101,45 @@ async fn redis() {
     }
 }
 
+/// The keys of a leader, of a candidate that waits, and after the term.
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_election() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let url = format!("{}?restart_guard=off", server.url_by(server.port()));
+    let (leader, waiter) = (connect(&url).await, connect(&url).await);
+    let mut text = String::new();
+    let mut record = |moment: &str| {
+        let lines = redis_keys(&server);
+        let mut lines: Vec<_> = lines.iter().map(|line| mask(line)).collect();
+        lines.sort();
+        text += &format!("# {moment}\n{}\n", lines.join("\n"));
+    };
+    let election = |client: &tenure::Client| client.election(NAME).ttl(TTL);
+    let candidate = election(&leader).label("the leader").value("http://a:1");
+    let term = soon(candidate.campaign()).await.unwrap();
+    record("led");
+    soon(term.proclaim("\"b\"\n")).await.unwrap();
+    record("led, with another value");
+    soon(election(&waiter).ask_to_resign()).await.unwrap();
+    record("led, and the leader is asked to resign");
+    let candidate = election(&waiter).label("the candidate");
+    let waiting = tokio::spawn(async move { candidate.campaign().await });
+    until("the candidate is shown", || {
+        redis_keys(&server).join(" ").contains("the candidate")
+    })
+    .await;
+    record("led, and a candidate waits");
+    soon(term.resign()).await.unwrap();
+    let term = soon(waiting).await.unwrap().unwrap();
+    record("led by the next one");
+    soon(term.resign()).await.unwrap();
+    waiter.close().await;
+    leader.close().await;
+    record("nobody leads");
+    crate::compare("records/redis-election", &text);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd() {
     needs!(etcd);

@@ -131,6 +131,84 @@ pub(crate) async fn run_all(store: &TracedStore) -> String {
     text
 }
 
+/// The same for elections, each with a line for the candidate and one for the observer.
+pub(crate) async fn run_elections(store: &TracedStore) -> String {
+    let mut text = String::new();
+    for (what, run) in [
+        // The first time loads the scripts.
+        ("", Run::Lead),
+        ("lead and resign", Run::Lead),
+        ("wait behind a lock, lead and resign", Run::Wait),
+        ("lead, publish another value and resign", Run::Publish),
+        ("ask the leader, which another client is", Run::Ask),
+        ("observe the term of another client", Run::Observe),
+    ] {
+        run_election(store, run).await;
+        let counts = store.counts();
+        if !what.is_empty() {
+            let kinds = counts.iter().map(|(kind, count)| format!("{kind} {count}"));
+            let kinds: Vec<_> = kinds.collect();
+            writeln!(text, "{what}: {}", kinds.join(", ")).unwrap();
+        }
+    }
+    text
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Run {
+    Lead,
+    Wait,
+    Publish,
+    Ask,
+    Observe,
+}
+
+async fn run_election(store: &TracedStore, run: Run) {
+    let (direct, traced) = (store.direct().await, store.traced().await);
+    // The leader is the traced client, unless the scenario is about others.
+    let leads_elsewhere = matches!(run, Run::Ask | Run::Observe);
+    let leader = if leads_elsewhere { &direct } else { &traced };
+    let election = |client: &Client| client.election("led").ttl(LONG).value("a");
+    let mut observer = election(&traced).observe();
+    if run == Run::Observe {
+        assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+    }
+    let term = match run {
+        Run::Wait => {
+            let guard = take(&direct, "led", LONG).await;
+            let candidate = election(leader);
+            let waiting = tokio::spawn(async move { candidate.campaign().await });
+            until_waiting(&direct, "led").await;
+            soon(guard.release()).await.unwrap();
+            soon(waiting).await.unwrap().unwrap()
+        }
+        _ => soon(election(leader).campaign()).await.unwrap(),
+    };
+    if run == Run::Observe {
+        let seen = soon(observer.next()).await.unwrap().unwrap();
+        assert_eq!(seen.unwrap().value(), Some("a"));
+    }
+    if matches!(run, Run::Publish | Run::Observe) {
+        soon(term.proclaim("b")).await.unwrap();
+    }
+    if run == Run::Observe {
+        let seen = soon(observer.next()).await.unwrap().unwrap();
+        assert_eq!(seen.unwrap().value(), Some("b"));
+    }
+    if run == Run::Ask {
+        let asked = soon(election(&traced).ask_to_resign()).await.unwrap();
+        assert!(asked.is_some());
+        assert!(soon(term.asked_to_resign()).await);
+    }
+    soon(term.resign()).await.unwrap();
+    if run == Run::Observe {
+        assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+    }
+    drop(observer);
+    traced.close().await;
+    direct.close().await;
+}
+
 async fn take_and_release(store: &TracedStore, times: u32) {
     let client = store.traced().await;
     for _ in 0..times {

@@ -4,7 +4,7 @@
 //! Each scenario has clients of its own and ends with `close`, which waits for all requests of the clients, so no
 //! number depends on time. The cost of an operation is the difference between two scenarios.
 
-use crate::scenarios::{Counted, TracedStore, run_all};
+use crate::scenarios::{Counted, TracedStore, run_all, run_elections};
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
@@ -40,6 +40,15 @@ async fn redis() {
     let url = |port| format!("{}?{OPTIONS}", server.url_by(port));
     let traced = traced_store(server.port(), Proxy::redis(server.port()), url);
     compare("redis", traced).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_election() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let url = |port| format!("{}?{OPTIONS}", server.url_by(port));
+    let traced = traced_store(server.port(), Proxy::redis(server.port()), url);
+    crate::compare("traces/redis-election", &run_elections(&traced).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

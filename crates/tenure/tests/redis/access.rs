@@ -105,6 +105,37 @@ async fn everything(first: &Client, second: &Client, name: &str) {
     take_and_release(second, name, TTL).await;
 }
 
+/// All that two clients do with an election.
+async fn elect(first: &Client, second: &Client, name: &str) {
+    let findings = soon(first.check()).await.unwrap();
+    assert!(
+        !findings.iter().any(|it| it.text.contains("election")),
+        "{findings:?}"
+    );
+    let mut observer = second.election(name).observe();
+    let candidate = first.election(name).ttl(TTL).value("a");
+    assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+    let term = soon(candidate.campaign()).await.unwrap();
+    let mut see = async |value: &str| {
+        let seen = soon(observer.next()).await.unwrap().unwrap();
+        assert_eq!(seen.unwrap().value(), Some(value));
+    };
+    see("a").await;
+    soon(term.proclaim("b")).await.unwrap();
+    see("b").await;
+    let next = second.election(name).ttl(TTL).value("c");
+    let asked = soon(next.ask_to_resign()).await.unwrap();
+    assert!(asked.is_some() && soon(term.asked_to_resign()).await);
+    let next = tokio::spawn(async move { next.campaign().await });
+    until_renewed(term.guard()).await;
+    soon(term.resign()).await.unwrap();
+    see("c").await;
+    soon(soon(next).await.unwrap().unwrap().resign())
+        .await
+        .unwrap();
+    drop(observer);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
     needs!(redis);
@@ -122,6 +153,9 @@ async fn a_user_of_one_server() {
             .replace("/?", "/1?");
         let (first, second) = (connect(&url).await, connect(&url).await);
         everything(&first, &second, "x").await;
+        if user == "jobs" {
+            elect(&first, &second, "x").await;
+        }
         server.order(&["LPUSH", "jobs:odd", "x"]);
         server.order(&["MOVE", "jobs:odd", "1"]);
         let odd = soon(first.lock("odd").ttl(TTL).try_acquire()).await;
@@ -161,6 +195,7 @@ async fn a_user_of_a_cluster() {
     let (first, second) = (connect(&url).await, connect(&url).await);
     for name in ["a", "b", "c", "d"] {
         everything(&first, &second, name).await;
+        elect(&first, &second, name).await;
     }
     assert_nothing_refused(cluster.masters());
     // What slots that move and strange keys need.

@@ -13,6 +13,7 @@ mod batches;
 mod bugs;
 mod clocks;
 mod clusters;
+mod elections;
 mod failovers;
 mod forgetting;
 mod holders;
@@ -20,6 +21,8 @@ mod leaks;
 mod load;
 #[cfg(feature = "redlock")]
 mod majorities;
+#[cfg(feature = "redlock")]
+mod majority_elections;
 #[cfg(feature = "redlock")]
 mod majority_modes;
 mod modes;

@@ -224,8 +224,14 @@ impl Cluster {
         batches.collect()
     }
 
-    pub(super) fn subscribe(&self, key: &str, sent: Time, on_gap: OnGap) -> ShardSubscription {
-        self.subscriptions.subscribe(slots::slot(key), sent, on_gap)
+    /// Whether the slot of this key was being moved lately. Then a node refuses a script with a key that does not exist.
+    pub(super) fn is_moving(&self, key: &str) -> bool {
+        let seen = lock(&self.moving).get(&slots::slot(key)).copied();
+        seen.is_some_and(|seen| self.env.now().since(seen) < SLOT_MOVE_WINDOW)
+    }
+
+    pub(super) fn subscribe(&self, channel: &str, sent: Time, on_gap: OnGap) -> ShardSubscription {
+        self.subscriptions.subscribe(channel, sent, on_gap)
     }
 
     pub(super) fn close(&self) {

@@ -23,9 +23,6 @@ pub(crate) trait PushListener: Send + Sync {
     /// The channel to which every connection subscribes when it is opened.
     fn channel(&self) -> &str;
 
-    /// The channel of this client in a slot of a cluster, for messages that stay within the nodes of the slot.
-    fn slot_channel(&self, slot: u16) -> String;
-
     /// A message on a channel.
     fn receive(&self, message: &PushInfo);
 

@@ -161,22 +161,27 @@ impl Connections {
         matches!(self.servers, Servers::Cluster(_))
     }
 
-    /// Whether messages stay within the nodes of a slot, on the channels that [`PushListener::slot_channel`] names.
+    /// Whether the slot of this key was being moved lately. Then a node refuses a script with a key that does not exist.
+    pub(crate) fn is_moving(&self, key: &str) -> bool {
+        matches!(&self.servers, Servers::Cluster(cluster) if cluster.is_moving(key))
+    }
+
+    /// Whether messages stay within the nodes of the slot of their channel.
     pub(crate) fn has_shard_channels(&self) -> bool {
         matches!(&self.servers, Servers::Cluster(cluster) if cluster.has_shard_channels)
     }
 
-    /// Subscribes to the channel of this client in the slot of `key`, for a subscriber that sent a request at `sent`.
-    /// `None`: there are no such channels.
+    /// Subscribes to `channel` at the node that has its slot, for a subscriber that sent a request at `sent`. `None`: messages
+    /// do not stay within a slot.
     pub(crate) fn subscribe(
         &self,
-        key: &str,
+        channel: &str,
         sent: Time,
         on_gap: OnGap,
     ) -> Option<ShardSubscription> {
         match &self.servers {
             Servers::Cluster(cluster) if cluster.has_shard_channels => {
-                Some(cluster.subscribe(key, sent, on_gap))
+                Some(cluster.subscribe(channel, sent, on_gap))
             }
             _ => None,
         }

@@ -176,8 +176,9 @@ impl Server {
 }
 
 impl Connection {
-    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
-        self.multiplexed.clone().subscribe(channel).await
+    pub(crate) async fn subscribe(&self, channel: &str) -> Result<(), Error> {
+        let subscribed = self.multiplexed.clone().subscribe(channel).await;
+        subscribed.map_err(errors::request)
     }
 
     pub(crate) async fn unsubscribe(&self, channel: &str) -> Result<(), RedisError> {

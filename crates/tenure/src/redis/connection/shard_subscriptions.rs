@@ -1,8 +1,8 @@
-//! Sharded pub/sub: the subscriptions to the channels of slots.
+//! Sharded pub/sub: the subscriptions to channels in slots.
 //!
-//! From version 7 on, messages stay within the nodes of a slot. So a client has a channel for each slot of which it wants
-//! messages, and subscribes to the channel at the node that has the slot. A subscriber does not wait for the subscription:
-//! it sends its request first, and is told of a gap as soon as its channel is subscribed.
+//! From version 7 on, messages stay within the nodes of a slot. So a client subscribes to a channel at the node that has the
+//! slot of the channel. A subscriber does not wait for the subscription: it sends its request first, and is told of a gap as
+//! soon as its channel is subscribed.
 //!
 //! Subscriptions have connections of their own. A node that loses a slot ends subscriptions without being asked, and the
 //! client library takes that message for the reply to any request that is on its way. On these connections
@@ -48,7 +48,7 @@ pub(super) struct ShardSubscriptions {
     env: Arc<Environment>,
     /// The task that subscribes.
     maintenance: Arc<Maintenance>,
-    slots: Mutex<BTreeMap<u16, Subscribers>>,
+    channels: Mutex<BTreeMap<Arc<str>, Subscribers>>,
     /// Empty while the maintenance task works with them. `None`: the client was closed.
     connections: Mutex<Option<Vec<SubscriptionConnection>>>,
 }
@@ -57,7 +57,7 @@ pub(super) struct ShardSubscriptions {
 /// requests.
 pub(crate) type OnGap = Arc<dyn Fn(Duration) + Send + Sync>;
 
-/// The subscribers of one slot.
+/// The subscribers of one channel.
 struct Subscribers {
     all: Vec<OnGap>,
     /// When the last subscriber left.
@@ -69,8 +69,8 @@ struct Subscribers {
 struct SubscriptionConnection {
     host: Host,
     multiplexed: Multiplexed,
-    /// The slots whose channels are subscribed, as the node reported it.
-    subscribed: Arc<Mutex<BTreeSet<u16>>>,
+    /// The channels that are subscribed, as the node reported it.
+    subscribed: Arc<Mutex<BTreeSet<Arc<str>>>>,
     ended: Arc<Flag>,
     /// The connection for requests to the same node: when that one has broken, this one counts as broken too.
     requests: Arc<Connection>,
@@ -79,14 +79,14 @@ struct SubscriptionConnection {
 /// One subscriber's subscription, which ends when it is dropped.
 pub(crate) struct ShardSubscription {
     subscriptions: Arc<ShardSubscriptions>,
-    slot: u16,
+    channel: Arc<str>,
     on_gap: OnGap,
 }
 
 impl Drop for ShardSubscription {
     fn drop(&mut self) {
-        let mut slots = lock(&self.subscriptions.slots);
-        if let Some(subscribers) = slots.get_mut(&self.slot) {
+        let mut channels = lock(&self.subscriptions.channels);
+        if let Some(subscribers) = channels.get_mut(&self.channel) {
             subscribers.all.retain(|it| !Arc::ptr_eq(it, &self.on_gap));
             subscribers.last_left = self.subscriptions.env.now();
         }
@@ -103,7 +103,7 @@ impl ShardSubscriptions {
             map: map.clone(),
             env: env.clone(),
             maintenance: maintenance.clone(),
-            slots: Mutex::default(),
+            channels: Mutex::default(),
             connections: Mutex::new(Some(Vec::new())),
         }
     }
@@ -113,20 +113,23 @@ impl ShardSubscriptions {
         *lock(&self.connections) = None;
     }
 
-    /// For a subscriber that sent a request at `sent`, and wants all messages of this slot since then.
+    /// For a subscriber that sent a request at `sent`, and wants all messages of this channel since then.
     pub(super) fn subscribe(
         self: &Arc<Self>,
-        slot: u16,
+        channel: &str,
         sent: Time,
         on_gap: OnGap,
     ) -> ShardSubscription {
+        let channel: Arc<str> = channel.into();
         let subscribed_since = {
-            let mut slots = lock(&self.slots);
-            let subscribers = slots.entry(slot).or_insert_with(|| Subscribers {
-                all: Vec::new(),
-                last_left: sent,
-                subscribed_since: None,
-            });
+            let mut channels = lock(&self.channels);
+            let subscribers = channels
+                .entry(channel.clone())
+                .or_insert_with(|| Subscribers {
+                    all: Vec::new(),
+                    last_left: sent,
+                    subscribed_since: None,
+                });
             subscribers.all.push(on_gap.clone());
             subscribers.subscribed_since
         };
@@ -138,7 +141,7 @@ impl ShardSubscriptions {
         }
         ShardSubscription {
             subscriptions: self.clone(),
-            slot,
+            channel,
             on_gap,
         }
     }
@@ -149,7 +152,7 @@ impl ShardSubscriptions {
         self.update().await;
         let next = self.env.now().after(MIN_REFRESH_INTERVAL);
         self.env.clock.sleep_until(next).await;
-        match lock(&self.slots).is_empty() {
+        match lock(&self.channels).is_empty() {
             true => Time::MAX,
             false => self.env.now().after(RESYNC_INTERVAL),
         }
@@ -169,7 +172,7 @@ impl ShardSubscriptions {
                     .iter()
                     .any(|(server, _)| server.host == connection.host)
         });
-        let update = nodes.into_iter().map(|(server, slots)| {
+        let update = nodes.into_iter().map(|(server, channels)| {
             let index = connections.iter().position(|it| it.host == server.host);
             let known = index.map(|index| connections.swap_remove(index));
             async move {
@@ -177,7 +180,7 @@ impl ShardSubscriptions {
                     Some(connection) => connection,
                     None => self.open(&server).await.ok()?,
                 };
-                self.adjust(&connection, &slots).await;
+                self.adjust(&connection, &channels).await;
                 Some(connection)
             }
         });
@@ -189,26 +192,26 @@ impl ShardSubscriptions {
         }
     }
 
-    /// The slots in which this client needs subscriptions, by the node that has them.
-    fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<u16>)> {
-        let wanted: Vec<u16> = {
+    /// The channels to which this client needs subscriptions, by the node that has their slots.
+    fn nodes(&self) -> Vec<(Arc<Server>, BTreeSet<Arc<str>>)> {
+        let wanted: Vec<Arc<str>> = {
             let now = self.env.now();
-            let mut slots = lock(&self.slots);
-            slots.retain(|_, it| !it.all.is_empty() || now.since(it.last_left) < IDLE_TIMEOUT);
-            slots.keys().copied().collect()
+            let mut channels = lock(&self.channels);
+            channels.retain(|_, it| !it.all.is_empty() || now.since(it.last_left) < IDLE_TIMEOUT);
+            channels.keys().cloned().collect()
         };
-        let mut nodes: Vec<(Arc<Server>, BTreeSet<u16>)> = Vec::new();
-        for slot in wanted {
+        let mut nodes: Vec<(Arc<Server>, BTreeSet<Arc<str>>)> = Vec::new();
+        for channel in wanted {
             // If no node has the slot, the subscribers' own requests fail.
-            let Some(server) = self.map.owner(slot) else {
+            let Some(server) = self.map.owner(slots::slot(&channel)) else {
                 continue;
             };
             match nodes
                 .iter_mut()
                 .find(|(known, _)| known.host == server.host)
             {
-                Some((_, slots)) => slots.extend([slot]),
-                None => nodes.push((server, BTreeSet::from([slot]))),
+                Some((_, channels)) => channels.extend([channel]),
+                None => nodes.push((server, BTreeSet::from([channel]))),
             }
         }
         nodes
@@ -218,16 +221,16 @@ impl ShardSubscriptions {
     fn note_subscribed(&self, connections: &[SubscriptionConnection]) {
         let mut subscribed = BTreeSet::new();
         for connection in connections {
-            let slots = lock(&connection.subscribed);
-            let is_owner = |slot: &u16| {
-                let owner = self.map.owner(*slot);
+            let channels = lock(&connection.subscribed);
+            let is_owner = |channel: &&Arc<str>| {
+                let owner = self.map.owner(slots::slot(channel));
                 owner.is_some_and(|server| server.host == connection.host)
             };
-            subscribed.extend(slots.iter().copied().filter(is_owner));
+            subscribed.extend(channels.iter().filter(is_owner).cloned());
         }
         let mut told = Vec::new();
-        for (slot, subscribers) in lock(&self.slots).iter_mut() {
-            match (subscribed.contains(slot), subscribers.subscribed_since) {
+        for (channel, subscribers) in lock(&self.channels).iter_mut() {
+            match (subscribed.contains(channel), subscribers.subscribed_since) {
                 (true, None) => {
                     subscribers.subscribed_since = Some(self.env.now());
                     told.extend(subscribers.all.iter().cloned());
@@ -244,17 +247,17 @@ impl ShardSubscriptions {
 
     async fn open(&self, server: &Server) -> Result<SubscriptionConnection, Error> {
         let requests = server.connection().await?;
-        let (subscribed, ended): (Arc<Mutex<BTreeSet<u16>>>, Arc<Flag>) = Default::default();
+        let (subscribed, ended): (Arc<Mutex<BTreeSet<Arc<str>>>>, Arc<Flag>) = Default::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
             let (listener, maintenance) = (self.env.listener.clone(), self.maintenance.clone());
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::SMessage => listener.receive(&info),
-                    PushKind::SSubscribe => lock(&subscribed).extend(slot_of(&info)),
+                    PushKind::SSubscribe => lock(&subscribed).extend(channel_of(&info)),
                     PushKind::SUnsubscribe => {
-                        if let Some(slot) = slot_of(&info) {
-                            lock(&subscribed).remove(&slot);
+                        if let Some(channel) = channel_of(&info) {
+                            lock(&subscribed).remove(&channel);
                         }
                         maintenance.wake();
                     }
@@ -281,20 +284,20 @@ impl ShardSubscriptions {
         })
     }
 
-    /// Subscribes to the channels of these slots, and to no others.
-    async fn adjust(&self, connection: &SubscriptionConnection, slots: &BTreeSet<u16>) {
+    /// Subscribes to these channels, and to no others.
+    async fn adjust(&self, connection: &SubscriptionConnection, channels: &BTreeSet<Arc<str>>) {
         let subscribed = lock(&connection.subscribed).clone();
-        let send = |command: &'static str, slot: u16| {
+        let send = |command: &'static str, channel: &str| {
             let mut multiplexed = connection.multiplexed.clone();
             let mut cmd = redis::cmd(command);
-            cmd.arg(self.env.listener.slot_channel(slot));
+            cmd.arg(channel);
             async move { cmd.query_async::<Value>(&mut *multiplexed).await }
         };
-        let missing: Vec<_> = slots.difference(&subscribed).copied().collect();
-        let unneeded: Vec<_> = subscribed.difference(slots).copied().collect();
-        let requests = missing.into_iter().map(|slot| send("SSUBSCRIBE", slot));
+        let missing = channels.difference(&subscribed);
+        let requests: Vec<_> = missing.map(|it| send("SSUBSCRIBE", it)).collect();
         let subscribe = stream::iter(requests).buffer_unordered(MAX_PARALLEL);
-        let requests = unneeded.into_iter().map(|slot| send("SUNSUBSCRIBE", slot));
+        let unneeded = subscribed.difference(channels);
+        let requests: Vec<_> = unneeded.map(|it| send("SUNSUBSCRIBE", it)).collect();
         let unsubscribe = stream::iter(requests).buffer_unordered(MAX_PARALLEL);
         let (replies, _): (Vec<_>, Vec<_>) =
             tokio::join!(subscribe.collect(), unsubscribe.collect());
@@ -311,10 +314,10 @@ impl ShardSubscriptions {
     }
 }
 
-/// The slot of the channel that the message is about.
-fn slot_of(info: &PushInfo) -> Option<u16> {
+/// The channel that the message is about.
+fn channel_of(info: &PushInfo) -> Option<Arc<str>> {
     match info.data.first()? {
-        Value::BulkString(channel) => std::str::from_utf8(channel).ok().map(slots::slot),
+        Value::BulkString(channel) => std::str::from_utf8(channel).ok().map(Into::into),
         _ => None,
     }
 }

@@ -1,5 +1,7 @@
 -- @common
--- ARGV: TOKEN. 1: the hold with that token was ended. 0: there is none.
+-- @sighting
+-- ARGV: TOKEN. KEYS[5] is ASKED. 1: the hold with that token was ended. 0: there is none. If it was that of a candidate,
+-- observers are told.
 if redis.pcall('GET', LOCK) == '*' then
   for owner, entry in pairs(read_holders().entries) do
     if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
@@ -22,4 +24,9 @@ end
 local channel = string.gsub(own, '{%d+}:', '', 1)
 redis.call('PUBLISH', channel, 'lost ' .. owner)
 finish(hold, true)
+if is_candidate(hold) then
+  redis.call('DEL', KEYS[5])
+  -- Who may end the hold need not have a right to this channel: observers also read.
+  tell()
+end
 return 1

@@ -103,6 +103,14 @@ pub(crate) fn no_mode_change() -> Error {
     )
 }
 
+/// Redisson's locks have no place for a value, and no channel for observers.
+pub(crate) fn no_elections() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a lock of Redisson is no election; leave dialect=redisson out",
+    )
+}
+
 /// The format has no script to be one of several stores.
 pub(crate) fn no_node() -> Error {
     Error::new(

@@ -1,0 +1,238 @@
+//! Elections: each node keeps its own part of a term, and a majority decides who leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
+use tenure_core::holder::Holder;
+use tenure_core::leader::Sighting;
+use tenure_core::logic::quorum::{Tally, Verdict};
+use tenure_core::name::LockName;
+use tenure_core::store::{BoxFuture, Elections, Hold, Sightings};
+use tenure_core::support::RetryBudget;
+
+use super::errors::{no_answer, no_majority};
+use super::observe;
+use super::requests::NodeRequests;
+use super::sightings::{merge, tokens_on_nodes};
+use super::store::Store;
+
+/// How much longer the other nodes may take when a majority has answered that nobody leads.
+const GRACE_PERIOD: Duration = Duration::from_millis(100);
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { publish(&self, &hold, holder).await })
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        Box::pin(async move { leader(&self, &name).await })
+    }
+
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        observe::watch(self, name)
+    }
+
+    fn poll_interval(&self) -> Duration {
+        let of_nodes = self.nodes.iter().filter_map(|node| {
+            let elections = node.clone().as_elections()?;
+            Some(elections.poll_interval())
+        });
+        of_nodes.max().unwrap_or_default()
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { ask_to_release(&self, &name, token).await })
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        let Some(held) = self.holds.get(hold.owner) else {
+            return;
+        };
+        for (node, store) in self.nodes.iter().enumerate() {
+            if let Some(elections) = store.clone().as_elections() {
+                elections.listen_for_requests(held.on_node(node, false));
+            }
+        }
+    }
+}
+
+/// Whether every node has elections.
+pub(super) fn are_there(store: &Store) -> bool {
+    let has_elections =
+        |node: &Arc<dyn tenure_core::store::Store>| node.clone().as_elections().is_some();
+    store.nodes.iter().all(has_elections)
+}
+
+/// Sends a request to one node.
+fn request<T: Send + 'static>(
+    store: &Store,
+    node: usize,
+    request: impl FnOnce(Arc<dyn Elections>) -> BoxFuture<Result<T, Error>>,
+) -> BoxFuture<Result<T, Error>> {
+    match store.nodes[node].clone().as_elections() {
+        Some(elections) => request(elections),
+        None => {
+            let err = Error::new(ErrorKind::Unsupported, "the node has no elections");
+            Box::pin(std::future::ready(Err(err)))
+        }
+    }
+}
+
+/// Publishes on every node. A majority is enough, because every answer to an observer has a node of that majority. A node
+/// that has lost the hold gets the holder as it is now from the next renewal.
+async fn publish(store: &Arc<Store>, hold: &Hold, holder: Arc<Holder>) -> Result<bool, Error> {
+    let Some(held) = store.holds.get(hold.owner) else {
+        return Ok(false);
+    };
+    held.set_holder(holder.clone());
+    let nodes = store.nodes.len();
+    let timeout = store.settings.hold_timeout_for(hold.ttl);
+    let until = store.clock.now().after(timeout);
+    let mut requests = NodeRequests::new((0..nodes).map(|node| {
+        let (on_node, holder) = (held.on_node(node, false), holder.clone());
+        request(store, node, |elections| elections.publish(on_node, holder))
+    }));
+    let mut votes = PublishVotes {
+        tally: Tally::new(nodes),
+        errors: Vec::new(),
+    };
+    while votes.tally.verdict() != Verdict::Won
+        && let Some((node, reply)) = requests.next_until(&store.clock, until).await
+    {
+        votes.count(node, reply);
+    }
+    while let Some((node, reply)) = requests.next_arrived() {
+        votes.count(node, reply);
+    }
+    let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
+    requests.finish_in(&store.background);
+    votes.outcome(nodes, (0..silent).map(|_| no_answer(timeout)))
+}
+
+/// What the nodes answered to a value.
+struct PublishVotes {
+    tally: Tally,
+    errors: Vec<Error>,
+}
+
+impl PublishVotes {
+    fn count(&mut self, node: usize, reply: Result<bool, Error>) {
+        match reply {
+            Ok(true) => self.tally.yes(node),
+            Ok(false) => self.tally.no(node),
+            Err(err) => {
+                self.errors.push(err);
+                self.tally.unknown(node)
+            }
+        };
+    }
+
+    /// `silent` has an error for each of the `nodes` that did not answer.
+    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> Result<bool, Error> {
+        if self.tally.verdict() == Verdict::Won {
+            return Ok(true);
+        }
+        if self.tally.is_refused() {
+            return Ok(false);
+        }
+        self.errors.extend(silent);
+        let has_some = (0..nodes).any(|node| self.tally.said_yes(node));
+        let err = no_majority(self.errors, nodes, "gave no clear answer to the value");
+        match has_some && err.kind() != ErrorKind::Indeterminate {
+            // Observers may see it.
+            true => Err(Error::new(
+                ErrorKind::Indeterminate,
+                "the value is on some nodes, and not on a majority of them",
+            )
+            .with_source(err)),
+            false => Err(err),
+        }
+    }
+}
+
+/// Who leads, as soon as a majority says so. Where the answers leave it open, because a node is silent while another one
+/// leads on the rest or begins to, the nodes are asked again.
+pub(super) async fn leader(store: &Arc<Store>, name: &LockName) -> Result<Sighting, Error> {
+    let mut retries = RetryBudget::until(store.node_deadline(Duration::MAX));
+    loop {
+        let known = read(store, name).await?;
+        if let Some(sighting) = merge(&known, store.majority()) {
+            return Ok(sighting);
+        }
+        if retries.is_spent(&store.clock) || store.closing.is_raised() {
+            let answered = known.iter().flatten().count();
+            let message = format!(
+                "{answered} of {} nodes answered, and whether a majority has one leader depends on the others",
+                known.len()
+            );
+            return Err(Error::new(ErrorKind::Unreachable, message));
+        }
+        retries.pause(&store.clock).await;
+    }
+}
+
+/// What each node says, by node, until a majority has decided; an error when fewer than a majority answered.
+async fn read(store: &Arc<Store>, name: &LockName) -> Result<Vec<Option<Sighting>>, Error> {
+    let (nodes, majority) = (store.nodes.len(), store.majority());
+    let mut requests = NodeRequests::new((0..nodes).map(|node| {
+        let name = name.clone();
+        request(store, node, |elections| elections.leader(name))
+    }));
+    let (mut known, mut errors) = (vec![None; nodes], Vec::new());
+    let mut until = store.node_deadline(Duration::MAX);
+    // Reading may be dropped, so requests that are not answered by then are dropped.
+    while let Some((node, answer)) = requests.next_until(&store.clock, until).await {
+        match answer {
+            Ok(sighting) => known[node] = Some(sighting),
+            Err(err) => errors.push(err),
+        }
+        let answered = known.iter().flatten().count();
+        match merge(&known, majority).filter(|_| answered >= majority) {
+            Some(Sighting {
+                leader: Some(_), ..
+            }) => break,
+            // The more nodes say so, the surer is the last token.
+            Some(_) => until = until.min(store.clock.now().after(GRACE_PERIOD)),
+            None => {}
+        }
+    }
+    if known.iter().flatten().count() < majority {
+        return Err(no_majority(errors, nodes, "could not be asked"));
+    }
+    Ok(known)
+}
+
+/// Asks the holder on every node that has the hold. The first node that reaches the holder is enough.
+async fn ask_to_release(store: &Arc<Store>, name: &LockName, token: u64) -> Result<bool, Error> {
+    let tokens = tokens_on_nodes(&read(store, name).await?, token);
+    let nodes = store.nodes.len();
+    let mut requests = NodeRequests::new((0..nodes).map(|node| match tokens[node] {
+        Some(token) => {
+            let name = name.clone();
+            request(store, node, |elections| {
+                elections.ask_to_release(name, token)
+            })
+        }
+        None => Box::pin(std::future::ready(Ok(false))),
+    }));
+    let until = store.node_deadline(Duration::MAX);
+    let mut errors = Vec::new();
+    let mut is_asked = false;
+    while !is_asked && let Some((_, answer)) = requests.next_until(&store.clock, until).await {
+        match answer {
+            Ok(answer) => is_asked = answer,
+            Err(err) => errors.push(err),
+        }
+    }
+    let is_silent = requests.has_pending();
+    requests.finish_in(&store.background);
+    match is_asked || errors.is_empty() && !is_silent {
+        true => Ok(is_asked),
+        false => Err(no_majority(errors, nodes, "could not be asked")),
+    }
+}

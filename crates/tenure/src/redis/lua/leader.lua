@@ -1,0 +1,3 @@
+-- @sighting
+-- KEYS: LOCK, HOLD. Reads who leads, and changes nothing.
+return sighting()
