@@ -1,4 +1,5 @@
-// The locks of redsync, redislock, etcd's concurrency package and go-zookeeper/zk, told what to do on stdin.
+// The locks of redsync, redislock, etcd's concurrency package and go-zookeeper/zk, and the elections of etcd's
+// concurrency package, told what to do on stdin.
 // The orders are in ../README.md.
 package main
 
@@ -92,9 +93,14 @@ type driver struct {
 	lock   locker
 	locked probe
 	held   map[string][]hold
+	// Of a client that has elections and no locks.
+	elections *elections
 }
 
 func (d *driver) obey(ctx context.Context, order []string) (string, error) {
+	if d.elections != nil {
+		return d.elections.obey(ctx, order)
+	}
 	switch {
 	case order[0] == "try" && len(order) == 3:
 		return d.acquire(ctx, order[1], "0", order[2])
@@ -233,6 +239,9 @@ func connect(ctx context.Context, address, client string, options []string) (*dr
 	case "etcd":
 		module = "go.etcd.io/etcd/client/v3"
 		d.lock, d.locked, err = withEtcd(ctx, address)
+	case "etcd-election":
+		module = "go.etcd.io/etcd/client/v3"
+		d.elections, err = withElections(ctx, address)
 	case "go-zk":
 		module = "github.com/go-zookeeper/zk"
 		timeout := sessionTimeout
@@ -250,7 +259,7 @@ func connect(ctx context.Context, address, client string, options []string) (*dr
 
 func main() {
 	if len(os.Args) < 4 {
-		fmt.Fprintln(os.Stderr, "driver HOST PORT redsync|redislock|etcd|go-zk [SESSION]")
+		fmt.Fprintln(os.Stderr, "driver HOST PORT redsync|redislock|etcd|etcd-election|go-zk [SESSION]")
 		os.Exit(2)
 	}
 	ctx := context.Background()

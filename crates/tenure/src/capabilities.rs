@@ -108,7 +108,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "etcd")]
-    ("etcd:", &Capability::OPTIONS),
+    ("etcd:", &Capability::ALL),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper:",

@@ -277,7 +277,7 @@ fn etcd() {
     column(
         "etcd",
         harness::etcd::open,
-        &[&[NO_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
+        &[&[HAS_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
     );
 }
 
@@ -430,7 +430,7 @@ mod deployments {
             harness::etcd::open_three,
             &[
                 NO_PROXY,
-                &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
+                &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
             ],
         );
     }
@@ -442,7 +442,7 @@ mod deployments {
         column(
             "etcd, tls",
             harness::etcd::open_tls,
-            &[NO_PROXY, &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING]],
+            &[NO_PROXY, &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING]],
         );
     }
 
@@ -455,7 +455,7 @@ mod deployments {
             harness::etcd::open_lease_per_lock,
             &[
                 NO_PROXY,
-                &[NO_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
+                &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
             ],
         );
     }
@@ -468,7 +468,7 @@ mod deployments {
         column(
             "etcd, channel",
             harness::etcd::open_channel,
-            &[&[NO_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
+            &[&[HAS_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
         );
     }
 

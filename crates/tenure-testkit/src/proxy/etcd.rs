@@ -63,9 +63,12 @@ fn txn_kind(mut message: &[u8]) -> &'static str {
     match operations[..] {
         [2, ..] if creates => "acquire",
         [2] if conditions > 0 && !has_failure => "write",
-        [2] if conditions > 0 => "change",
-        [3] => "release",
+        // Of a candidate: its key and its record.
+        [2] | [2, 2] | [2, 3] if conditions > 0 => "change",
+        // Of a candidate: its key, its record, and a request to let go.
+        [3] | [3, 3, 3] => "release",
         [3, ..] => "sweep",
+        [1, ..] if conditions == 0 => "look",
         _ => "renew",
     }
 }

@@ -10,6 +10,7 @@ use tenure_core::rt::wall_now;
 use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Grant, Request};
 use tenure_core::support::not_left;
 
+use super::candidate::{self, Candidate};
 use super::errors::{Recovery, RequestError, unexpected_reply};
 use super::key_state::KeyState;
 use super::leases::{Lease, whole_seconds};
@@ -34,6 +35,9 @@ impl AcquireAll for Store {
 }
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
+    if let Some(value) = &request.holder.value {
+        candidate::check_value(&value.text)?;
+    }
     queue::acquire(&Operation::new(store, request, 0)).await
 }
 
@@ -160,7 +164,8 @@ fn fit_one_transaction(store: &Store, all: &[Arc<Request>]) -> bool {
     let shares_its_lease = |it: &Request| it.is_renewed || it.min_lease < it.ttl;
     // A reservation is a second key, which moves to a lease of its own.
     let has_one_key = |it: &Request| it.mode == Mode::Exclusive && it.min_hold.is_zero();
-    let is_simple = |it: &Arc<Request>| has_one_key(it) && shares_its_lease(it);
+    let is_lock = |it: &Request| it.holder.value.is_none();
+    let is_simple = |it: &Arc<Request>| has_one_key(it) && shares_its_lease(it) && is_lock(it);
     // A lease of its own for each lock is a request of its own. With raw names one directory may be in another one.
     let is_possible = !settings.is_lease_per_lock && !settings.is_raw && all.len() <= MAX_ALL;
     is_possible && all.iter().all(is_simple)
@@ -291,6 +296,7 @@ fn remember(
     };
     let value: Arc<[u8]> = record.to_bytes().into();
     let key = store.keys.claim(&directory, lease.id, store.context.now());
+    let candidate = Candidate::of(request, &directory, &key, &record);
     let second_key = (!request.min_hold.is_zero()).then(|| second_key(request, &key));
     let held = ContenderKey {
         lease: lease.clone(),
@@ -301,6 +307,7 @@ fn remember(
         reservation: second_key.clone().map(Reservation::of),
         is_ambiguous: false,
         may_be_released: false,
+        candidate: candidate.clone(),
     };
     store.holds.insert(request.owner, held);
     renew::schedule(store, lease.due());
@@ -311,6 +318,7 @@ fn remember(
         second_key,
         lease: lease.id,
         goal: Goal::Turn(request.mode),
+        candidate,
     }
 }
 
@@ -378,7 +386,7 @@ impl Queued {
         if !is_new && !is_enough && !store.leases.refresh(lease).await? {
             return Ok(None);
         }
-        let is_there = !self.is_token_early() || self.write(store, lease).await?;
+        let is_there = !self.is_token_early() || self.write(store, request, lease).await?;
         Ok(is_there.then(|| lease.clone()))
     }
 
@@ -393,7 +401,7 @@ impl Queued {
         let delayed = store.leases.grant_with_delay(seconds, delay, false).await?;
         let set_lease = |entry: &mut ContenderKey| entry.lease = delayed.clone();
         store.holds.update(request.owner, set_lease);
-        let is_there = self.write(store, &delayed).await;
+        let is_there = self.write(store, request, &delayed).await;
         let is_ambiguous = |entry: &ContenderKey| entry.is_ambiguous;
         if !self.lease.is_shared {
             store.leases.revoke_in_background(&self.lease);
@@ -402,15 +410,22 @@ impl Queued {
                 key,
                 value,
                 second_key,
+                candidate,
                 ..
             } = &self.entry;
-            release::add_late_puts(store, &self.lease, (key, value), second_key.as_ref());
+            let record_key = candidate.as_ref().map(|it| &it.record_key[..]);
+            release::add_late_puts(
+                store,
+                &self.lease,
+                (key, value, record_key),
+                second_key.as_ref(),
+            );
         }
         Ok(is_there?.then_some(delayed))
     }
 
     /// Writes into our key what was not known when the key was made. `false`: the key or the lease is gone.
-    async fn write(&self, store: &Store, lease: &Lease) -> Result<bool, Error> {
+    async fn write(&self, store: &Store, request: &Request, lease: &Lease) -> Result<bool, Error> {
         let (key, old) = (&self.entry.key, KeyRecord::read(&self.entry.value));
         let mut record = old.clone();
         if self.is_token_early() && !record.is_token_early() {
@@ -420,14 +435,30 @@ impl Queued {
         if record == old {
             return Ok(true);
         }
-        let put = wire::Put {
-            key: key.clone(),
-            value: record.to_bytes(),
+        let put = |key: &[u8], value| wire::Put {
+            key: key.to_vec(),
+            value,
             lease: lease.id,
         };
+        let mut also = Vec::new();
+        let own = match &self.entry.candidate {
+            None => put(key, record.to_bytes()),
+            Some(candidate) => {
+                also.push(put(&candidate.record_key, record.to_bytes()).into());
+                put(key, candidate.first_value.as_bytes().to_vec())
+            }
+        };
         let unchanged = vec![wire::Compare::modified(key, self.created)];
-        match requests::replace(&store.connections, put, unchanged).await {
-            Ok(replaced) => Ok(matches!(replaced, Replaced::Done(_))),
+        match requests::replace(&store.connections, own, also, unchanged).await {
+            Ok(Replaced::Done(modified)) => {
+                store.holds.update(request.owner, |entry| {
+                    if let Some(candidate) = &mut entry.candidate {
+                        (candidate.record, candidate.modified) = (record, modified);
+                    }
+                });
+                Ok(true)
+            }
+            Ok(Replaced::Refused | Replaced::Gone) => Ok(false),
             Err(err) if err.recovery == Recovery::NewLease => Ok(false),
             Err(err) => Err(err.error),
         }

@@ -58,6 +58,7 @@ pub fn guarantees(members: usize) -> Guarantees {
     guarantees.waiting = "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends";
     guarantees.token = "the revision at which the key was made, or one near it for an upgradable holder and the shared holders after it; can go backward only if a backup is restored";
     guarantees.loss = "at the next renewal, at the deadline at the latest";
+    guarantees.observers = "push: one way from the member to the observer; a killed leader is seen when the server ends its lease, within one ttl and 1 s";
     guarantees.fit = "correctness with a fencing token, also when machines fail";
     guarantees
 }

@@ -13,9 +13,10 @@ use tenure_core::url::Host;
 
 use crate::tls;
 
+use super::contenders::{self, Contender, ContenderKind};
 use super::key_state::KeyState;
+use super::lease_requests;
 use super::names::{after_prefix, encoded, lease_in, name_of};
-use super::queue::{are_held, remove_early_reservations};
 use super::record::KeyRecord;
 use super::release;
 use super::requests::{self, KeySelector};
@@ -43,42 +44,31 @@ const FIXED_VERSIONS: &[(u32, u32, u32)] = &[(3, 4, 32), (3, 5, 14)];
 const NEARLY_FULL: i64 = 1_700 << 20;
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
-    let queue = read_queue(store, &name).await?;
+    let (contenders, _) = contenders::read(&store.connections, &store.directory(&name)).await?;
     let mut status = LockStatus::free(name);
     let mut waiting = Vec::new();
-    for (kv, is_held) in queue {
-        let record = KeyRecord::read(&kv.value);
-        let mode = record.mode();
+    for contender in contenders {
+        let Contender { kv, record, .. } = &contender;
         if record.is_reserved() {
-            let left = requests::lease_time_left(&store.connections, kv.lease).await?;
+            let left = lease_requests::lease_time_left(&store.connections, kv.lease).await?;
             status.reserved = status.reserved.max(left);
-        } else if is_held {
-            let left = requests::lease_time_left(&store.connections, kv.lease).await?;
+        } else if contender.is_held {
+            let left = lease_requests::lease_time_left(&store.connections, kv.lease).await?;
             let delay = record.lock_delay();
             let lease = left.map(|left| left.saturating_sub(delay));
             if !delay.is_zero() && lease.is_some_and(|lease| lease.is_zero()) {
                 status.reserved = status.reserved.max(left);
                 continue;
             }
-            let token = record.token(kv.create_revision);
-            let hold = HoldInfo::new(record.holder(), mode, token, lease);
+            let (holder, token) = (contender.holder(), contender.token());
+            let hold = HoldInfo::new(holder, record.mode(), token, lease);
             status.holds.push(hold);
         } else {
-            waiting.push(record.holder());
+            waiting.push(contender.holder());
         }
     }
     status.queue = Some(waiting);
     Ok(status)
-}
-
-/// The keys of a lock, the oldest first, and whether each of them holds.
-async fn read_queue(store: &Store, name: &LockName) -> Result<Vec<(KeyValue, bool)>, Error> {
-    let directory = store.directory(name);
-    let snapshot = requests::read_directory(&store.connections, &directory).await?;
-    let mut keys = snapshot.keys;
-    remove_early_reservations(&mut keys);
-    let are_held = are_held(&keys);
-    Ok(keys.into_iter().zip(are_held).collect())
 }
 
 /// The locks whose name begins with `prefix` and that are held.
@@ -110,14 +100,10 @@ async fn delayed_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>
     let candidates: Vec<_> = keys.iter().filter_map(candidate).collect();
     let mut names = Vec::new();
     for candidates in candidates.chunks(PARALLEL_INSPECTIONS) {
-        let read = |(_, kv): &(LockName, KeyValue)| {
-            let (key, created) = (kv.key.clone(), kv.create_revision);
-            async move { requests::read_key(&store.connections, &key, created).await }
-        };
+        let read = |(name, kv): &(LockName, KeyValue)| read_record(store, name.clone(), kv.clone());
         let found = join_all(candidates.iter().map(read)).await;
-        for ((name, _), kv) in candidates.iter().zip(found) {
-            let record = kv?.map(|kv| KeyRecord::read(&kv.value));
-            if record.is_some_and(|record| !record.lock_delay().is_zero()) {
+        for ((name, _), record) in candidates.iter().zip(found) {
+            if record?.is_some_and(|record| !record.lock_delay().is_zero()) {
                 names.push(name.clone());
             }
         }
@@ -125,24 +111,49 @@ async fn delayed_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>
     Ok(names)
 }
 
-pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
-    let queue = read_queue(store, name).await?;
-    let has_token = |kv: &KeyValue| {
-        let record = KeyRecord::read(&kv.value);
-        record.token(kv.create_revision) == Some(token)
+/// The record of the contender with this key, which is in its second key if it is a candidate. `None`: it has no record.
+async fn read_record(
+    store: &Store,
+    name: LockName,
+    KeyValue {
+        key,
+        create_revision: created,
+        ..
+    }: KeyValue,
+) -> Result<Option<KeyRecord>, Error> {
+    let connections = &store.connections;
+    let Some(kv) = requests::read_key(connections, &key, created).await? else {
+        return Ok(None);
     };
-    let mut holders = queue.iter().filter(|(_, is_held)| *is_held);
-    let Some((kv, _)) = holders.find(|(kv, _)| has_token(kv)) else {
+    if let Some(record) = KeyRecord::parse(&kv.value) {
+        return Ok(Some(record));
+    }
+    let record_key = store.directory(&name).record_key(&key);
+    let record = requests::read_key(connections, &record_key, created).await?;
+    Ok(record.map(|kv| KeyRecord::read(&kv.value)))
+}
+
+pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Result<bool, Error> {
+    let directory = store.directory(name);
+    let (contenders, _) = contenders::read(&store.connections, &directory).await?;
+    let mut holders = contenders.iter().filter(|it| it.is_held);
+    let Some(holder) = holders.find(|it| it.token() == Some(token)) else {
         return Ok(false);
     };
-    let (record, created) = (KeyRecord::read(&kv.value), kv.create_revision);
+    let Contender {
+        kv, kind, record, ..
+    } = holder;
     let (mode, delay) = (record.mode(), record.lock_delay());
+    let is_candidate = *kind == ContenderKind::Candidate;
+    let state = KeyState {
+        record_key: is_candidate.then(|| directory.record_key(&kv.key)),
+        ..KeyState::created_at(&kv.key, kv.create_revision)
+    };
     if !delay.is_zero() {
-        let state = KeyState::created_at(&kv.key, created);
         return release::reserve_name(store, &state, mode, delay).await;
     }
-    let selector = KeySelector::Created(created);
-    requests::delete_key(&store.connections, &kv.key, &selector).await
+    let selector = KeySelector::Created(state.created);
+    release::delete_key(store, &kv.key, state.record_key.as_deref(), &selector).await
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {

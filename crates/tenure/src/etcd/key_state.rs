@@ -10,6 +10,8 @@ pub(super) struct KeyState {
     pub(super) created: i64,
     /// The lease of the key, if the key may stay under another one after the end of the hold (`lock_delay`).
     pub(super) lease: Option<i64>,
+    /// The second key of a candidate of an election.
+    pub(super) record_key: Option<Vec<u8>>,
 }
 
 impl KeyState {
@@ -19,6 +21,7 @@ impl KeyState {
             key: key.to_vec(),
             created,
             lease: None,
+            record_key: None,
         }
     }
 

@@ -15,7 +15,7 @@ use tenure_core::time::Time;
 use super::connection::Connections;
 use super::context::Context;
 use super::errors::{self, Recovery};
-use super::requests;
+use super::lease_requests;
 
 /// A key that may be put late is deleted repeatedly, for this many ttls of its lease. A put that comes later than that
 /// comes from a machine that was stopped; by then the lease has expired, and etcd refuses the put.
@@ -50,7 +50,10 @@ struct LatePuts {
 #[derive(Clone, Debug)]
 pub(super) struct LatePut {
     pub(super) key: Vec<u8>,
+    /// No other acquisition has the same value. With `record_key` it is that of the second key.
     pub(super) value: Arc<[u8]>,
+    /// The second key of a candidate, which is put together with `key`.
+    pub(super) record_key: Option<Vec<u8>>,
     until: Time,
 }
 
@@ -84,8 +87,14 @@ impl Lease {
         *last = sent.max(*last);
     }
 
-    /// From now on this key may be put late. Returns when it is to be deleted.
-    pub(super) fn add_late_put(&self, key: &[u8], value: &Arc<[u8]>, now: Time) -> Time {
+    /// From now on this key may be put late, and a candidate's second key with it. Returns when they are to be deleted.
+    pub(super) fn add_late_put(
+        &self,
+        key: &[u8],
+        value: &Arc<[u8]>,
+        record_key: Option<Vec<u8>>,
+        now: Time,
+    ) -> Time {
         let mut late_puts = lock(&self.late_puts);
         if late_puts.puts.is_empty() {
             late_puts.due = now.after(self.ttl / 3);
@@ -93,6 +102,7 @@ impl Lease {
         late_puts.puts.push(LatePut {
             key: key.to_vec(),
             value: value.clone(),
+            record_key,
             until: now.after(self.ttl * LATE_PUT_TTLS),
         });
         late_puts.due
@@ -226,11 +236,11 @@ impl Leases {
             id,
             may_exist: true,
         };
-        let (ttl, sent) = match requests::grant_lease(&self.connections, id, seconds).await {
+        let (ttl, sent) = match lease_requests::grant_lease(&self.connections, id, seconds).await {
             Ok(granted) => granted,
             // An earlier attempt of the same request was applied. The reply to a keep-alive has the ttl of the lease.
             Err(err) if err.recovery == Recovery::UseLease => {
-                let reply = requests::keep_alive(&self.connections, &[id]).await;
+                let reply = lease_requests::keep_alive(&self.connections, &[id]).await;
                 let reply = reply.map_err(errors::without_effect)?;
                 (reply.ttls.first().copied().unwrap_or(0), reply.sent)
             }
@@ -277,7 +287,7 @@ impl Leases {
             return Ok(());
         }
         let ids: Vec<_> = due.iter().map(|lease| lease.id).collect();
-        let reply = requests::keep_alive(&self.connections, &ids).await?;
+        let reply = lease_requests::keep_alive(&self.connections, &ids).await?;
         for (lease, ttl) in due.iter().zip(reply.ttls) {
             if ttl > 0 {
                 lease.confirm(reply.sent);
@@ -315,7 +325,7 @@ impl Leases {
         } = &*self.context;
         background.spawn(spawner, async move {
             // A lease that cannot be revoked expires.
-            let _ = requests::revoke_lease(&connections, id).await;
+            let _ = lease_requests::revoke_lease(&connections, id).await;
         });
     }
 
@@ -372,7 +382,7 @@ impl Drop for UnclaimedLease {
                     () = clock.sleep_until(at) => {}
                     () = closing.raised() => {}
                 }
-                if let Ok(true) = requests::revoke_lease(&leases.connections, id).await {
+                if let Ok(true) = lease_requests::revoke_lease(&leases.connections, id).await {
                     return;
                 }
             }
@@ -398,8 +408,8 @@ mod tests {
         };
         assert_eq!(lease.late_puts_due(at(1)), Time::MAX);
         let value: Arc<[u8]> = Arc::from(&b"value"[..]);
-        assert_eq!(lease.add_late_put(b"one", &value, at(1)), at(4));
-        assert_eq!(lease.add_late_put(b"two", &value, at(2)), at(4));
+        assert_eq!(lease.add_late_put(b"one", &value, None, at(1)), at(4));
+        assert_eq!(lease.add_late_put(b"two", &value, None, at(2)), at(4));
         let mut deleted = Vec::new();
         for second in 3..=100 {
             // The driver keeps the lease alive all the time, so no keep-alive is due.
@@ -414,7 +424,7 @@ mod tests {
         let two = deleted.iter().filter(|(_, key)| key == "two").count();
         assert_eq!(two, seconds.len() + 1);
         // A lease that is over has deleted its keys, and refuses late requests.
-        lease.add_late_put(b"three", &value, at(100));
+        lease.add_late_put(b"three", &value, None, at(100));
         assert_eq!(lease.late_puts_due(at(101)), at(103));
         assert_eq!(lease.late_puts_due(at(109)), Time::MAX);
         lease.gone.raise();

@@ -10,26 +10,37 @@
 //!
 //! # Reading order
 //! `names` (keys) · `record` (their values) · `settings` · `queue` (what the keys of a directory mean to one of them) · `store` (the parts of a
-//! client) · `wait` (a request of the engine: read and watch), `acquire`, `upgrade`, `renew`, `release` (the operations) · `requests` (one function for each request), with
+//! client) · `wait` (a request of the engine: read and watch), `acquire`, `upgrade`, `renew`, `release` (the operations) · `requests` and `lease_requests` (one function for each request), with
 //! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) and `key_state` (what the store has of a hold) · `connection`
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
+//!
+//! Elections: `candidate` (the second key of a candidate) and `candidate_requests` · `contenders` (the keys of a name and whose they are)
+//! · `leader` (who leads) · `observers` (what observers hear) · `release_requests` (what holders are asked) · `elections`.
 
 mod acquire;
 mod builder;
 mod callers_channel;
+mod candidate;
+mod candidate_requests;
 mod connection;
+mod contenders;
 mod context;
+mod elections;
 mod endpoint;
 mod errors;
 mod guarantees;
 mod inspect;
 mod key_state;
 mod keys;
+mod leader;
+mod lease_requests;
 mod leases;
 mod names;
+mod observers;
 mod queue;
 mod record;
 mod release;
+mod release_requests;
 mod renew;
 mod requests;
 mod settings;
@@ -47,8 +58,8 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate,
-    Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, GuardedWrite, Hold, Listed, LossNotifier,
+    Operate, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -112,6 +123,10 @@ impl tenure_core::store::Store for Store {
     }
 
     fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
+        Some(self)
+    }
+
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
         Some(self)
     }
 

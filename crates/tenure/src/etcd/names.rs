@@ -4,36 +4,86 @@ use tenure_core::name::LockName;
 
 use super::settings::Settings;
 
-/// The directory of a name: the keys of the lock begin with these bytes.
+/// Where the keys of a name lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Directory(Vec<u8>);
+pub(super) struct Directory {
+    /// The keys of the lock begin with these bytes.
+    start: Vec<u8>,
+    /// The records of candidates of an election begin with these bytes. They lie in no directory, because a client that waits
+    /// counts all keys of a directory.
+    records: Vec<u8>,
+}
 
 impl Directory {
     pub(super) fn new(settings: &Settings, name: &LockName) -> Self {
-        let mut text = settings.prefix.clone();
-        text += &encoded(name.as_str(), settings.is_raw);
-        text.push('/');
-        Self(text.into_bytes())
+        let (prefix, name) = (&settings.prefix, name.as_str());
+        let directory = encoded(name, settings.is_raw);
+        // Always encoded: a key without `/` is in no directory.
+        let record = encoded(name, false);
+        Self {
+            start: format!("{prefix}{directory}/").into_bytes(),
+            records: format!("{prefix}{RECORD_START}{record}{RECORD_MIDDLE}").into_bytes(),
+        }
     }
 
     pub(super) fn start(&self) -> &[u8] {
-        &self.0
+        &self.start
     }
 
     pub(super) fn end(&self) -> Vec<u8> {
-        after_prefix(&self.0)
+        after_prefix(&self.start)
+    }
+
+    /// The records of all candidates of the name begin with this.
+    pub(super) fn records(&self) -> &[u8] {
+        &self.records
+    }
+
+    /// The record of the candidate with this key of the directory.
+    pub(super) fn record_key(&self, key: &[u8]) -> Vec<u8> {
+        let tail = key.get(self.start.len()..).unwrap_or_default();
+        [&self.records, tail].concat()
     }
 
     /// The key of an acquisition. With the number 0 it is the key of etcd's own lock library; other numbers are for
     /// acquisitions under the same lease that want the same name.
     pub(super) fn key(&self, lease: i64, number: u32) -> Vec<u8> {
-        let mut key = self.0.clone();
+        let mut key = self.start.clone();
         key.extend(format!("{lease:x}").bytes());
         if number > 0 {
             key.extend(format!("-{number}").bytes());
         }
         key
     }
+}
+
+/// The start of a key with the record of a candidate, behind the prefix. No name is encoded like this: only two hexadecimal
+/// digits follow a `%`.
+const RECORD_START: &str = "%record:";
+
+/// Between the name and the last part of the candidate's key. No encoded name contains it.
+const RECORD_MIDDLE: &str = "%:";
+
+/// The start of a key that asks a holder to let go, behind the prefix.
+const ASKED_START: &str = "%asked:";
+
+/// The requests to let go for all holds whose keys are named after this lease begin with this.
+pub(super) fn asked_start(settings: &Settings, lease: i64) -> Vec<u8> {
+    format!("{}{ASKED_START}{lease:x}:", settings.prefix).into_bytes()
+}
+
+/// The request to let go for the hold whose key was created at this revision. `None`: the key is not named after a lease, as
+/// all keys of ours are.
+pub(super) fn asked_key(settings: &Settings, key: &[u8], created: i64) -> Option<Vec<u8>> {
+    let mut asked = asked_start(settings, lease_in(key)?);
+    asked.extend(created.to_string().bytes());
+    Some(asked)
+}
+
+/// The create revision of the key whose holder a request asks to let go. `start`: see [`asked_start`].
+pub(super) fn asked_revision(start: &[u8], asked: &[u8]) -> Option<i64> {
+    let revision = std::str::from_utf8(asked.strip_prefix(start)?).ok()?;
+    revision.parse().ok()
 }
 
 /// A name as it is written in keys. A waiter for `a` waits for all keys that begin with `a/`, so no name may be in the
@@ -185,6 +235,47 @@ mod tests {
         let key = Directory::new(&raw, &name).key(7, 0);
         assert_eq!(key, b"a/b/7");
         assert_eq!(name_of(&raw, &key, 7), Some(name));
+    }
+
+    #[test]
+    fn the_other_keys_of_an_election_are_in_no_directory() {
+        let plain = settings("etcd://h?prefix=locks/");
+        let name = LockName::new("a/b").unwrap();
+        let directory = Directory::new(&plain, &name);
+        let key = directory.key(0x42_aa1f, 1);
+        assert_eq!(directory.record_key(&key), b"locks/%record:a%2Fb%:42aa1f-1");
+        assert!(directory.record_key(&key).starts_with(directory.records()));
+        let asked = asked_key(&plain, &key, 17).unwrap();
+        assert_eq!(asked, b"locks/%asked:42aa1f:17");
+        let start = asked_start(&plain, 0x42_aa1f);
+        assert_eq!(asked_revision(&start, &asked), Some(17));
+        assert_eq!(asked_revision(&start, b"locks/%asked:42aa1f:x"), None);
+        assert_eq!(asked_key(&plain, b"locks/x", 17), None);
+        for other in [&asked, &directory.record_key(&key)] {
+            assert_eq!(name_of(&plain, other, 0x42_aa1f), None);
+            assert_eq!(lease_in(other), None);
+        }
+        // With raw names a directory may have any name.
+        let raw = settings("etcd://h?names=raw");
+        let directory = Directory::new(&raw, &name);
+        let record = directory.record_key(&directory.key(7, 0));
+        assert_eq!(record, b"%record:a%2Fb%:7");
+        assert_eq!(name_of(&raw, &record, 7), None);
+    }
+
+    #[test]
+    fn the_records_of_two_names_are_apart() {
+        let plain = settings("etcd://h");
+        let names = ["a", "a:b", "a%:b", "a%", "a/", "a%25", "%record:a", "a:"];
+        let records = names.map(|name| {
+            let name = LockName::new(name).unwrap();
+            Directory::new(&plain, &name).records().to_vec()
+        });
+        for (at, one) in records.iter().enumerate() {
+            for other in &records[at + 1..] {
+                assert!(!one.starts_with(other) && !other.starts_with(one));
+            }
+        }
     }
 
     #[test]

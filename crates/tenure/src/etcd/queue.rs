@@ -9,6 +9,7 @@ use tenure_core::logic::queue::{
 use tenure_core::options::Mode;
 use tenure_core::queue::Position;
 
+use super::candidate::Candidate;
 use super::names::{Directory, reserving_key};
 use super::record::KeyRecord;
 use super::subscribe::Reports;
@@ -68,9 +69,19 @@ pub(super) struct QueueEntry {
     pub(super) second_key: Option<SecondKey>,
     pub(super) lease: i64,
     pub(super) goal: Goal,
+    /// What a candidate of an election has beside `key`. Then `value` is that of the second key.
+    pub(super) candidate: Option<Candidate>,
 }
 
 impl QueueEntry {
+    /// The key that has `value`: no other acquisition has the same.
+    pub(super) fn unique_key(&self) -> &[u8] {
+        match &self.candidate {
+            None => &self.key,
+            Some(candidate) => &candidate.record_key,
+        }
+    }
+
     /// How many keys have to be read; 0: all of them.
     pub(super) fn range_limit(&self) -> i64 {
         match self.goal {

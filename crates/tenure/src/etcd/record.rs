@@ -54,7 +54,7 @@ impl KeyRecord {
         Self {
             mode: mode_text(mode).to_owned(),
             limit: limit_of(mode),
-            holder: holder.into(),
+            holder: without_value(holder),
             owner: owner.to_hex(),
             since: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
             ..Self::default()
@@ -88,6 +88,14 @@ impl KeyRecord {
     pub(super) fn with_lock_delay(self, delay: Duration) -> Self {
         Self {
             lock_delay: NonZeroU64::new(delay.as_secs()),
+            ..self
+        }
+    }
+
+    /// The same after the candidate has published another value.
+    pub(super) fn with_holder(self, holder: &Holder) -> Self {
+        Self {
+            holder: without_value(holder),
             ..self
         }
     }
@@ -132,12 +140,17 @@ impl KeyRecord {
         serde_json::to_vec(self).expect("strings and numbers can be written")
     }
 
-    /// The value of another program is not understood; its key counts as exclusive. A value of ours has an owner, or
-    /// says that it reserves the name.
+    /// The value of another program, and that of a candidate, is not understood; its key counts as exclusive.
     pub(super) fn read(value: &[u8]) -> Self {
-        let record: Option<Self> = serde_json::from_slice(value).ok();
-        let is_ours = |record: &Self| !record.owner.is_empty() || record.is_reserved();
-        record.filter(is_ours).unwrap_or_default()
+        Self::parse(value).unwrap_or_default()
+    }
+
+    /// `None`: the value is no record of ours. A record has the id of an owner, or says that it reserves the name.
+    pub(super) fn parse(value: &[u8]) -> Option<Self> {
+        let record: Self = serde_json::from_slice(value).ok()?;
+        // Other programs may write a field of that name, too.
+        let is_ours = OwnerId::from_hex(&record.owner).is_some() || record.is_reserved();
+        is_ours.then_some(record)
     }
 
     pub(super) fn mode(&self) -> Mode {
@@ -181,6 +194,11 @@ impl KeyRecord {
         self.mode == "reserved" || self.reserved
     }
 
+    /// The number of the value that the candidate has published last.
+    pub(super) fn number(&self) -> u64 {
+        self.holder.number.unwrap_or(0)
+    }
+
     /// How long the lease goes on after the end of the hold.
     pub(super) fn lock_delay(&self) -> Duration {
         Duration::from_secs(self.lock_delay.map_or(0, NonZeroU64::get))
@@ -193,6 +211,14 @@ impl KeyRecord {
         }
         holder.since = wall_time(self.since).filter(|_| self.since > 0);
         holder
+    }
+}
+
+/// The description of the holder. The value of a candidate is bare, in a key of its own.
+fn without_value(holder: &Holder) -> HolderRecord {
+    HolderRecord {
+        value: None,
+        ..holder.into()
     }
 }
 
@@ -215,6 +241,8 @@ fn mode_text(mode: Mode) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::holder::PublishedValue;
+
     use super::*;
 
     #[test]
@@ -226,8 +254,10 @@ mod tests {
             "{}",
             r#"{"mode":"permits","owner":"ours"}"#,
             r#"{"mode":7}"#,
+            r#"{"mode":"shared","owner":"a team"}"#,
             shared,
         ] {
+            assert_eq!(KeyRecord::parse(value.as_bytes()), None, "{value}");
             let record = KeyRecord::read(value.as_bytes());
             assert_eq!(record.mode(), Mode::Exclusive, "{value}");
             assert_eq!(record.holder().label, "another program", "{value}");
@@ -258,6 +288,25 @@ mod tests {
             let reserved = KeyRecord::read(&KeyRecord::reserved(mode).to_bytes());
             assert_eq!((reserved.mode(), reserved.is_reserved()), (mode, true));
         }
+    }
+
+    #[test]
+    fn the_record_of_a_candidate_counts_its_values_and_that_of_a_lock_has_no_number() {
+        let owner = OwnerId::random();
+        let record = KeyRecord::new(&Holder::new("h", 1), Mode::Exclusive, owner, UNIX_EPOCH);
+        let text = String::from_utf8(record.to_bytes()).unwrap();
+        assert!(!text.contains("number"), "{text}");
+        let mut holder = Holder::new("h", 2);
+        holder.value = Some(PublishedValue::new("v", 3));
+        let later = record.clone().with_holder(&holder);
+        let text = String::from_utf8(later.to_bytes()).unwrap();
+        assert!(
+            !text.contains("value"),
+            "the value has a key of its own: {text}"
+        );
+        let read = KeyRecord::read(text.as_bytes());
+        assert_eq!((read.number(), read.owner.clone()), (3, record.owner));
+        assert_eq!(read.holder().pid, 2);
     }
 
     #[test]

@@ -11,8 +11,10 @@ use tenure_core::options::Mode;
 use tenure_core::store::{Hold, Release};
 use tenure_core::time::Time;
 
+use super::candidate_requests::{self, CandidateKeys};
 use super::context::Context;
 use super::key_state::KeyState;
+use super::lease_requests;
 use super::leases::{LatePut, Lease, whole_seconds};
 use super::queue::SecondKey;
 use super::requests::{self, KeySelector};
@@ -69,7 +71,7 @@ async fn send_release(store: &Store, hold: &Hold, entry: &ContenderKey) -> Resul
     if hold.token == 0 && !lease.is_shared && entry.created == 0 {
         // Without its lease even a late request for the key is refused.
         lease.gone.raise();
-        return requests::revoke_lease(&store.connections, lease.id).await;
+        return lease_requests::revoke_lease(&store.connections, lease.id).await;
     }
     delete_keys(store, entry).await
 }
@@ -92,8 +94,32 @@ async fn delete_keys(store: &Store, entry: &ContenderKey) -> Result<bool, Error>
         let SecondKey { key, value } = second_key;
         requests::delete_key(connections, key, &selector(entry.created, value)).await?;
     }
-    let selector = selector(entry.created, &entry.value);
-    requests::delete_key(connections, &entry.key, &selector).await
+    delete_key(
+        store,
+        &entry.key,
+        entry.record_key(),
+        &selector(entry.created, &entry.value),
+    )
+    .await
+}
+
+/// Deletes the first key of an acquisition, and those of a candidate together. `false`: the key is not in the store.
+pub(super) async fn delete_key(
+    store: &Store,
+    key: &[u8],
+    record_key: Option<&[u8]>,
+    selector: &KeySelector<'_>,
+) -> Result<bool, Error> {
+    let connections = &store.connections;
+    let Some(record_key) = record_key else {
+        return requests::delete_key(connections, key, selector).await;
+    };
+    let keys = CandidateKeys {
+        settings: &store.context.settings,
+        key,
+        record_key,
+    };
+    candidate_requests::delete(connections, keys, selector).await
 }
 
 /// Leaves the key in its place for that long, without a holder. `mode`: that of the hold that has ended.
@@ -125,6 +151,7 @@ async fn reserve_after_end(store: &Store, hold: &Hold, entry: &ContenderKey) -> 
         store.leases.revoke_in_background(lease);
     }
     store.holds.remove(hold.owner);
+    forget_requests(store, entry);
     let reserved_until = entry.reserved_until().max(lease.end_in_store());
     store.keys.reserve(&entry.key, reserved_until);
     Ok(())
@@ -148,6 +175,7 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     let Some(entry) = store.holds.remove(owner) else {
         return;
     };
+    forget_requests(store, &entry);
     let (now, reserved_until) = (store.context.now(), entry.reserved_until());
     if reserved_until > now {
         // The second key stays in the store until then.
@@ -164,21 +192,30 @@ pub(super) fn remove(store: &Store, owner: OwnerId) {
     } else if entry.is_ambiguous && !entry.lease.gone.is_raised() {
         let ContenderKey { key, value, .. } = &entry;
         let second_key = entry.reservation.as_ref().map(|it| &it.second_key);
-        add_late_puts(store, &entry.lease, (key, value), second_key);
+        let record_key = entry.record_key();
+        add_late_puts(store, &entry.lease, (key, value, record_key), second_key);
     }
+}
+
+/// The hold is over, and so are the requests to let go.
+fn forget_requests(store: &Store, entry: &ContenderKey) {
+    let ContenderKey { key, created, .. } = entry;
+    let is_candidate = entry.candidate.is_some();
+    let requests = &store.elections.release_requests;
+    requests.forget(key, *created, is_candidate);
 }
 
 /// From now on the keys of an acquisition may be put late, under a lease that goes on.
 pub(super) fn add_late_puts(
     store: &Store,
     lease: &Lease,
-    (key, value): (&[u8], &Arc<[u8]>),
+    (key, value, record_key): (&[u8], &Arc<[u8]>, Option<&[u8]>),
     second_key: Option<&SecondKey>,
 ) {
     let now = store.context.now();
-    let due = lease.add_late_put(key, value, now);
+    let due = lease.add_late_put(key, value, record_key.map(<[u8]>::to_vec), now);
     if let Some(SecondKey { key, value }) = second_key {
-        lease.add_late_put(key, value, now);
+        lease.add_late_put(key, value, None, now);
     }
     store.maintenance.due_at(due);
 }
@@ -193,10 +230,9 @@ pub(super) fn delete_late_puts(store: &Arc<Store>, leases: &[Arc<Lease>]) {
     }
     let deleter = store.clone();
     spawn_until_closed(store, async move {
-        let connections = &deleter.connections;
         let delete = async |put: LatePut| {
             let selector = KeySelector::WithValue(&put.value);
-            requests::delete_key(connections, &put.key, &selector).await
+            delete_key(&deleter, &put.key, put.record_key.as_deref(), &selector).await
         };
         // The next time each key is deleted again, whether it was there or not.
         let puts = stream::iter(due.into_iter().map(Ok));
@@ -239,7 +275,7 @@ pub(super) async fn close(store: &Store) {
     ids.sort_unstable();
     ids.dedup();
     // A lease that cannot be revoked expires.
-    let revoke = async |id| drop(requests::revoke_lease(&store.connections, id).await);
+    let revoke = async |id| drop(lease_requests::revoke_lease(&store.connections, id).await);
     let revokes = stream::iter(ids).for_each_concurrent(PARALLEL_REVOKES, revoke);
     revokes.await;
 }

@@ -237,12 +237,11 @@ fn delete_all_expired(store: &Arc<Store>, expired: Vec<OwnerId>) {
 /// Deletes the key of a hold that the driver does not renew any more. The driver counts the hold as lost, but the lease
 /// is shared and goes on, so the store would keep the key. A reservation has a key and a lease of its own.
 async fn delete_expired(store: &Store, owner: OwnerId) {
-    let key = |entry: &ContenderKey| (entry.key.clone(), entry.created, entry.lease.ttl);
-    let Some((key, created, ttl)) = store.holds.read(owner, key) else {
+    let Some(entry) = store.holds.get(owner) else {
         return;
     };
-    let selector = KeySelector::Created(created);
-    let deleted = requests::delete_key(&store.connections, &key, &selector).await;
+    let (selector, ttl) = (KeySelector::Created(entry.created), entry.lease.ttl);
+    let deleted = release::delete_key(store, &entry.key, entry.record_key(), &selector).await;
     let now = store.context.now();
     let (state, due) = match deleted {
         Ok(_) => {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use futures_util::{future, stream};
+use futures_util::future;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
 use tenure_core::queue::Replaced;
-use tenure_core::time::Time;
 
+use super::candidate::Candidate;
 use super::connection::{Connections, Reply};
 use super::errors::{self, Recovery, RequestError};
 use super::key_state::KeyState;
@@ -50,13 +50,6 @@ pub(super) enum KeySelector<'a> {
     WithValue(&'a [u8]),
 }
 
-/// The reply to [`keep_alive`].
-pub(super) struct KeepAliveReply {
-    pub(super) sent: Time,
-    /// The ttl of each lease, in seconds; 0 or less: the lease is over.
-    pub(super) ttls: Vec<i64>,
-}
-
 /// Makes our key, and reads the keys ahead of it. A request may be sent again: the result is the same.
 pub(super) async fn acquire(
     connections: &Connections,
@@ -69,7 +62,7 @@ pub(super) async fn acquire(
         lease: entry.lease,
     };
     let own = wire::Range {
-        key: entry.key.clone(),
+        key: entry.unique_key().to_vec(),
         ..wire::Range::default()
     };
     // A request for an exclusive lock that does not wait writes nothing when the lock is taken.
@@ -81,9 +74,15 @@ pub(super) async fn acquire(
     };
     let mut txn = wire::Txn {
         compare: vec![compare],
-        success: vec![put(&entry.key, &entry.value).into()],
+        success: vec![put(entry.unique_key(), &entry.value).into()],
         failure: vec![own.into()],
     };
+    if let Some(Candidate { first_value, .. }) = &entry.candidate {
+        let is_new = wire::Compare::created(entry.unique_key(), 0);
+        txn.compare.push(is_new);
+        let bare = put(&entry.key, first_value.as_bytes());
+        txn.success.insert(0, bare.into());
+    }
     if let Some(SecondKey { key, value }) = &entry.second_key {
         // The name may still be reserved by a former acquisition that had the same keys.
         txn.compare.push(wire::Compare::created(key, 0));
@@ -324,8 +323,9 @@ pub(super) async fn delete_key(
     Ok(deleted > 0 || reply.is_repeated)
 }
 
-/// Moves the key to `lease`, with a value that reserves the name after a hold in this mode. The key keeps its position. If
-/// the lease is over, so is the reservation, and the key is deleted. `false`: there is no such key.
+/// Moves the key to `lease`, with a value that reserves the name after a hold in this mode, and deletes the second key of a
+/// candidate. The key keeps its position. If the lease is over, so is the reservation, and the key is deleted. `false`: there
+/// is no such key.
 pub(super) async fn reserve_name(
     connections: &Connections,
     state: &KeyState,
@@ -337,37 +337,47 @@ pub(super) async fn reserve_name(
         value: KeyRecord::reserved(mode).to_bytes(),
         lease,
     };
-    let txn = wire::Txn {
+    let mut txn = wire::Txn {
         compare: vec![state.condition()],
         success: vec![put.into()],
         failure: Vec::new(),
     };
+    if let Some(key) = state.record_key.clone() {
+        txn.success.push(wire::Delete { key }.into());
+    }
     match send_txn(connections, txn).await {
         // If the request was sent twice, the first one may have moved the key.
         Ok(reply) => Ok(reply.value.succeeded || reply.is_repeated && state.lease.is_some()),
         Err(err) if err.recovery == Recovery::NewLease => {
             let selector = KeySelector::Created(state.created);
+            if let Some(record_key) = &state.record_key {
+                delete_key(connections, record_key, &selector).await?;
+            }
             delete_key(connections, &state.key, &selector).await
         }
         Err(err) => Err(err.error),
     }
 }
 
-/// Gives a new value to a key, if all of `conditions` hold. The key keeps its position. A request may be sent again, if
-/// no other request puts the same value. Returns the revision since which the key has the value.
+/// Gives a new value to a key, and does `also` in the same step, if all of `conditions` hold. The key keeps its position. A
+/// request may be sent again, if no other request puts the same value under the same lease. Returns the revision since which
+/// the key has the value.
 pub(super) async fn replace(
     connections: &Connections,
     put: wire::Put,
+    also: Vec<wire::RequestOp>,
     conditions: Vec<wire::Compare>,
 ) -> Result<Replaced<i64>, RequestError> {
     let own = wire::Range {
         key: put.key.clone(),
         ..wire::Range::default()
     };
-    let value = put.value.clone();
+    let (value, lease) = (put.value.clone(), put.lease);
+    let mut success = vec![put.into()];
+    success.extend(also);
     let txn = wire::Txn {
         compare: conditions,
-        success: vec![put.into()],
+        success,
         failure: vec![own.into()],
     };
     let reply = send_txn(connections, txn).await?;
@@ -382,7 +392,9 @@ pub(super) async fn replace(
     let range = responses.pop().and_then(|it| it.range);
     Ok(match range.unwrap_or_default().kvs.first() {
         // An earlier attempt of this request was applied.
-        Some(kv) if reply.is_repeated && kv.value == value => Replaced::Done(kv.mod_revision),
+        Some(kv) if reply.is_repeated && kv.value == value && kv.lease == lease => {
+            Replaced::Done(kv.mod_revision)
+        }
         // An earlier attempt may be applied later.
         Some(_) if reply.is_repeated => {
             return Err(RequestError::new(
@@ -430,14 +442,14 @@ pub(super) async fn write(
     Ok(reply.value.succeeded)
 }
 
-async fn send_txn(
+pub(super) async fn send_txn(
     connections: &Connections,
     txn: wire::Txn,
 ) -> Result<Reply<wire::TxnResponse>, RequestError> {
     connections.call(path::TXN, txn).await
 }
 
-/// A transaction of one operation, to find out whether this user may do that.
+/// A transaction of one operation without a condition.
 pub(super) async fn try_operation(
     connections: &Connections,
     operation: wire::RequestOp,
@@ -447,94 +459,6 @@ pub(super) async fn try_operation(
         ..wire::Txn::default()
     };
     Ok(send_txn(connections, txn).await.map(drop)?)
-}
-
-/// Makes a lease. Returns its ttl in seconds, and when the request was sent.
-pub(super) async fn grant_lease(
-    connections: &Connections,
-    id: i64,
-    seconds: i64,
-) -> Result<(i64, Time), RequestError> {
-    let grant = wire::LeaseGrant { ttl: seconds, id };
-    let reply = connections.call(path::LEASE_GRANT, grant).await?;
-    let response: wire::LeaseGrantResponse = reply.value;
-    Ok((response.ttl, reply.sent))
-}
-
-/// Ends a lease, and deletes its keys with it. `false`: there is no such lease.
-pub(super) async fn revoke_lease(connections: &Connections, id: i64) -> Result<bool, Error> {
-    let revoke = wire::LeaseId { id };
-    match connections.call(path::LEASE_REVOKE, revoke).await {
-        Ok(reply) => {
-            let wire::Empty {} = reply.value;
-            Ok(true)
-        }
-        Err(err) if err.recovery == Recovery::NewLease => Ok(false),
-        Err(err) => Err(err.error),
-    }
-}
-
-/// Keeps these leases alive. The stream of the request ends with it: an open stream would tie the client to one member.
-pub(super) async fn keep_alive(
-    connections: &Connections,
-    ids: &[i64],
-) -> Result<KeepAliveReply, Error> {
-    let mut last = None;
-    let limit = connections.request_limit();
-    for others in (0..connections.member_count()).rev() {
-        let until = connections.share(limit, others);
-        match keep_alive_once(connections, ids, until).await {
-            Ok(reply) => return Ok(reply),
-            Err(err) => {
-                let goes_on = matches!(err.recovery, Recovery::AnotherMember | Recovery::LogIn);
-                last = Some(err.error);
-                if !goes_on {
-                    break;
-                }
-            }
-        }
-    }
-    Err(last.expect("BUG: a URL has a host"))
-}
-
-async fn keep_alive_once(
-    connections: &Connections,
-    ids: &[i64],
-    until: Time,
-) -> Result<KeepAliveReply, RequestError> {
-    let messages: Vec<_> = ids.iter().map(|id| wire::LeaseId { id: *id }).collect();
-    let sent = connections.now();
-    let messages = stream::iter(messages);
-    let stream = connections.stream(path::LEASE_KEEP_ALIVE, messages, until);
-    let (connection, mut responses) = stream.await?;
-    let mut ttls = Vec::with_capacity(ids.len());
-    for id in ids {
-        let response = connections.next(&connection, &mut responses, until).await?;
-        let wire::LeaseResponse { id: of, ttl } = response;
-        if of != *id {
-            return Err(RequestError {
-                error: errors::unexpected_reply(),
-                recovery: Recovery::None,
-            });
-        }
-        ttls.push(ttl);
-    }
-    Ok(KeepAliveReply { sent, ttls })
-}
-
-/// How long a lease still lasts, in whole seconds; `None`: the key has no lease.
-pub(super) async fn lease_time_left(
-    connections: &Connections,
-    lease: i64,
-) -> Result<Option<Duration>, Error> {
-    if lease == 0 {
-        return Ok(None);
-    }
-    let id = wire::LeaseId { id: lease };
-    let reply = connections.call(path::LEASE_TIME_TO_LIVE, id).await?;
-    let response: wire::LeaseResponse = reply.value;
-    let left = u64::try_from(response.ttl).unwrap_or(0);
-    Ok(Some(Duration::from_secs(left)))
 }
 
 /// All keys of a directory, and when they were read.
@@ -579,14 +503,35 @@ pub(super) async fn read_key(
     key: &[u8],
     created: i64,
 ) -> Result<Option<KeyValue>, Error> {
+    let kv = read(connections, key).await?;
+    Ok(kv.filter(|kv| kv.create_revision == created))
+}
+
+/// The key with its value, if there is one.
+pub(super) async fn read(connections: &Connections, key: &[u8]) -> Result<Option<KeyValue>, Error> {
     let range = wire::Range {
         key: key.to_vec(),
         ..wire::Range::default()
     };
     let reply = connections.call(path::RANGE, range).await?;
     let response: wire::RangeResponse = reply.value;
-    let kv = response.kvs.into_iter().next();
-    Ok(kv.filter(|kv| kv.create_revision == created))
+    Ok(response.kvs.into_iter().next())
+}
+
+/// The keys from `start` up to `end`, with their values.
+pub(super) async fn read_range(
+    connections: &Connections,
+    start: &[u8],
+    end: &[u8],
+) -> Result<Vec<KeyValue>, RequestError> {
+    let range = wire::Range {
+        key: start.to_vec(),
+        range_end: end.to_vec(),
+        ..wire::Range::default()
+    };
+    let reply = connections.call(path::RANGE, range).await?;
+    let response: wire::RangeResponse = reply.value;
+    Ok(response.kvs)
 }
 
 /// The keys from `from` up to `end` without their values, [`SCAN_COUNT`] in each request.

@@ -14,6 +14,7 @@ use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
 use super::callers_channel::CallersChannel;
+use super::candidate::Candidate;
 use super::connection::Connections;
 use super::context::Context;
 use super::errors;
@@ -22,7 +23,9 @@ use super::key_state::KeyState;
 use super::keys::KeysInUse;
 use super::leases::{Lease, Leases};
 use super::names::Directory;
+use super::observers::Observers;
 use super::queue::SecondKey;
+use super::release_requests::ReleaseRequests;
 use super::requests;
 use super::settings::Settings;
 use super::subscribe::Subscriptions;
@@ -34,11 +37,18 @@ pub struct Store {
     pub(super) connections: Arc<Connections>,
     pub(super) leases: Arc<Leases>,
     pub(super) subscriptions: Arc<Subscriptions>,
+    pub(super) elections: ElectionWatches,
     pub(super) keys: KeysInUse,
     pub(super) holds: HoldRegistry<ContenderKey>,
     /// The task that keeps leases alive and deletes keys that are not renewed.
     pub(super) maintenance: Arc<Maintenance>,
-    pub(super) losses: Losses,
+    pub(super) losses: Arc<Losses>,
+}
+
+/// The watches that only elections need.
+pub(super) struct ElectionWatches {
+    pub(super) observers: Arc<Observers>,
+    pub(super) release_requests: Arc<ReleaseRequests>,
 }
 
 /// What is remembered of an acquisition, to keep its lease alive and to delete its key.
@@ -57,6 +67,8 @@ pub(super) struct ContenderKey {
     pub(super) is_ambiguous: bool,
     /// A release got no reply.
     pub(super) may_be_released: bool,
+    /// What a candidate of an election has beside its key. Then `value` is that of the second key.
+    pub(super) candidate: Option<Candidate>,
 }
 
 /// The second key of an acquisition with `min_hold`. It is made together with the first one, so all that come later wait
@@ -155,14 +167,19 @@ impl Store {
         let connections = Arc::new(Connections::new(&context)?);
         connections.open().await.map_err(explain)?;
         let voters = requests::count_voters(&connections).await;
+        let losses = Arc::default();
         Ok(Arc::new(Self {
             guarantees: guarantees(voters.map_err(explain)?),
             leases: Arc::new(Leases::new(&context, &connections)),
             subscriptions: Arc::new(Subscriptions::new(&context, &connections)),
+            elections: ElectionWatches {
+                observers: Arc::new(Observers::new(&context, &connections)),
+                release_requests: Arc::new(ReleaseRequests::new(&context, &connections, &losses)),
+            },
             keys: KeysInUse::default(),
             holds: HoldRegistry::default(),
             maintenance: Arc::default(),
-            losses: Losses::default(),
+            losses,
             connections,
             context,
         }))
@@ -206,11 +223,17 @@ impl ContenderKey {
         Some(reservation.lease.as_ref().filter(|_| is_unused)?.id)
     }
 
+    /// The second key of a candidate of an election.
+    pub(super) fn record_key(&self) -> Option<&[u8]> {
+        Some(&self.candidate.as_ref()?.record_key)
+    }
+
     pub(super) fn key_state(&self) -> KeyState {
         KeyState {
             key: self.key.clone(),
             created: self.created,
             lease: (!self.lease.delay.is_zero()).then_some(self.lease.id),
+            record_key: self.record_key().map(<[u8]>::to_vec),
         }
     }
 }

@@ -239,7 +239,7 @@ pub(super) struct Watch {
     pub(super) connection: Connection,
     responses: Streaming<WatchResponse>,
     /// Received, and not passed on yet.
-    events: VecDeque<KeyEvent>,
+    events: VecDeque<wire::Event>,
     /// When this is dropped, our side of the stream ends, and then the server ends its side.
     _open: oneshot::Sender<()>,
     /// The watch reports what happens after this revision.
@@ -249,7 +249,7 @@ pub(super) struct Watch {
 impl Watch {
     /// Opens a watch on `key`, or on the keys from `key` up to `range_end`, from now on. (A watch that starts in the
     /// past is served late, see above.)
-    async fn open(
+    pub(super) async fn open(
         connections: &Arc<Connections>,
         key: Vec<u8>,
         range_end: Vec<u8>,
@@ -294,7 +294,7 @@ impl Watch {
         })
     }
 
-    /// The next event. Cancel safe.
+    /// The next event of a key that was there when the watch was opened, or is put again. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<KeyEvent, RequestError> {
         let event = |event: wire::Event| {
             let (kv, is_deleted) = (event.kv?, event.kind == 1);
@@ -307,6 +307,15 @@ impl Watch {
             })
         };
         loop {
+            if let Some(event) = event(self.next_event().await?) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The next event as the server reports it. Cancel safe.
+    pub(super) async fn next_event(&mut self) -> Result<wire::Event, RequestError> {
+        loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
@@ -316,8 +325,7 @@ impl Watch {
             if response.canceled {
                 return Err(canceled(&response));
             }
-            let events = response.events.into_iter().filter_map(event);
-            self.events.extend(events);
+            self.events.extend(response.events);
         }
     }
 }

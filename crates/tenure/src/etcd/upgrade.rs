@@ -223,6 +223,7 @@ impl Operation<'_> {
             second_key: None,
             lease: lease.id,
             goal,
+            candidate: None,
         };
         Others {
             last_holder,
@@ -285,7 +286,8 @@ impl Operation<'_> {
             lease: lease.id,
         };
         conditions.push(wire::Compare::modified(key, own.modified));
-        let replaced = requests::replace(&self.store.connections, put, conditions).await;
+        let connections = &self.store.connections;
+        let replaced = requests::replace(connections, put, Vec::new(), conditions).await;
         Ok(match replaced {
             Err(err) if err.recovery == Recovery::NewLease => {
                 self.store.leases.end(lease);

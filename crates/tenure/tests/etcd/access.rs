@@ -140,7 +140,7 @@ async fn a_wrong_address_is_one_clear_line() {
 }
 
 /// A user with a role that has no rights yet, and the URL with it.
-fn introduce_guest(etcd: &Etcd) -> String {
+pub(crate) fn introduce_guest(etcd: &Etcd) -> String {
     let user = serde_json::json!({ "name": "guest", "password": PASSWORD });
     etcd.order("auth/user/add", &user);
     etcd.order("auth/role/add", &serde_json::json!({ "name": "jobs" }));
@@ -151,7 +151,7 @@ fn introduce_guest(etcd: &Etcd) -> String {
 }
 
 /// Gives the role a right to the keys that begin with `jobs/`: 0 is to read, 1 to write, 2 both.
-fn allow(etcd: &Etcd, right: u8) {
+pub(crate) fn allow(etcd: &Etcd, right: u8) {
     let range = serde_json::json!({ "permType": right, "key": base64(b"jobs/"), "range_end": base64(b"jobs0") });
     let grant = serde_json::json!({ "name": "jobs", "perm": range });
     etcd.order("auth/role/grant", &grant);

@@ -30,7 +30,7 @@ pub(crate) fn mask(text: &str) -> String {
         }
         masked += match word(&rest[..end]) {
             // The key of a lock in etcd ends with the id of a lease, whose digits may all be decimal.
-            "N" if masked.ends_with('/') => "HEX",
+            "N" if masked.ends_with('/') || masked.ends_with("%:") => "HEX",
             word => word,
         };
         rest = &rest[end..];

@@ -144,13 +144,39 @@ async fn redis_election() {
 async fn etcd() {
     needs!(etcd);
     let server = Etcd::start(1, &[]);
-    let dump = || {
-        let keys = server.keys("");
-        let lease = |lease| if lease == 0 { "no lease" } else { "a lease" };
-        let line = |key: &etcd::Key| format!("{} ({}): {}", key.key, lease(key.lease), key.value);
-        keys.iter().map(line).collect()
-    };
+    let dump = || etcd_keys(&server);
     compare("etcd", &server.url(), &dump, ShownLabels::HolderAndWaiter).await;
+}
+
+fn etcd_keys(server: &Etcd) -> Vec<String> {
+    let keys = server.keys("");
+    let lease = |lease| if lease == 0 { "no lease" } else { "a lease" };
+    let line = |key: &etcd::Key| format!("{} ({}): {}", key.key, lease(key.lease), key.value);
+    keys.iter().map(line).collect()
+}
+
+/// The keys of a leader, after its first value and after the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_election() {
+    needs!(etcd);
+    let server = Etcd::start(1, &[]);
+    let client = connect(&server.url()).await;
+    let mut text = String::new();
+    let mut record = |moment: &str| {
+        let lines = etcd_keys(&server);
+        let mut lines: Vec<_> = lines.iter().map(|line| mask(line)).collect();
+        lines.sort();
+        text += &format!("# {moment}\n{}\n", lines.join("\n"));
+    };
+    let election = client.election(NAME).ttl(TTL).label("the leader");
+    let term = soon(election.value("http://h:1").campaign()).await.unwrap();
+    record("leads");
+    soon(term.proclaim("http://h:2")).await.unwrap();
+    record("has proclaimed");
+    soon(term.resign()).await.unwrap();
+    client.close().await;
+    record("resigned");
+    crate::compare("records/etcd-election", &text);
 }
 
 /// All nodes below `path`.

@@ -59,14 +59,43 @@ impl Etcd {
         self.0.order("lock/unlock", &order);
     }
 
+    /// All keys in the store.
+    pub(crate) fn all_keys(&self) -> Vec<String> {
+        let keys = self.0.keys("");
+        keys.into_iter().map(|key| key.key).collect()
+    }
+
+    /// Sends a request to a service of the gateway, which must not wait.
+    pub(crate) fn order(&self, path: &str, order: &Value) {
+        self.0.order(path, order);
+    }
+
+    /// The value of the leader, as the Election service says.
+    pub(crate) fn leader_of_service(&self, name: &str) -> Option<String> {
+        if self.keys(name).is_empty() {
+            // The service answers with an error, which the gateway of each version tells in another way.
+            return None;
+        }
+        let order = json!({ "name": base64(name.as_bytes()) });
+        let answer = self.0.order("election/leader", &order);
+        let value = answer["kv"]["value"].as_str().unwrap_or_default();
+        Some(String::from_utf8(unbase64(value)).unwrap())
+    }
+
     /// Acquires the lock by the Lock service, and returns its key. Dropping the future cancels the request.
     async fn lock(self, name: String, lease: i64) -> String {
         let order = json!({ "name": base64(name.as_bytes()), "lease": lease.to_string() });
+        let body = self.call("lock/lock", order).await;
+        String::from_utf8(unbase64(body["key"].as_str().unwrap())).unwrap()
+    }
+
+    /// Calls a service that may wait. Dropping the future cancels the request.
+    pub(crate) async fn call(self, path: &'static str, order: Value) -> Value {
         let order = order.to_string();
         // After an answer in HTTP/1.0 the connection ends, and nothing in it is cut into pieces.
         let length = order.len();
         let request =
-            format!("POST /v3/lock/lock HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{order}");
+            format!("POST /v3/{path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{order}");
         let mut stream = TcpStream::connect(("127.0.0.1", self.port()))
             .await
             .unwrap();
@@ -75,11 +104,10 @@ impl Etcd {
         stream.read_to_string(&mut answer).await.unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(" 200 "), "{answer}");
-        let body: Value = serde_json::from_str(body).unwrap();
-        String::from_utf8(unbase64(body["key"].as_str().unwrap())).unwrap()
+        serde_json::from_str(body).unwrap()
     }
 
-    fn grant(&self, ttl: Duration) -> i64 {
+    pub(crate) fn grant(&self, ttl: Duration) -> i64 {
         let order = json!({ "TTL": ttl.as_secs().to_string() });
         let lease = self.0.order("lease/grant", &order);
         lease["ID"].as_str().unwrap().parse().unwrap()
@@ -256,7 +284,7 @@ impl ForeignClient {
     }
 }
 
-fn from_hex(text: &str) -> String {
+pub(crate) fn from_hex(text: &str) -> String {
     let bytes = text.as_bytes().chunks(2).map(|pair| {
         let pair = std::str::from_utf8(pair).unwrap();
         u8::from_str_radix(pair, 16).unwrap()

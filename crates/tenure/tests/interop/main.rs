@@ -16,6 +16,8 @@ mod support;
 
 mod curator;
 mod etcd;
+mod etcd_candidates;
+mod etcd_elections;
 mod etcd_peers;
 mod redisson;
 mod redisson_fair;
