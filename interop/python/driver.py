@@ -10,6 +10,7 @@ import kazoo
 import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import LockTimeout
+from kazoo.recipe.election import Election
 from kazoo.recipe.lock import Lock as KazooLock
 from redis.lock import Lock as RedisLock
 
@@ -137,6 +138,43 @@ class Kazoo(Driver):
         return bool(self.zookeeper.exists(directory) and self.zookeeper.get_children(directory))
 
 
+class KazooElection(Kazoo):
+    """To hold is to lead. Its nodes have Curator's names."""
+
+    IDENTIFIER = "kazoo-7"
+
+    class Candidate:
+        def __init__(self, lock):
+            self.lock = lock
+            self.election = Election(lock.client, lock.path, KazooElection.IDENTIFIER)
+            self.election.lock = lock
+            self.began = threading.Event()
+            self.ends = threading.Event()
+            self.thread = threading.Thread(target=self.election.run, args=(self.lead,), daemon=True)
+            self.thread.start()
+
+        def lead(self):
+            self.began.set()
+            self.ends.wait()
+
+    def lock(self, name, _ttl):
+        return CuratorNames(self.zookeeper, f"/{name}", self.IDENTIFIER)
+
+    def acquire(self, name, ttl, wait):
+        candidate = self.Candidate(self.lock(name, ttl))
+        if not candidate.began.wait(wait):
+            candidate.election.cancel()
+            candidate.thread.join()
+            return "busy"
+        self.held.setdefault(name, []).append(candidate)
+        return f"held\t{self.value(candidate.lock).hex()}"
+
+    def give(self, candidate):
+        candidate.ends.set()
+        candidate.thread.join()
+        return True
+
+
 def add_one(file):
     """Reads, lets others run, writes: loses counts unless it is alone."""
     with open(file, "r+") as counter:
@@ -151,7 +189,12 @@ def main():
     sys.stdin.reconfigure(encoding="utf-8")
     sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)
     host, port, *client = sys.argv[1:]
-    driver = Kazoo(host, port, *client) if client else RedisPy(host, int(port))
+    if not client:
+        driver = RedisPy(host, int(port))
+    elif client[0] == "kazoo-election":
+        driver = KazooElection(host, port, *client)
+    else:
+        driver = Kazoo(host, port, *client)
     print(f"ready\t{driver.version}")
     for line in sys.stdin:
         order, *fields = line.rstrip("\n").split("\t")

@@ -117,6 +117,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::Upgradable,
             Capability::Permits,
             Capability::Fair,
+            Capability::Elections,
         ],
     ),
     #[cfg(feature = "mysql")]

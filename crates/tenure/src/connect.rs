@@ -83,6 +83,7 @@ use crate::zookeeper;
 /// | `timeout=2s` | limit of each request |
 /// | `names=raw` | a name is a path and may contain `/`, to share such a lock with another program |
 /// | `dialect=session-prefix` | nodes have the names of the lock that comes with ZooKeeper; exclusive locks only |
+/// | `dialect=curator-selector`, `dialect=curator-latch` | elections together with Curator's `LeaderSelector` or `LeaderLatch`: the value of a candidate is the id of the participant; exclusive locks and elections only |
 /// | `acl=open`, `acl=creator` | everybody may access our nodes (default without a user), or our user only (default with a user) |
 /// | `tls=on`, `ca=FILE`, `cert=FILE`, `key=FILE` | TLS; the authority to trust, which has to be named; a certificate of our own |
 ///

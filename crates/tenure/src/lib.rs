@@ -97,6 +97,8 @@
 //! | `zookeeper:` dialect=curator-readwrite | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` dialect=curator-semaphore | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `zookeeper:` dialect=session-prefix | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` dialect=curator-selector | S L | E | E | E L | E L | E L | E | E | S | E |
+//! | `zookeeper:` dialect=curator-latch | S L | E | E | E L | E L | E L | E | E | S | E |
 //! | `mysql:` | E L | E | X | E L | E L | X r | E | E r | S | E |
 //! | `mysql:` restart_guard=off | E L | E | X | X | X | X r | E | E r | S | E |
 //! | `mysql:` connections of a pool | E L | E | X | E L | E L | X r | E | E r | S | E |

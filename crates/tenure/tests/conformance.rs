@@ -289,7 +289,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[&[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[&[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -492,7 +492,7 @@ mod deployments {
         column(
             "zookeeper, connector",
             harness::zookeeper::open_connector,
-            &[&[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
+            &[&[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
         );
     }
 
@@ -584,7 +584,7 @@ mod deployments {
             "zookeeper, ensemble",
             harness::zookeeper::open_ensemble,
             &[&[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_MIN_HOLD,
                 NO_LOCK_DELAY,
                 NO_LOST_REQUESTS,
@@ -603,7 +603,7 @@ mod deployments {
             harness::zookeeper::open_tls,
             &[
                 NO_PROXY,
-                &[NO_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES],
+                &[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES],
             ],
         );
     }

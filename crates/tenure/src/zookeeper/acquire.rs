@@ -11,11 +11,14 @@ use tenure_core::queue::{self, Acquisition, Created, Position, is_temporary};
 use tenure_core::store::{Answer, Hold, Request};
 use tenure_core::support::RetryBudget;
 
+use super::asking;
 use super::cache::CacheAnswer;
+use super::contact::LeasePeriod;
 use super::enqueue;
 use super::errors::{ClientError, RequestError};
 use super::mode::{ChangedHold, MZXID, NodeRecord};
 use super::names::{self, Dialect};
+use super::node_data::check_value;
 use super::queue::Ahead;
 use super::release;
 use super::renew;
@@ -26,7 +29,9 @@ use super::store::Store;
 use super::wait::{Operation, QueueEntry};
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
-    check_mode(store.settings.dialect, request.mode)?;
+    let dialect = store.settings.dialect;
+    check_mode(dialect, request.mode)?;
+    check_value(dialect, &request.holder)?;
     queue::acquire(&Operation::new(store, request, 0)).await
 }
 
@@ -36,7 +41,9 @@ fn check_mode(dialect: Dialect, mode: Mode) -> Result<(), Error> {
         (Dialect::Curator, _)
         | (Dialect::ReadWrite, Mode::Exclusive | Mode::Shared)
         | (Dialect::Semaphore, Mode::Permits { .. })
-        | (Dialect::SessionPrefix, Mode::Exclusive) => return Ok(()),
+        | (Dialect::SessionPrefix | Dialect::Selector | Dialect::Latch, Mode::Exclusive) => {
+            return Ok(());
+        }
         (Dialect::ReadWrite, _) => {
             "dialect=curator-readwrite has exclusive and shared locks only; leave `dialect` out of the URL"
         }
@@ -45,6 +52,9 @@ fn check_mode(dialect: Dialect, mode: Mode) -> Result<(), Error> {
         }
         (Dialect::SessionPrefix, _) => {
             "dialect=session-prefix has exclusive locks only; leave `dialect` out of the URL"
+        }
+        (Dialect::Selector | Dialect::Latch, _) => {
+            "dialect=curator-selector and dialect=curator-latch have exclusive locks only; leave `dialect` out of the URL"
         }
     };
     Err(Error::new(ErrorKind::Unsupported, what))
@@ -91,7 +101,10 @@ impl Acquisition for Operation<'_> {
             let answer = renew::granted(self.store, self.request, &entry.node, lease);
             return Ok(Some(answer));
         }
-        Box::pin(grant_with_new_token(self, entry)).await
+        match self.store.settings.dialect.has_bare_values() {
+            true => Box::pin(grant_unless_older(self, entry, lease)).await,
+            false => Box::pin(grant_with_new_token(self, entry)).await,
+        }
     }
 
     async fn leave(&self) -> Result<(), Error> {
@@ -143,6 +156,26 @@ async fn stat_and_watch(entry: &QueueEntry) -> Result<Option<Stat>, RequestError
         // This user may not read the directory. The request for its children will report whether that is allowed.
         Err(err) if err.is(&ClientError::NoAuth) => Ok(None),
         Err(err) => Err(err),
+    }
+}
+
+/// Grants what the node has, unless there was a greater token. A bare value has no place for another token, so then the
+/// contender queues again, with a new node behind all others.
+async fn grant_unless_older(
+    operation: &Operation<'_>,
+    entry: &QueueEntry,
+    lease: LeasePeriod,
+) -> Result<Option<Answer>, Error> {
+    let Operation { store, request, .. } = operation;
+    let (session, node) = (&entry.session, &entry.node);
+    match asking::last_token_of(session, &entry.dir).await {
+        Ok(last) if last <= node.token => {
+            let answer = renew::granted(store, request, node, lease);
+            Ok(Some(answer))
+        }
+        Ok(_) => Ok(None),
+        Err(err) if err.is(&ClientError::NoNode) => Ok(None),
+        Err(err) => Err(session.explain(err)),
     }
 }
 

@@ -9,6 +9,7 @@ use tenure_core::store::Request;
 use super::errors::{ClientError, RequestError};
 use super::mode::NodeRecord;
 use super::names::{self, Dialect};
+use super::node_data::to_write;
 use super::release;
 use super::requests::{self, MAX_ATTEMPTS, Node};
 use super::session::Session;
@@ -24,7 +25,7 @@ pub(super) async fn enqueue(
     dir: &Arc<str>,
 ) -> Result<QueueEntry, Error> {
     let (stem, prefix) = match store.settings.dialect {
-        Dialect::Curator => (
+        Dialect::Curator | Dialect::Selector => (
             names::node(request.owner, request.mode),
             names::own_prefix(request.owner),
         ),
@@ -35,6 +36,10 @@ pub(super) async fn enqueue(
         ),
         Dialect::ReadWrite => (
             names::read_write_node(request.owner, request.mode),
+            names::own_prefix(request.owner),
+        ),
+        Dialect::Latch => (
+            names::latch_node(request.owner),
             names::own_prefix(request.owner),
         ),
         Dialect::SessionPrefix => {
@@ -76,7 +81,7 @@ pub(super) async fn create_node(
     if let Some(limit) = held.limit() {
         record.limit = Some(limit);
     }
-    let data = record.to_bytes();
+    let data = to_write(session.settings().dialect, &request.holder, &record);
     let mut attempts = 0;
     loop {
         let lease = session.begin_lease();

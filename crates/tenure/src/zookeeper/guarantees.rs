@@ -46,6 +46,8 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Dialect::ReadWrite => Some("dialect=curator-readwrite"),
         Dialect::Semaphore => Some("dialect=curator-semaphore"),
         Dialect::SessionPrefix => Some("dialect=session-prefix"),
+        Dialect::Selector => Some("dialect=curator-selector"),
+        Dialect::Latch => Some("dialect=curator-latch"),
     };
     let settings = [of.is_single.then_some("one server"), dialect];
     let settings: Vec<_> = settings.into_iter().flatten().collect();
@@ -62,12 +64,17 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         Dialect::ReadWrite => "dialect=curator-readwrite has Curator's read and write locks only",
         Dialect::Semaphore => "dialect=curator-semaphore has permits only",
         Dialect::SessionPrefix => "dialect=session-prefix has exclusive locks only",
+        Dialect::Selector => "dialect=curator-selector has exclusive locks and elections only",
+        Dialect::Latch => "dialect=curator-latch has exclusive locks and elections only",
     };
     guarantees.liveness = "a session, shared by the locks of a client that have the same ttl, confirmed every third of the ttl";
     guarantees.clock = "the leader's monotonic clock ends sessions; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "each waiter watches the node just before its own; a release wakes only the next waiter; a dead waiter delays the others by one ttl";
     guarantees.token = "the czxid of the lock's own node, or the number of a later transaction where a hold was upgraded meanwhile; can go backward only if an ensemble is wiped or restored from an old copy";
     guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
+    if of.dialect.has_elections() {
+        guarantees.observers = "the server pushes, and the client reads once: one way and a round trip after the change; after the leader was killed, when its session has ended";
+    }
     guarantees.fit = "services that have ZooKeeper, and work that must not run twice";
     guarantees
 }

@@ -2,13 +2,13 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use zookeeper_client::{SessionState, Stat};
 
 use tenure_core::error::Error;
 use tenure_core::fence::OwnerId;
-use tenure_core::holder::{HoldInfo, Holder, LockStatus};
+use tenure_core::holder::{HoldInfo, LockStatus};
 use tenure_core::name::{Escaped, LockName};
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
@@ -17,8 +17,9 @@ use tenure_core::url::Host;
 use crate::tls;
 
 use super::errors::{ClientError, RequestError};
-use super::mode::{self, NodeRecord};
+use super::mode;
 use super::names::{self, Child, Dialect, Names};
+use super::node_data::NodeData;
 use super::queue::Queue;
 use super::requests;
 use super::server_info::{self, ServerReply};
@@ -43,7 +44,7 @@ const MAX_DEPTH: usize = 32;
 struct Entry {
     child: Child,
     stat: Stat,
-    record: Option<NodeRecord>,
+    data: NodeData,
 }
 
 pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus, Error> {
@@ -62,40 +63,36 @@ async fn read_status(
     dir: &str,
 ) -> Result<LockStatus, RequestError> {
     let mut status = LockStatus::free(name);
+    let dialect = session.settings().dialect;
     let queue;
-    if session.settings().dialect == Dialect::Semaphore {
+    if dialect == Dialect::Semaphore {
         let permits = read_permits(session, dir).await?;
         let limit = Mode::Permits {
             limit: count_permits(&permits),
         };
-        let holds = permits.into_iter().map(|entry| hold_info(entry, limit));
+        let holds = permits.iter().map(|entry| hold_info(entry, limit, dialect));
         status.holds.extend(holds);
         (_, queue) = read_entries(session, &names::semaphore_locks(dir)).await?;
     } else {
         let (modes, mut entries) = read_entries(session, dir).await?;
         queue = entries.split_off(modes.count_holders());
-        let holds = entries.into_iter().zip(modes.contenders);
-        let holds = holds.map(|(entry, contender)| hold_info(entry, contender.mode));
+        let holds = entries.iter().zip(modes.contenders);
+        let holds = holds.map(|(entry, contender)| hold_info(entry, contender.mode, dialect));
         status.holds.extend(holds);
     }
-    status.queue = Some(queue.into_iter().map(|entry| holder(&entry)).collect());
+    let waiters = queue.iter();
+    let waiters = waiters.map(|entry| entry.data.holder(&entry.stat, dialect));
+    status.queue = Some(waiters.collect());
     Ok(status)
 }
 
-fn holder(entry: &Entry) -> Holder {
-    let record = entry.record.clone();
-    let mut holder = record.map_or_else(foreign_holder, |record| record.holder.into());
-    let made = Duration::from_millis(entry.stat.ctime.unsigned_abs());
-    holder.since = SystemTime::checked_add(&UNIX_EPOCH, made);
-    holder
-}
-
-fn hold_info(entry: Entry, mode: Mode) -> HoldInfo {
-    let record = entry.record.as_ref();
-    let token = mode::token(&entry.stat, record);
+fn hold_info(entry: &Entry, mode: Mode, dialect: Dialect) -> HoldInfo {
+    let Entry { stat, data, .. } = entry;
+    let token = mode::token(stat, data.record());
     // The whole lease: the servers do not tell when they last heard of a session.
-    let lease = record.map(|record| Duration::from_millis(record.ttl));
-    HoldInfo::new(holder(&entry), mode, Some(token), lease)
+    let lease = data.own_record();
+    let lease = lease.map(|record| Duration::from_millis(record.ttl));
+    HoldInfo::new(data.holder(stat, dialect), mode, Some(token), lease)
 }
 
 /// The nodes that have a permit of a semaphore, and not the one that waits among them.
@@ -110,15 +107,9 @@ async fn read_permits(session: &Session, dir: &str) -> Result<Vec<Entry>, Reques
 fn count_permits(entries: &[Entry]) -> NonZeroU32 {
     let limits = entries
         .iter()
-        .filter_map(|entry| entry.record.as_ref()?.limit);
+        .filter_map(|entry| entry.data.record()?.limit);
     let count = u32::try_from(entries.len()).ok().and_then(NonZeroU32::new);
     limits.max().or(count).unwrap_or(NonZeroU32::MIN)
-}
-
-fn foreign_holder() -> Holder {
-    let mut holder = Holder::default();
-    holder.label = "another program".into();
-    holder
 }
 
 /// All holders and waiters, in order.
@@ -132,18 +123,13 @@ async fn read_entries(session: &Session, dir: &str) -> Result<(Queue, Vec<Entry>
         .map(|child| format!("{dir}/{}", child.name))
         .collect();
     let nodes = requests::read_nodes(session, &paths).await?;
-    let entry = |(child, node): (Child, Option<_>)| {
-        node.map(|(stat, record)| Entry {
-            child,
-            stat,
-            record,
-        })
-    };
+    let entry =
+        |(child, node): (Child, Option<_>)| node.map(|(stat, data)| Entry { child, stat, data });
     let entries: Vec<_> = order.into_iter().zip(nodes).filter_map(entry).collect();
     let children = entries.iter().map(|entry| entry.child.clone()).collect();
     let mut queue = Queue::new(children, 0);
     for (at, entry) in entries.iter().enumerate() {
-        queue.learn(at, entry.record.as_ref());
+        queue.learn(at, entry.data.record());
     }
     Ok((queue, entries))
 }
@@ -227,7 +213,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
                 (dir, entries)
             }
         };
-        let has_token = |entry: &&Entry| mode::token(&entry.stat, entry.record.as_ref()) == token;
+        let has_token = |entry: &&Entry| mode::token(&entry.stat, entry.data.record()) == token;
         match holders.iter().find(has_token) {
             Some(entry) => {
                 let path = format!("{dir}/{}", entry.child.name);

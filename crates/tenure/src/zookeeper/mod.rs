@@ -12,23 +12,28 @@
 //! `names` (paths and node names) · `settings` · `session` (the sessions of a client) · `contact` (until when a session
 //! lasts for certain) · `store` (the parts of a client) · `wait` (a request of the engine: read and watch), `acquire`,
 //! `enqueue`, `queue`, `semaphore`, `upgrade`, `renew`, `release` (the operations) · `mode` (what the data of a node say about
-//! its hold) · `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) ·
-//! `diagnose`, `server_info` and `handshake` (why there is no session) · `write` (writes that need the hold) · `inspect` (for
-//! operators).
+//! its hold), `node_data` (what other programs have written there) · `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) ·
+//! `diagnose`, `server_info` and `handshake` (why there is no session) · `write` (writes that need the hold) · `front` (who
+//! leads), `observers` (what observers hear), `elections`, `asking` (requests to let go) · `inspect` (for operators).
 
 mod acquire;
+mod asking;
 mod builder;
 mod cache;
 mod contact;
 mod diagnose;
+mod elections;
 mod enqueue;
 mod errors;
+mod front;
 mod guarantees;
 #[cfg(feature = "zookeeper-tls")]
 mod handshake;
 mod inspect;
 mod mode;
 mod names;
+mod node_data;
+mod observers;
 mod queue;
 mod release;
 mod renew;
@@ -49,8 +54,8 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    Answer, BoxFuture, ChangeMode, GuardedWrite, Hold, Listed, LossNotifier, Operate, Release,
-    Renewal, Request,
+    Answer, BoxFuture, ChangeMode, Elections, GuardedWrite, Hold, Listed, LossNotifier, Operate,
+    Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -69,7 +74,14 @@ impl tenure_core::store::Store for Store {
     }
 
     fn stores_with(&self, capability: Capability) -> String {
-        stores_with(capability)
+        let stores = stores_with(capability);
+        // Only the dialect is the reason.
+        match capability {
+            Capability::Elections if !self.settings.dialect.has_elections() => {
+                format!("this store with another `dialect`, {stores}")
+            }
+            _ => stores,
+        }
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
@@ -113,6 +125,10 @@ impl tenure_core::store::Store for Store {
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
+    }
+
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        self.settings.dialect.has_elections().then_some(self)
     }
 
     fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {

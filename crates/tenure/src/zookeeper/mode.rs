@@ -24,6 +24,9 @@ pub(super) struct NodeRecord {
     /// Set when the mode of the hold was changed, or when its token is not the czxid of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hold: Option<ChangedHold>,
+    /// The token of the hold whose holder was asked to let go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) asked: Option<u64>,
 }
 
 /// What has changed since the node was made.
@@ -75,6 +78,7 @@ impl NodeRecord {
             ttl: millis_down(ttl),
             limit: None,
             hold: None,
+            asked: None,
         }
     }
 
@@ -84,6 +88,13 @@ impl NodeRecord {
 
     pub(super) fn mode(&self) -> Option<HoldMode> {
         self.hold.and_then(|hold| hold.mode)
+    }
+
+    /// Prepares the record for another write of the node: then the mzxid of the node is another one, and the token stays.
+    pub(super) fn keep_token(&mut self, token: u64) {
+        if let Some(hold) = self.hold.as_mut().filter(|hold| hold.token == Some(MZXID)) {
+            hold.token = Some(WrittenToken::Number(token));
+        }
     }
 }
 
@@ -157,6 +168,22 @@ mod tests {
             let whole = String::from_utf8(written.to_bytes()).unwrap();
             assert!(whole.ends_with(&format!(r#""hold":{text}}}"#)), "{whole}");
             assert_eq!(record(&whole).unwrap().hold, Some(hold), "{whole}");
+        }
+    }
+
+    #[test]
+    fn a_token_survives_another_write() {
+        for (hold, kept) in [
+            (
+                r#"{"hold":{"token":"mzxid"}}"#,
+                Some(WrittenToken::Number(7)),
+            ),
+            (r#"{"hold":{"token":5}}"#, Some(WrittenToken::Number(5))),
+            (r#"{"hold":{"mode":"shared"}}"#, None),
+        ] {
+            let mut record = record(hold).unwrap();
+            record.keep_token(7);
+            assert_eq!(record.hold.unwrap().token, kept, "{hold}");
         }
     }
 

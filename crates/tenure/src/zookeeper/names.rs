@@ -31,6 +31,22 @@ pub enum Dialect {
     Semaphore,
     /// As in the recipes that come with ZooKeeper.
     SessionPrefix,
+    /// As in Curator's `LeaderSelector`: the value of a candidate is all that its node has as data.
+    Selector,
+    /// As in Curator's `LeaderLatch`, in the same way.
+    Latch,
+}
+
+impl Dialect {
+    /// Whether the value of a candidate is all that its node has as data: other programs read it as the id of a participant.
+    pub(super) fn has_bare_values(self) -> bool {
+        matches!(self, Self::Selector | Self::Latch)
+    }
+
+    /// Whether a name can be held exclusively, so that it can have a leader.
+    pub(super) fn has_elections(self) -> bool {
+        self != Self::Semaphore
+    }
 }
 
 /// The node at the root that belongs to the server.
@@ -166,6 +182,16 @@ pub(super) fn read_write_node(owner: OwnerId, mode: Mode) -> String {
     own_prefix(owner) + kind
 }
 
+/// The same for Curator's `LeaderLatch`.
+pub(super) fn latch_node(owner: OwnerId) -> String {
+    own_prefix(owner) + "latch-"
+}
+
+/// Whether a node may be that of a `LeaderLatch`, also of a client with another dialect.
+pub(super) fn is_latch(node: &str) -> bool {
+    node.contains("-latch-")
+}
+
 /// The mutex that contenders for a permit hold while they wait, in the layout of Curator's `InterProcessSemaphoreV2`.
 pub(super) fn semaphore_locks(dir: &str) -> Arc<str> {
     format!("{dir}/locks").into()
@@ -212,8 +238,8 @@ impl Child {
     pub(super) fn parse(name: &str, dialect: Dialect) -> Option<Self> {
         let (stem, number) = split_number(name)?;
         let mode = match dialect {
-            Dialect::Curator | Dialect::SessionPrefix => mode(stem),
-            Dialect::Semaphore => Mode::Exclusive,
+            Dialect::Curator | Dialect::SessionPrefix | Dialect::Selector => mode(stem),
+            Dialect::Semaphore | Dialect::Latch => Mode::Exclusive,
             Dialect::ReadWrite if stem.ends_with(READ) => Mode::Shared,
             Dialect::ReadWrite => Mode::Exclusive,
         };
@@ -436,6 +462,10 @@ mod tests {
                 assert_eq!((child.mode, child.number), (mode, number), "{stem}");
             }
         }
+        let latch = format!("{}-000000007", latch_node(owner));
+        let latch = Child::parse(&latch, Dialect::Latch).unwrap();
+        assert_eq!((latch.mode, latch.number), (Mode::Exclusive, -7));
+        assert!(is_latch(&latch.name) && !is_latch(&node(owner, Mode::Exclusive)));
         let mutex = Child::parse("_c_x-lock-0000000001", Dialect::ReadWrite);
         assert_eq!(mutex.unwrap().mode, Mode::Exclusive);
     }

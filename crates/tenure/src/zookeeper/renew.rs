@@ -182,24 +182,11 @@ async fn expire(store: Arc<Store>) -> Time {
     let (expired, next) = take_expired(&store, store.clock.now());
     for (owner, held) in expired {
         let deleter = store.clone();
-        spawn_until_closed(&store, async move {
+        store.spawn_until_closed(async move {
             delete_expired(&deleter, owner, held).await;
         });
     }
     next
-}
-
-/// Runs `work` in the background until the client closes. Then the sessions end, and their nodes with them, and work
-/// that goes on would keep its session open.
-fn spawn_until_closed(store: &Arc<Store>, work: impl Future<Output = ()> + Send + 'static) {
-    let sessions = store.sessions.clone();
-    store.background.spawn(&store.spawner, async move {
-        tokio::select! {
-            biased;
-            () = sessions.closing.raised() => {}
-            () = work => {}
-        }
-    });
 }
 
 /// The holds whose lease is over, which hold nothing from now on, and when the next lease is over.
@@ -239,7 +226,7 @@ impl SessionListener for LossReporter {
         // The servers may have been emptied meanwhile, and the next renewal may be far away.
         if let Some(store) = self.0.upgrade() {
             let (checked, session) = (store.clone(), session.clone());
-            spawn_until_closed(&store, async move { verify(&checked, &session).await });
+            store.spawn_until_closed(async move { verify(&checked, &session).await });
         }
     }
 

@@ -14,6 +14,7 @@ use super::contact::LeasePeriod;
 use super::errors::{ClientError, RequestError};
 use super::mode::{self, NodeRecord};
 use super::names::{self, Child};
+use super::node_data::NodeData;
 use super::session::Session;
 
 /// How often a directory is made again that others remove meanwhile.
@@ -204,8 +205,17 @@ pub(super) async fn set_record(
     record: &NodeRecord,
     version: i32,
 ) -> Result<Option<Stat>, RequestError> {
-    let data = record.to_bytes();
-    let request = session.client.set_data(path, &data, Some(version));
+    set_data(session, path, &record.to_bytes(), version).await
+}
+
+/// Writes the data of a node, and returns the state of the node. `None`: the data have another version.
+pub(super) async fn set_data(
+    session: &Session,
+    path: &str,
+    data: &[u8],
+    version: i32,
+) -> Result<Option<Stat>, RequestError> {
+    let request = session.client.set_data(path, data, Some(version));
     match session.reply_to(request).await {
         Ok(stat) => Ok(Some(stat)),
         Err(err) if err.is(&ClientError::BadVersion) => Ok(None),
@@ -325,6 +335,45 @@ pub(super) async fn watch_children(
     some_if_there(session.reply_to(children).await)
 }
 
+/// The same with the state of the node.
+pub(super) async fn watch_contenders(
+    session: &Session,
+    dir: &str,
+) -> Result<Option<(Vec<String>, Stat, OneshotWatcher)>, RequestError> {
+    let children = session.client.get_and_watch_children(dir);
+    some_if_there(session.reply_to(children).await)
+}
+
+/// Sets a watch on a node, whether or not it is there, and returns its state.
+pub(super) async fn watch_existence(
+    session: &Session,
+    path: &str,
+) -> Result<(Option<Stat>, OneshotWatcher), RequestError> {
+    session
+        .reply_to(session.client.check_and_watch_stat(path))
+        .await
+}
+
+/// Reads the data of a node, and sets a watch on them; `None`: there is no such node.
+pub(super) async fn watch_data(
+    session: &Session,
+    path: &str,
+) -> Result<Option<(Stat, NodeData, OneshotWatcher)>, RequestError> {
+    match session
+        .reply_to(session.client.get_and_watch_data(path))
+        .await
+    {
+        Ok((data, stat, watcher)) => Ok(Some((stat, NodeData::read(data), watcher))),
+        Err(err) if err.is(&ClientError::NoNode) => Ok(None),
+        // The node of another user, whose data we may not read; whether the node is there we may know.
+        Err(err) if err.is(&ClientError::NoAuth) => {
+            let (stat, watcher) = watch_existence(session, path).await?;
+            Ok(stat.map(|stat| (stat, NodeData::unreadable(), watcher)))
+        }
+        Err(err) => Err(err),
+    }
+}
+
 /// Sets a watch on each of these nodes, all at once; `None`: one of the nodes is gone, or its data have changed.
 pub(super) async fn watch_nodes(
     session: &Session,
@@ -390,16 +439,24 @@ pub(super) async fn read_record(
     session: &Session,
     path: &str,
 ) -> Result<Option<(Stat, Option<NodeRecord>)>, RequestError> {
+    let node = read_node(session, path).await?;
+    Ok(node.map(|(stat, data)| (stat, data.into_record())))
+}
+
+/// The state of a node and its data; `None`: there is no such node.
+pub(super) async fn read_node(
+    session: &Session,
+    path: &str,
+) -> Result<Option<(Stat, NodeData)>, RequestError> {
     let mut nodes = read_nodes(session, &[path.to_owned()]).await?;
     Ok(nodes.pop().flatten())
 }
 
-/// Several nodes, all asked for at once: the state of each, and what is written there about the owner (`None`:
-/// another program has written it, or this user may not read it). `None`: there is no such node.
+/// Several nodes, all asked for at once: the state of each, and its data. `None`: there is no such node.
 pub(super) async fn read_nodes(
     session: &Session,
     paths: &[String],
-) -> Result<Vec<Option<(Stat, Option<NodeRecord>)>>, RequestError> {
+) -> Result<Vec<Option<(Stat, NodeData)>>, RequestError> {
     let requests: Vec<_> = paths
         .iter()
         .map(|path| session.client.get_data(path))
@@ -407,10 +464,11 @@ pub(super) async fn read_nodes(
     let mut nodes = Vec::with_capacity(requests.len());
     for (path, request) in paths.iter().zip(requests) {
         nodes.push(match session.reply_to(request).await {
-            Ok((data, stat)) => Some((stat, serde_json::from_slice(&data).ok())),
+            Ok((data, stat)) => Some((stat, NodeData::read(data))),
             Err(err) if err.is(&ClientError::NoNode) => None,
             Err(err) if err.is(&ClientError::NoAuth) => {
-                stat(session, path).await?.map(|stat| (stat, None))
+                let stat = stat(session, path).await?;
+                stat.map(|stat| (stat, NodeData::unreadable()))
             }
             Err(err) => return Err(err),
         });

@@ -91,6 +91,8 @@ impl Settings {
             ("curator-readwrite", Dialect::ReadWrite),
             ("curator-semaphore", Dialect::Semaphore),
             ("session-prefix", Dialect::SessionPrefix),
+            ("curator-selector", Dialect::Selector),
+            ("curator-latch", Dialect::Latch),
         ];
         let dialect = url.take_word("dialect", &dialects)?;
         let mut access = [("open", Access::Open), ("creator", Access::Creator)];
@@ -273,7 +275,7 @@ mod tests {
             ("zookeeper://h?names=x", "encoded or raw"),
             (
                 "zookeeper://h?dialect=kazoo",
-                "curator or curator-readwrite or curator-semaphore or session-prefix",
+                "curator or curator-readwrite or curator-semaphore or session-prefix or curator-selector or curator-latch",
             ),
             ("zookeeper://h?ttl=10ms", "between 100ms and"),
             ("zookeeper://h?timeout=2h", "between 10ms and"),

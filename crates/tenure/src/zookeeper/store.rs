@@ -16,6 +16,7 @@ use tenure_core::time::Time;
 use super::errors::ClientError;
 use super::guarantees::{Configuration, guarantees};
 use super::names;
+use super::observers::Observers;
 use super::requests::{self, Node};
 use super::session::{Session, Sessions};
 use super::settings::Settings;
@@ -31,6 +32,7 @@ pub struct Store {
     /// Requests that no caller waits for: `close` ends them.
     pub(super) background: Arc<BackgroundTasks>,
     pub(super) losses: Losses,
+    pub(super) observers: Observers,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
 }
@@ -121,9 +123,23 @@ impl Store {
             maintenance: Arc::default(),
             background: Arc::default(),
             losses: Losses::default(),
+            observers: Observers::default(),
             clock,
             spawner,
         }))
+    }
+
+    /// Runs `work` in the background until the client closes. Then the sessions end, and their nodes with them, and work
+    /// that goes on would keep its session open.
+    pub(super) fn spawn_until_closed(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let sessions = self.sessions.clone();
+        self.background.spawn(&self.spawner, async move {
+            tokio::select! {
+                biased;
+                () = sessions.closing.raised() => {}
+                () = work => {}
+            }
+        });
     }
 
     /// The node under which the contenders for `name` are.

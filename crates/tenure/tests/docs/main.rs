@@ -78,6 +78,8 @@ fn zookeeper() -> Vec<Guarantees> {
         Dialect::ReadWrite,
         Dialect::Semaphore,
         Dialect::SessionPrefix,
+        Dialect::Selector,
+        Dialect::Latch,
     ];
     let dialects = dialects.map(|dialect| Configuration { dialect, ..plain });
     let all = [plain, single].into_iter().chain(dialects);

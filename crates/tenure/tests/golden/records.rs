@@ -219,6 +219,61 @@ async fn zookeeper() {
     }
 }
 
+/// Hides a number of a transaction behind its field.
+fn without_zxid(line: &str, field: &str) -> String {
+    let Some((before, after)) = line.split_once(&format!("\"{field}\":")) else {
+        return line.to_owned();
+    };
+    let after = after.trim_start_matches(|char: char| char.is_ascii_digit());
+    format!("{before}\"{field}\":ZXID{after}")
+}
+
+/// The nodes of a leader and of a candidate that waits, and what a request to resign changes.
+#[tokio::test(flavor = "multi_thread")]
+async fn zookeeper_elections() {
+    needs!(zookeeper);
+    let server = Zookeeper::start(&[]);
+    let mut text = String::new();
+    for dialect in ["curator", "curator-selector", "curator-latch"] {
+        let url = format!(
+            "zookeeper://{USER}:{PASSWORD}@127.0.0.1:{}/locks?dialect={dialect}",
+            server.port()
+        );
+        let dump = || {
+            let mut wire = server.session();
+            wire.sync("/");
+            nodes(&mut wire, "/locks")
+        };
+        let mut record = |moment: &str| {
+            let line = |line: &String| without_zxid(&without_zxid(&mask(line), "asked"), "last");
+            let mut lines: Vec<_> = dump().iter().map(line).collect();
+            lines.sort();
+            text += &format!("# {dialect}: {moment}\n{}\n", lines.join("\n"));
+        };
+        let (leader, candidate) = (connect(&url).await, connect(&url).await);
+        let election = leader.election(NAME).ttl(TTL).value("the leader");
+        let term = soon(election.campaign()).await.unwrap();
+        record("led");
+        let waiting = candidate.election(NAME).ttl(TTL).value("the candidate");
+        let waiting = tokio::spawn(async move { waiting.campaign().await });
+        until("the candidate waits", || {
+            dump().join(" ").contains("the candidate")
+        })
+        .await;
+        let asked = soon(candidate.election(NAME).ask_to_resign()).await;
+        assert!(asked.unwrap().is_some());
+        record("another candidate waits, and the leader was asked to resign");
+        soon(term.resign()).await.unwrap();
+        let term = soon(waiting).await.unwrap().unwrap();
+        soon(term.resign()).await.unwrap();
+        leader.close().await;
+        candidate.close().await;
+        record("nobody leads");
+        server.session().delete_all("/locks");
+    }
+    crate::compare("records/zookeeper-elections", &text);
+}
+
 /// A line for each row, with the names of its columns.
 fn rows(table: &str, columns: &[&str], rows: &dyn Fn(&str) -> Vec<Row>) -> Vec<String> {
     let found = rows(&format!("SELECT {} FROM {table}", columns.join(",")));

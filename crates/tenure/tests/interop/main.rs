@@ -15,6 +15,7 @@
 mod support;
 
 mod curator;
+mod curator_elections;
 mod etcd;
 mod etcd_candidates;
 mod etcd_elections;

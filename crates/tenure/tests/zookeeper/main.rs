@@ -9,6 +9,7 @@ mod common;
 mod support;
 
 mod cache;
+mod elections;
 mod failovers;
 mod leaks;
 mod modes;

@@ -1,0 +1,213 @@
+//! What elections need beside the lock: the value in the leader's node, and what observers hear.
+//!
+//! The leader is the first contender (see [`front`]). Requests to let go are in `asking`.
+
+use std::sync::Arc;
+
+use zookeeper_client::{SessionState, StateWatcher};
+
+use tenure_core::error::{Error, ErrorKind};
+use tenure_core::holder::Holder;
+use tenure_core::leader::Sighting;
+use tenure_core::name::LockName;
+use tenure_core::options::Mode;
+use tenure_core::store::{BoxFuture, Elections, Hold, Sightings};
+use tenure_core::support::RetryBudget;
+
+use super::asking;
+use super::errors::{ClientError, RequestError};
+use super::front;
+use super::mode::{ChangedHold, HoldMode, NodeRecord, WrittenToken, token};
+use super::names::Dialect;
+use super::node_data::{check_value, to_write};
+use super::observers::Channel;
+use super::requests;
+use super::session::Session;
+use super::store::{ContenderNode, Store};
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { publish(&self, &hold, &holder).await })
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        Box::pin(async move { leader(&self, &name).await })
+    }
+
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        let (sightings, channel) = self.observers.subscribe(&name);
+        if let Some(channel) = channel {
+            let store = self.clone();
+            self.spawn_until_closed(async move { serve(&store, channel).await });
+        }
+        Some(sightings)
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { asking::ask(&self, &name, token).await })
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        asking::listen(&self, &hold);
+    }
+}
+
+/// How a request to publish ended.
+enum Published {
+    /// `false`: the node is gone.
+    Done(bool),
+    /// Another program has written the node between the read and the write.
+    Overtaken,
+}
+
+/// Replaces the value in the node of a hold. Each write names the version of the data that it is based on, so a request that
+/// arrives late changes nothing.
+async fn publish(store: &Store, hold: &Hold, holder: &Holder) -> Result<bool, Error> {
+    let dialect = store.settings.dialect;
+    check_change(dialect)?;
+    check_value(dialect, holder)?;
+    let held = store.holds.get(hold.owner);
+    let Some((session, path)) = held.and_then(ContenderNode::node) else {
+        return Ok(false);
+    };
+    let clock = &store.clock;
+    let mut retries = RetryBudget::until(clock.now().after(store.settings.timeout));
+    loop {
+        let err = match replace_value(&session, &path, hold, holder).await {
+            Ok(Published::Done(is_there)) => return Ok(is_there),
+            Ok(Published::Overtaken) => {
+                let what = "other programs write the node of this hold again and again; retry";
+                Error::new(ErrorKind::Unreachable, what)
+            }
+            Err(err) if err.is_session_over() => return Ok(false),
+            Err(err) if !err.is_ambiguous() => return Err(session.explain(err)),
+            Err(err) => session.explain(err),
+        };
+        if retries.is_spent(clock) {
+            return Err(err);
+        }
+        retries.pause(clock).await;
+    }
+}
+
+/// Refuses to change the value of a latch.
+fn check_change(dialect: Dialect) -> Result<(), Error> {
+    if dialect != Dialect::Latch {
+        return Ok(());
+    }
+    // Curator's `LeaderLatch` (5.9.0) watches the data of the node before its own, which reports one change, and acts only if
+    // that change is the deletion of the node.
+    let what = "with dialect=curator-latch the value of a leader cannot change: a LeaderLatch that waits behind it would never take over; resign and campaign with the new value, or use dialect=curator-selector";
+    Err(Error::new(ErrorKind::Unsupported, what))
+}
+
+async fn replace_value(
+    session: &Session,
+    path: &str,
+    hold: &Hold,
+    holder: &Holder,
+) -> Result<Published, RequestError> {
+    let Some((stat, data)) = requests::read_node(session, path).await? else {
+        return Ok(Published::Done(false));
+    };
+    let mut record = match data.own_record() {
+        Some(record) => record.clone(),
+        None => overwritten(session, hold, holder),
+    };
+    if record.holder.number > holder.value.as_ref().map(|value| value.number) {
+        return Ok(Published::Done(true));
+    }
+    record.keep_token(token(&stat, data.record()));
+    record.holder = holder.into();
+    let written = to_write(session.settings().dialect, holder, &record);
+    // An earlier attempt was applied, and its reply was lost.
+    if data.is(&written) {
+        return Ok(Published::Done(true));
+    }
+    match requests::set_data(session, path, &written, stat.version).await {
+        Ok(Some(_)) => Ok(Published::Done(true)),
+        Ok(None) => Ok(Published::Overtaken),
+        Err(err) if err.is(&ClientError::NoNode) => Ok(Published::Done(false)),
+        Err(err) => Err(err),
+    }
+}
+
+/// The record of a hold whose data another program has overwritten.
+fn overwritten(session: &Session, hold: &Hold, holder: &Holder) -> NodeRecord {
+    let mut record = NodeRecord::new(holder, session.timeout.min(hold.ttl));
+    let mode = match hold.mode {
+        Mode::Exclusive => Some(HoldMode::Exclusive),
+        Mode::Shared => Some(HoldMode::Shared),
+        Mode::Upgradable => Some(HoldMode::Upgradable),
+        _ => None,
+    };
+    record.hold = Some(ChangedHold {
+        mode,
+        last: None,
+        token: Some(WrittenToken::Number(hold.token)),
+    });
+    record
+}
+
+async fn leader(store: &Store, name: &LockName) -> Result<Sighting, Error> {
+    let dir = store.directory(name)?;
+    let session = store.sessions.any().await?;
+    let read = async {
+        requests::sync(&session, &dir).await?;
+        front::read(&session, &dir).await
+    };
+    read.await.map_err(|err| session.explain(err))
+}
+
+/// Tells the observers of a name who leads, and each change, until the last of them is gone or the connection is.
+async fn serve(store: &Store, channel: Channel) {
+    let telling = async {
+        while let Some(sighting) = next_change(store, &channel).await {
+            if let Err(err) = sighting {
+                channel.send(Err(err));
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = channel.unused() => {}
+        () = telling => {}
+    }
+}
+
+/// Sends who leads now, and returns when that may have changed. `None`: no change would be reported any more.
+async fn next_change(store: &Store, channel: &Channel) -> Option<Result<(), Error>> {
+    let next: Result<Option<()>, Error> = async {
+        let dir = store.directory(channel.name())?;
+        let session = store.sessions.any().await?;
+        // From before the read, so that no change of the state is missed.
+        let states = session.client.state_watcher();
+        let (sighting, watcher) = front::watch(&session, &dir)
+            .await
+            .map_err(|err| session.explain(err))?;
+        channel.send(Ok(sighting));
+        Ok(tokio::select! {
+            biased;
+            () = disconnected(states) => None,
+            _ = watcher.changed() => (!session.is_over()).then_some(()),
+        })
+    }
+    .await;
+    next.transpose()
+}
+
+/// Resolves when the session has no connection any more: the library keeps its watches and says nothing until it is connected
+/// again, and observers should know that.
+async fn disconnected(mut states: StateWatcher) {
+    loop {
+        let state = states.changed().await;
+        if state == SessionState::Disconnected || state.is_terminated() {
+            return;
+        }
+    }
+}
