@@ -121,9 +121,12 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "mysql")]
-    ("mysql:", &[Capability::Fair, Capability::MinHold]),
+    (
+        "mysql:",
+        &[Capability::Fair, Capability::MinHold, Capability::Elections],
+    ),
     #[cfg(feature = "mysql")]
-    ("mysql: with mode=table", &Capability::OPTIONS),
+    ("mysql: with mode=table", &Capability::ALL),
     #[cfg(feature = "postgres")]
     (
         "postgres:",
@@ -132,12 +135,13 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::Upgradable,
             Capability::Fair,
             Capability::MinHold,
+            Capability::Elections,
         ],
     ),
     #[cfg(feature = "postgres")]
-    ("postgres: with mode=table", &Capability::OPTIONS),
+    ("postgres: with mode=table", &Capability::ALL),
     #[cfg(feature = "sqlite")]
-    ("sqlite:", &Capability::OPTIONS),
+    ("sqlite:", &Capability::ALL),
 ];
 
 /// The stores of this build that have `capability`, for a message; the message says that a build can have more stores.

@@ -304,7 +304,7 @@ fn mysql() {
         &[
             ONLY_EXCLUSIVE,
             &[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_LOCK_DELAY,
                 NO_EVICTION,
                 ENDS_WITH_ITS_CONNECTION,
@@ -322,7 +322,7 @@ fn postgres() {
         "postgres",
         harness::session::open_postgres,
         &[&[
-            NO_ELECTIONS,
+            HAS_ELECTIONS,
             NO_PERMITS,
             NO_LOCK_DELAY,
             NO_EVICTION,
@@ -340,7 +340,7 @@ fn mysql_table() {
     column(
         "mysql, table",
         harness::table::open_mysql,
-        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -351,7 +351,7 @@ fn postgres_table() {
     column(
         "postgres, table",
         harness::table::open_postgres,
-        &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
     );
 }
 
@@ -365,7 +365,7 @@ fn sqlite() {
         &[
             NO_PROXY,
             &[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 CAN_EVERYTHING,
                 NO_LOST_UPGRADES,
                 NO_CONNECTION,
@@ -504,7 +504,7 @@ mod deployments {
         column(
             "mysql, table, pool",
             harness::table::open_mysql_pool,
-            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 
@@ -515,7 +515,7 @@ mod deployments {
         column(
             "postgres, table, pool",
             harness::table::open_postgres_pool,
-            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 
@@ -528,7 +528,7 @@ mod deployments {
             &[
                 NO_PROXY,
                 &[
-                    NO_ELECTIONS,
+                    HAS_ELECTIONS,
                     CAN_EVERYTHING,
                     NO_LOST_UPGRADES,
                     NO_CONNECTION,
@@ -549,7 +549,7 @@ mod deployments {
             &[
                 ONLY_EXCLUSIVE,
                 &[
-                    NO_ELECTIONS,
+                    HAS_ELECTIONS,
                     NO_LOCK_DELAY,
                     NO_EVICTION,
                     ENDS_WITH_ITS_CONNECTION,
@@ -566,7 +566,7 @@ mod deployments {
             "postgres, pool",
             harness::session::open_postgres_pool,
             &[&[
-                NO_ELECTIONS,
+                HAS_ELECTIONS,
                 NO_PERMITS,
                 NO_LOCK_DELAY,
                 NO_EVICTION,

@@ -13,7 +13,13 @@ mod errors;
 mod hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) mod keys;
+#[cfg(feature = "postgres")]
+mod listener;
 mod meaning;
+#[cfg(feature = "postgres")]
+mod observers;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod published;
 #[cfg_attr(
     not(all(target_os = "linux", any(feature = "mysql", feature = "postgres"))),
     path = "no_relay.rs"
@@ -33,9 +39,17 @@ pub(crate) use self::errors::{explain, no_connection};
 pub(crate) use self::hex::hex;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::hex::unhex;
+#[cfg(feature = "postgres")]
+pub(crate) use self::listener::{Listener, Subscribers};
 #[cfg(feature = "sqlite")]
 pub(crate) use self::meaning::find;
 pub(crate) use self::meaning::{Meaning, with_names};
+#[cfg(feature = "postgres")]
+pub(crate) use self::observers::{Observers, ReadLeader};
+#[cfg(feature = "mysql")]
+pub(crate) use self::published::number_in_mysql;
+#[cfg(feature = "postgres")]
+pub(crate) use self::published::{channel, number_in_postgres};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::relay::EndWatch;
 pub(crate) use self::request_error::RequestError;

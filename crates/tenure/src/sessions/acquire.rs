@@ -10,6 +10,7 @@ use tenure_core::support::RetryBudget;
 use super::attempt::{self, AttemptOutcome, Pacing, Trust};
 use super::batch;
 use super::errors;
+use super::inspect;
 use super::keep;
 use super::mode::KeyMode;
 use super::names::KeySource;
@@ -22,6 +23,14 @@ use super::wait;
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Answer, Error> {
     renew::start_maintenance(store);
+    if request.holder.value.is_some() {
+        // In a box, as everything that most requests do not need.
+        let find = Box::pin(inspect::require_room_for_values(store));
+        match store.until_cancelled(request, find).await {
+            Some(found) => found?,
+            None => return Ok(Answer::Busy),
+        }
+    }
     let clock = &store.context.clock;
     let Some(lock_request) = lock_request(store, request).await? else {
         return Ok(Answer::Busy);

@@ -5,13 +5,14 @@ use std::sync::atomic::Ordering;
 
 use tenure_core::error::Error;
 use tenure_core::rt::{Clock, lock};
-use tenure_core::store::{Grant, Request};
+use tenure_core::store::{Grant, Hold, Request};
 use tenure_core::support::{RetryBudget, not_trusted_yet};
 use tenure_core::time::Time;
 
 use super::errors;
 use super::holder_row::HolderRow;
 use super::operations::{LockRequest, OperationError, OperationReply};
+use super::release::release;
 use super::session::Session;
 use super::store::Store;
 
@@ -127,6 +128,9 @@ pub(super) async fn granted(
         Some(Some(key)) => {
             let id = session.server_info.session;
             let row = HolderRow::new((id, ttl), key, token, request);
+            if row.value_number().is_some() {
+                return Box::pin(publish_grant(store, request, session, row, reply)).await;
+            }
             store.holder_table.add(request.owner, row);
         }
         // The loss was reported before the driver knew of the hold.
@@ -134,11 +138,48 @@ pub(super) async fn granted(
             let error = OperationError::SessionEnded(None);
             return Box::pin(after_session_end(store, request, session, error)).await;
         }
+        // The server has refused the table since the request began.
+        Some(None) if request.holder.value.is_some() => {
+            give_back(store, request, token).await?;
+            return Err(errors::no_room_for_values(&store.context.settings.server));
+        }
         Some(None) => store.holder_table.warn_of_hidden_label(request),
         None => {}
     }
     let grant = Grant::new(token, reply.sent, reply.round_trip, Some(ttl));
     Ok(AttemptOutcome::Granted(grant))
+}
+
+/// Writes the row of a leader, so that no observer sees the leader without its value. If that fails, the lock is released.
+async fn publish_grant(
+    store: &Store,
+    request: &Request,
+    session: &Session,
+    row: HolderRow,
+    reply: OperationReply,
+) -> Result<AttemptOutcome, Error> {
+    session.finds_requests.store(true, Ordering::SeqCst);
+    let token = row.token;
+    let published = store.holder_table.publish_grant(request.owner, row).await;
+    // A session that has ended has reported the loss already.
+    if matches!(published, Ok(true)) && !session.is_ended() {
+        let ttl = Some(session.lifetime.ttl);
+        let grant = Grant::new(token, reply.sent, reply.round_trip, ttl);
+        return Ok(AttemptOutcome::Granted(grant));
+    }
+    give_back(store, request, token).await?;
+    // Without the lock the session has ended in the server.
+    published.map(|_| AttemptOutcome::SessionEnded(errors::lost(&store.context.settings.server)))
+}
+
+/// Releases a lock that was granted and does not count.
+async fn give_back(store: &Store, request: &Request, token: u64) -> Result<(), Error> {
+    let hold = Hold::new(request, token).unused();
+    let released = release(store, &hold).await;
+    store.holder_table.remove(request.owner);
+    // The driver releases the lock again until the outcome is known.
+    let unknown = |_| errors::unconfirmed_end(&store.context.settings.server);
+    released.map(drop).map_err(unknown)
 }
 
 /// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken

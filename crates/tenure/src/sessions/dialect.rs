@@ -14,6 +14,13 @@ use super::mode::KeyMode;
 use super::operations::SessionOperation;
 use super::server_info::{ServerInfo, SessionId};
 
+/// The columns of the table of holders.
+pub(super) const HOLDER_COLUMNS: &str =
+    "connection, lock_key, token, name, mode, holder, since, ttl, wanted";
+
+/// What the column `wanted` says of a holder that is asked to let go. 1 says that its hold shall end (`break_lock`).
+pub(super) const ASKED: u8 = 2;
+
 /// The SQL of one server.
 pub(super) trait Dialect: Send + Sync {
     /// Sets up a session that the server ends after `idle` without a statement, and asks for [`ServerInfo`].
@@ -123,24 +130,49 @@ pub(super) trait Dialect: Send + Sync {
     /// Deletes the removed rows, and then inserts the added ones.
     fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
         let mut sql = delete_holder_rows(removed);
-        let rows: Vec<_> = added.iter().map(|row| self.holder_values(row)).collect();
+        // The lock of a leader is free before its row is deleted.
+        let left = removed.iter().filter(|row| row.value_number().is_some());
+        for tell in left.filter_map(|row| self.tell_observers(&row.key)) {
+            sql += &format!("{tell};");
+        }
+        let values = added.iter().map(|row| self.holder_values(row));
+        let rows: Vec<_> = values.map(|values| format!("({values})")).collect();
         if !rows.is_empty() {
             sql += &self.insert_holder_rows(&rows.join(", "));
         }
         sql
     }
 
-    /// One row of the table of holders, in parentheses.
+    /// One row of the table of holders.
     fn holder_values(&self, row: &HolderRow) -> String;
 
     /// Inserts those of `rows` that the table does not have.
     fn insert_holder_rows(&self, rows: &str) -> String;
+
+    /// Writes the row of a leader, or replaces what the row says about the holder, unless a newer value is there; only if the
+    /// session has the lock. Tells observers. A row if the session has the lock.
+    fn publish(&self, row: &HolderRow) -> String;
+
+    /// Tells observers that the leader or its value has changed. `None`: the server pushes nothing.
+    fn tell_observers(&self, _: &Key) -> Option<String> {
+        None
+    }
+
+    /// Asks for a number that is at least the last token of each lock that is free when the next statement begins, and less than
+    /// each token that is granted after that.
+    fn last_token(&self) -> String;
 
     /// Deletes rows whose session no longer has the lock.
     fn sweep_holder_table(&self) -> String;
 
     /// Asks which holds of the session shall end: one row, with the tokens between spaces.
     fn requested_breaks(&self, session: SessionId) -> String;
+
+    /// The same, and in one more column which holders of the session are asked to let go.
+    fn requests_to_holders(&self, session: SessionId) -> String;
+
+    /// Notes that the holder with that token is asked to let go. A row if that is noted.
+    fn ask_to_release(&self, session: SessionId, token: u64) -> String;
 
     /// Notes that the hold with that token shall end.
     fn request_break(&self, session: SessionId, token: u64) -> String {
@@ -180,6 +212,14 @@ pub(super) fn label(operations: &[SessionOperation]) -> &'static str {
     }
 }
 
+/// Notes that the holder with that token is asked to let go, unless its hold shall end.
+pub(super) fn ask_in_table(session: SessionId, token: u64) -> String {
+    format!(
+        "/* tenure:ask */ UPDATE tenure_holders SET wanted = CASE wanted WHEN 0 THEN {ASKED} ELSE wanted END WHERE connection = {} AND token = {token}",
+        session.number
+    )
+}
+
 /// The beginning of a statement that writes the table of holders: it deletes these rows.
 fn delete_holder_rows(removed: &[HolderRow]) -> String {
     let mut sql = String::from("/* tenure:board */ ");
@@ -192,9 +232,15 @@ fn delete_holder_rows(removed: &[HolderRow]) -> String {
     sql
 }
 
-/// The waiter as JSON, with every character escaped that may not stand in a comment or could end one.
+/// The waiter as JSON, with every character escaped that may not stand in a comment or could end one. Without the value of a
+/// candidate: the server shows the beginning of a statement only.
 pub(super) fn waiter_text(holder: &Holder) -> String {
-    let record = HolderRecord::from(holder).to_json();
+    let record = HolderRecord {
+        value: None,
+        number: None,
+        ..HolderRecord::from(holder)
+    };
+    let record = record.to_json();
     let mut text = String::with_capacity(record.len());
     for byte in record.bytes() {
         match byte {

@@ -139,6 +139,16 @@ pub(super) fn unreachable(err: Error) -> Error {
     }
 }
 
+/// The value of a leader, and a request to let go, have their place in the table of holders.
+pub(super) fn no_room_for_values(server: &Server) -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "elections over locks of sessions need the table tenure_holders, in which the leader publishes its value, and {server} has none that our user may use; `tenure check --init` or `Client::init` makes it (GRANT SELECT, INSERT, UPDATE, DELETE ON tenure_holders), or use mode=table"
+        ),
+    )
+}
+
 pub(super) fn null() -> Error {
     Error::new(
         ErrorKind::Store,

@@ -97,6 +97,14 @@ pub fn guarantees(of: Configuration) -> Guarantees {
             "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most"
         }
     };
+    guarantees.observers = match of.is_postgres && !of.is_pooled {
+        true => {
+            "push: a notification, and a read; a leader that was killed is seen with the next one, or within one ttl and 0.5 s; needs the table tenure_holders"
+        }
+        false => {
+            "poll, every second: within a second of the change, or of the end of the session; needs the table tenure_holders"
+        }
+    };
     guarantees.loss = match of.is_pooled {
         true => "at the next check, within validate=1s; at the deadline at the latest",
         false => {

@@ -48,6 +48,16 @@ impl HolderRow {
         HolderRecord::from(&*self.holder).to_json()
     }
 
+    /// The same row with another description of the holder.
+    pub(super) fn with_holder(self, holder: Arc<Holder>) -> Self {
+        Self { holder, ..self }
+    }
+
+    /// The number of the value that the holder publishes; `None`: it is not the leader of an election.
+    pub(super) fn value_number(&self) -> Option<u64> {
+        self.holder.value.as_ref().map(|value| value.number)
+    }
+
     pub(super) fn mode(&self) -> &'static str {
         match self.mode {
             Mode::Shared => "shared",

@@ -1,7 +1,8 @@
 //! The table that shows to operators which client holds which lock: the server's own locks have no room for that.
 //!
 //! The table decides nothing. A row counts only while the server says that this session has this key. A row is written
-//! a moment after the grant and deleted after the release, in the background and many at a time.
+//! a moment after the grant and deleted after the release, in the background and many at a time. Only the row of the leader of
+//! an election, which has its value, is written before the grant counts.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +13,7 @@ use tokio::sync::Notify;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
+use tenure_core::holder::Holder;
 use tenure_core::rt::lock;
 use tenure_core::store::Request;
 use tenure_core::time::Time;
@@ -168,6 +170,50 @@ impl HolderTable {
             let mut changes = lock(&self.changes);
             changes.to_insert.insert(owner, row);
             self.start_writing(&mut changes);
+        }
+    }
+
+    /// Writes the row of a leader at once. `false`: the session has not got the lock any more.
+    pub(super) async fn publish_grant(
+        &self,
+        owner: OwnerId,
+        row: HolderRow,
+    ) -> Result<bool, Error> {
+        // Before the request, whose outcome may stay unknown: the row is deleted with the others.
+        lock(&self.changes).inserted.insert(owner, row.clone());
+        requests::publish(&self.control, &row).await
+    }
+
+    /// Replaces what the row of a leader says about it. `false`: there is no such row, or the session has not got the lock any
+    /// more.
+    pub(super) async fn publish(&self, owner: OwnerId, holder: Arc<Holder>) -> Result<bool, Error> {
+        let row = {
+            let mut changes = lock(&self.changes);
+            // A row that is about to be deleted is not among these.
+            let Some(row) = changes.inserted.get_mut(&owner) else {
+                return Ok(false);
+            };
+            *row = row.clone().with_holder(holder);
+            row.clone()
+        };
+        requests::publish(&self.control, &row).await
+    }
+
+    /// Whether that owner is the leader of an election.
+    pub(super) fn is_leader(&self, owner: OwnerId) -> bool {
+        let changes = lock(&self.changes);
+        let row = changes.inserted.get(&owner);
+        row.is_some_and(|row| row.value_number().is_some())
+    }
+
+    /// The row of a leader will be [removed](Self::remove) when the lock is free. Until then no hold of the same session and key
+    /// begins.
+    pub(super) fn begin_removal(&self, owner: OwnerId) {
+        let mut changes = lock(&self.changes);
+        if let Some(row) = changes.inserted.get(&owner) {
+            let stale = (row.session, row.key.clone());
+            changes.stale.insert(stale);
+            self.has_stale.store(true, Ordering::SeqCst);
         }
     }
 

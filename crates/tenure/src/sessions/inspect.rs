@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::holder::{HoldInfo, Holder, LockStatus};
+use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate};
@@ -14,6 +15,7 @@ use tenure_core::support::{HolderRecord, RetryBudget, wall_time};
 use crate::database::{Kind, Row, process_of, unhex};
 
 use super::dialect::{Dialect, waiter_of};
+use super::errors;
 use super::key::Key;
 use super::requests;
 use super::server_info::{ServerInfo, SessionId};
@@ -102,6 +104,17 @@ impl KeyHolder {
             kept: integer(10).map(Duration::from_micros),
         })
     }
+
+    /// The row of a holder may not be written yet.
+    /// A lock that is kept after its hold has no row.
+    fn has_row(&self) -> bool {
+        self.token.is_some() || self.kept.is_some()
+    }
+
+    /// The lock is kept after its hold.
+    fn is_over(&self) -> bool {
+        self.kept.is_some() && self.token.is_none()
+    }
 }
 
 /// The sessions that have the lock.
@@ -118,14 +131,72 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
         };
         let read = |row| KeyHolder::read(&*store.context.dialect, row);
         let holders: Vec<_> = rows.iter().filter_map(read).collect();
-        // The row of a holder may not be written yet.
-        // A lock that is kept after its hold has no row.
-        let has_row = |it: &KeyHolder| it.token.is_some() || it.kept.is_some();
-        let is_complete = !has_table || holders.iter().all(has_row);
+        let is_complete = !has_table || holders.iter().all(KeyHolder::has_row);
         if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
             return Ok(holders);
         }
         pauses.pause(&store.context.clock).await;
+    }
+}
+
+/// Who leads: the exclusive holder. The table has to be there.
+pub(super) async fn leader(store: &Store, name: &LockName) -> Result<Sighting, Error> {
+    require_room_for_values(store).await?;
+    let key = store.keys.key(name).await?;
+    let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
+    loop {
+        let read = requests::leader(&store.control, &key).await;
+        let (last_token, rows) = read.map_err(|err| match err.kind() {
+            ErrorKind::Denied => {
+                store.holder_table.disable();
+                errors::no_room_for_values(&store.context.settings.server).with_source(err)
+            }
+            _ => err,
+        })?;
+        let read = |row| KeyHolder::read(&*store.context.dialect, row);
+        let holders: Vec<_> = rows.iter().filter_map(read).collect();
+        let is_complete = holders.iter().all(KeyHolder::has_row);
+        if is_complete || pauses.failures() + 1 >= SKIPPED_PAUSES + MAX_ATTEMPTS {
+            let is_leader = |it: &KeyHolder| it.info.mode == Mode::Exclusive && !it.is_over();
+            let leader = holders.into_iter().find(is_leader);
+            return Ok(leader.map_or_else(
+                || Sighting::of_nobody(last_token),
+                |leader| Sighting::of_hold(leader.info),
+            ));
+        }
+        pauses.pause(&store.context.clock).await;
+    }
+}
+
+/// Looks for the table, if it was not there before.
+///
+/// # Errors
+/// `Unsupported`: a leader could publish nothing.
+pub(super) async fn require_room_for_values(store: &Store) -> Result<(), Error> {
+    if store.holder_table.is_usable() {
+        return Ok(());
+    }
+    let server = &store.context.settings.server;
+    let found = store.holder_table.find().await;
+    found.map_err(|err| match err.kind() {
+        ErrorKind::Denied => errors::no_room_for_values(server).with_source(err),
+        _ => err,
+    })
+}
+
+/// Asks the exclusive holder with that token to let go. `false`: there is none.
+pub(super) async fn ask_to_release(
+    store: &Store,
+    name: &LockName,
+    token: u64,
+) -> Result<bool, Error> {
+    require_room_for_values(store).await?;
+    let key = store.keys.key(name).await?;
+    match holder_with(store, &key, token).await? {
+        Some(holder) if holder.info.mode == Mode::Exclusive => {
+            requests::ask_to_release(&store.control, holder.session, token).await
+        }
+        _ => Ok(false),
     }
 }
 
@@ -135,7 +206,7 @@ pub(super) async fn inspect(store: &Store, name: LockName) -> Result<LockStatus,
     let waiters = requests::waiters(&store.control, &key).await?;
     let mut status = LockStatus::free(name);
     let has_table = store.holder_table.is_usable();
-    let is_over = |it: &KeyHolder| has_table && it.kept.is_some() && it.token.is_none();
+    let is_over = |it: &KeyHolder| has_table && it.is_over();
     let (kept, held): (Vec<_>, Vec<_>) = holders.into_iter().partition(is_over);
     status.holds = held.into_iter().map(|holder| holder.info).collect();
     let waiter = |statement: Option<String>| {
@@ -294,7 +365,7 @@ pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
             )),
         },
         false => Finding::warning(
-            "there is no table tenure_holders, so no client can see who holds, and list and break do not work; `tenure check --init` makes it",
+            "there is no table tenure_holders, so no client can see who holds, there are no elections, and list and break do not work; `tenure check --init` makes it",
         ),
     });
     findings.push(Finding::warning(

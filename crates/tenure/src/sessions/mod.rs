@@ -11,7 +11,7 @@
 //! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
 //! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
 //! parts of a client) · `acquire`, `wait`, `upgrade`, `renew`, `release` with `attempt` and `keep` (the operations) · `holder_table` and
-//! `inspect` (what operators see) · `errors` (what errors of the server mean).
+//! `inspect` (what operators see) · `elections` and `listener` (the value of a leader, and what observers are told) · `errors` (what errors of the server mean).
 
 mod acquire;
 mod acquisitions;
@@ -23,6 +23,7 @@ mod contended;
 mod context;
 mod control;
 mod dialect;
+mod elections;
 mod errors;
 mod guarantees;
 mod holder_row;
@@ -31,6 +32,8 @@ mod inspect;
 mod keep;
 mod key;
 mod key_cache;
+#[cfg(feature = "postgres")]
+mod listener;
 mod mode;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -62,7 +65,8 @@ use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
-    Answer, BoxFuture, ChangeMode, Hold, Listed, LossNotifier, Operate, Release, Renewal, Request,
+    Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate, Release,
+    Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -121,6 +125,10 @@ impl tenure_core::store::Store for Store {
     }
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
+    }
+
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
         Some(self)
     }
 

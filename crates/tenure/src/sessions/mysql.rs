@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::database::{Row, hex};
+use crate::database::{Row, hex, number_in_mysql};
 
-use super::dialect::{Dialect, label};
+use super::dialect::{ASKED, Dialect, HOLDER_COLUMNS, ask_in_table, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::mode::KeyMode;
@@ -192,7 +192,7 @@ impl Dialect for MySql {
 
     fn holder_values(&self, row: &HolderRow) -> String {
         format!(
-            "({}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0)",
+            "{}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0",
             row.session.number,
             row.key,
             row.token,
@@ -204,9 +204,25 @@ impl Dialect for MySql {
     }
 
     fn insert_holder_rows(&self, rows: &str) -> String {
+        format!("INSERT IGNORE INTO tenure_holders ({HOLDER_COLUMNS}) VALUES {rows}")
+    }
+
+    fn publish(&self, row: &HolderRow) -> String {
+        let number = number_in_mysql("CONVERT(tenure_holders.holder USING utf8mb4)");
+        let has_lock = format!("IS_USED_LOCK('{}') = {}", row.key, row.session.number);
         format!(
-            "INSERT IGNORE INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {rows}"
+            "/* tenure:publish */ INSERT INTO tenure_holders ({HOLDER_COLUMNS}) SELECT {} FROM DUAL WHERE {has_lock} \
+             ON DUPLICATE KEY UPDATE holder = IF({number} > {}, tenure_holders.holder, X'{}');\
+             SELECT 1 FROM DUAL WHERE {has_lock}",
+            self.holder_values(row),
+            row.value_number().unwrap_or(0),
+            hex(row.holder().as_bytes())
         )
+    }
+
+    /// The number is drawn before the next statement looks at the lock.
+    fn last_token(&self) -> String {
+        format!("SELECT {TOKEN}")
     }
 
     fn sweep_holder_table(&self) -> String {
@@ -216,6 +232,22 @@ impl Dialect for MySql {
     fn requested_breaks(&self, session: SessionId) -> String {
         format!(
             "/* tenure:renew */ SELECT CONNECTION_ID(), (SELECT GROUP_CONCAT(token SEPARATOR ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
+            session.number
+        )
+    }
+
+    fn requests_to_holders(&self, session: SessionId) -> String {
+        format!(
+            "{}, (SELECT GROUP_CONCAT(token SEPARATOR ' ') FROM tenure_holders WHERE connection = {} AND wanted = {ASKED})",
+            self.requested_breaks(session),
+            session.number
+        )
+    }
+
+    fn ask_to_release(&self, session: SessionId, token: u64) -> String {
+        format!(
+            "{}; SELECT 1 FROM tenure_holders WHERE connection = {} AND token = {token}",
+            ask_in_table(session, token),
             session.number
         )
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::database::{Row, hex};
+use crate::database::{Row, channel, hex, number_in_postgres};
 
-use super::dialect::{Dialect, label};
+use super::dialect::{ASKED, Dialect, HOLDER_COLUMNS, ask_in_table, label};
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::mode::KeyMode;
@@ -318,7 +318,7 @@ impl Dialect for Postgres {
 
     fn holder_values(&self, row: &HolderRow) -> String {
         format!(
-            "({}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0)",
+            "{}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0",
             row.session.number,
             row.key,
             row.token,
@@ -332,7 +332,35 @@ impl Dialect for Postgres {
 
     fn insert_holder_rows(&self, rows: &str) -> String {
         format!(
-            "INSERT INTO tenure_holders (connection, lock_key, token, name, mode, holder, since, ttl, wanted) VALUES {rows} ON CONFLICT DO NOTHING"
+            "INSERT INTO tenure_holders ({HOLDER_COLUMNS}) VALUES {rows} ON CONFLICT DO NOTHING"
+        )
+    }
+
+    fn publish(&self, row: &HolderRow) -> String {
+        let number = number_in_postgres("convert_from(h.holder, 'UTF8')");
+        format!(
+            "/* tenure:publish */ WITH p AS (INSERT INTO tenure_holders AS h ({HOLDER_COLUMNS}) SELECT {} \
+             WHERE EXISTS (SELECT FROM pg_locks l WHERE l.granted AND l.pid = {} AND {}) \
+             ON CONFLICT (connection, lock_key, token) DO UPDATE SET holder = CASE WHEN {number} > {} THEN h.holder ELSE excluded.holder END \
+             RETURNING 1) SELECT pg_notify('{}', '') FROM p",
+            self.holder_values(row),
+            row.session.number,
+            in_pg_locks(&row.key),
+            row.value_number().unwrap_or(0),
+            channel_of(&row.key),
+        )
+    }
+
+    fn tell_observers(&self, key: &Key) -> Option<String> {
+        Some(format!("SELECT pg_notify('{}', '')", channel_of(key)))
+    }
+
+    /// The snapshot of the statement is older than what `pg_locks` says in the next one. The transaction of a grant that was
+    /// over by then has a smaller number than `xmax`, and one that is later has no smaller number.
+    fn last_token(&self) -> String {
+        format!(
+            "SELECT {} + txid_snapshot_xmax(txid_current_snapshot()) * {MAX_BATCH} - 1",
+            micros(START)
         )
     }
 
@@ -349,6 +377,18 @@ impl Dialect for Postgres {
             "/* tenure:renew */ SET LOCAL lock_timeout = {RENEWAL_LIMIT_MILLIS}; SELECT pg_backend_pid(), (SELECT string_agg(token::text, ' ') FROM tenure_holders WHERE connection = {} AND wanted = 1)",
             session.number
         )
+    }
+
+    fn requests_to_holders(&self, session: SessionId) -> String {
+        format!(
+            "{}, (SELECT string_agg(token::text, ' ') FROM tenure_holders WHERE connection = {} AND wanted = {ASKED})",
+            self.requested_breaks(session),
+            session.number
+        )
+    }
+
+    fn ask_to_release(&self, session: SessionId, token: u64) -> String {
+        format!("{} RETURNING 1", ask_in_table(session, token))
     }
 
     fn holders(&self, key: &Key, has_table: bool) -> String {
@@ -445,6 +485,11 @@ fn process(session: SessionId) -> String {
         micros("backend_start"),
         session.since
     )
+}
+
+/// Where the observers of the election of that key listen.
+pub(super) fn channel_of(key: &Key) -> String {
+    channel("tenure_holders", &key.to_string())
 }
 
 /// That key, in `pg_locks l`.

@@ -110,9 +110,15 @@ pub(super) async fn unlock(
     if session.busy.is_keeping.load(Ordering::SeqCst) {
         return Ok(keep::leave(store, session, owner, &acquisition.key).await);
     }
-    store.holder_table.remove(owner);
+    let was_leader = store.holder_table.is_leader(owner);
+    match was_leader {
+        // Observers read the name when the row is deleted, and then the lock has to be free.
+        true => store.holder_table.begin_removal(owner),
+        false => store.holder_table.remove(owner),
+    }
     match batch::unlock(session, owner, acquisition).await {
         Ok(reply) => {
+            store.holder_table.remove(owner);
             store.remove_acquisition(owner);
             let was_held = matches!(reply.result, OperationResult::Unlocked(true));
             Ok(Release::of(was_held))
@@ -126,8 +132,12 @@ pub(super) async fn unlock(
 pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
     store.sessions.remove(session);
     let acquisitions = lock(&session.acquisitions).take_all();
+    let mut leaders = Vec::new();
     for (owner, acquisition) in acquisitions {
-        store.holder_table.remove(owner);
+        match store.holder_table.is_leader(owner) && !session.is_left_to_server() {
+            true => leaders.push(owner),
+            false => store.holder_table.remove(owner),
+        }
         if let AcquisitionState::Held { .. } = acquisition.state {
             let losses = &store.losses;
             match session.end.cause.get() {
@@ -140,7 +150,13 @@ pub(super) fn on_session_ended(store: Arc<Store>, session: &Arc<Session>) {
         return session.end.closed.raise();
     }
     let (context, session) = (store.context.clone(), session.clone());
-    context.spawn(async move { end_in_server(&store, &session).await });
+    context.spawn(async move {
+        end_in_server(&store, &session).await;
+        // Observers read the name when the row is deleted, and then the lock has to be free.
+        for owner in leaders {
+            store.holder_table.remove(owner);
+        }
+    });
 }
 
 /// Tells the server to end the session, until the server confirms that the session is gone.
@@ -175,6 +191,10 @@ pub(super) async fn close(store: &Store) {
     let context = &store.context;
     context.closing.raise();
     context.maintenance.stop();
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.stop();
+    }
     let is_waiting = |it: &Arc<Session>| it.busy.is_waiting.load(Ordering::SeqCst);
     let mut waiting = store.sessions.all();
     waiting.retain(is_waiting);
@@ -184,6 +204,11 @@ pub(super) async fn close(store: &Store) {
     let sessions = store.sessions.take_all();
     join_all(sessions.iter().map(|it| it.close())).await;
     store.holder_table.clear().await;
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.ended().await;
+        listener.subscribers.observers.all_read().await;
+    }
     // The tasks end sessions in the server, over the control connection.
     context.tasks.all_done().await;
     store.control.close().await;
@@ -194,6 +219,10 @@ pub(super) async fn close(store: &Store) {
 pub(super) fn abandon(store: &Store) {
     store.context.closing.raise();
     store.context.maintenance.stop();
+    #[cfg(feature = "postgres")]
+    if let Some(listener) = &store.listener {
+        listener.stop();
+    }
     for session in store.sessions.take_all() {
         session.end.ended.raise();
     }

@@ -19,7 +19,7 @@ use super::errors;
 use super::keep;
 use super::operations::{OperationError, SessionOperation};
 use super::release::unlock;
-use super::requests;
+use super::requests::{self, HolderRequests};
 use super::server_info::SessionState;
 use super::session::Session;
 use super::statements;
@@ -221,8 +221,9 @@ async fn check(store: &Store, session: &Arc<Session>) {
         let _ = ping(session).await;
         return;
     }
-    let tokens = requested_breaks(store, session).await;
-    for (owner, acquisition) in begin_breaks(session, &tokens) {
+    let wanted = requests_to_holders(store, session).await;
+    report_asked(store, session, &wanted.asked);
+    for (owner, acquisition) in begin_breaks(session, &wanted.breaks) {
         // The holder learns it before the lock is free: it must not believe to hold a lock that another holder has.
         store.losses.report(owner, LostReason::TakenOver);
         // Without a reply the maintenance task sends it again.
@@ -247,11 +248,11 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
     if session.is_ended() || !store.holder_table.is_usable() {
         return;
     }
-    let id = session.server_info.session;
-    let Ok(tokens) = requests::requested_breaks(&store.control, id).await else {
+    let Ok(wanted) = requests::requests_to_holders(&store.control, session).await else {
         return;
     };
-    for (owner, acquisition) in begin_breaks(session, &tokens) {
+    report_asked(store, session, &wanted.asked);
+    for (owner, acquisition) in begin_breaks(session, &wanted.breaks) {
         store.losses.report(owner, LostReason::TakenOver);
         // The session has no other hold, and cannot be asked to unlock now.
         match session.busy.is_keeping.load(Ordering::SeqCst) {
@@ -261,15 +262,13 @@ async fn check_busy(store: &Store, session: &Arc<Session>) {
     }
 }
 
-/// The tokens of the holds that operators want to end. This request also checks whether the session is there.
-async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
+/// What others want of the holders of the session. This request also checks whether the session is there.
+async fn requests_to_holders(store: &Store, session: &Arc<Session>) -> HolderRequests {
     let context = &store.context;
     // As long as any lease depends on the session.
     let limit = context.request_limit().max(session.lifetime.ends());
-    let id = session.server_info.session;
-    let sql = context.dialect.requested_breaks(id);
-    match statements::query(session, sql, limit).await {
-        Ok(rows) => requests::tokens(&rows),
+    match statements::query(session, session.ask_for_requests(), limit).await {
+        Ok(rows) => HolderRequests::read(&rows),
         Err(error) => {
             // Any other refusal is that of a statement that an operator cancelled, or of a table that another session
             // has locked. The session is there all the same, and is asked again at its next check.
@@ -278,8 +277,24 @@ async fn requested_breaks(store: &Store, session: &Arc<Session>) -> Vec<u64> {
             {
                 store.holder_table.disable();
             }
-            Vec::new()
+            HolderRequests::default()
         }
+    }
+}
+
+/// Tells the holders with these tokens that they are asked to let go.
+fn report_asked(store: &Store, session: &Session, tokens: &[u64]) {
+    if tokens.is_empty() {
+        return;
+    }
+    let asked: Vec<_> = {
+        let acquisitions = lock(&session.acquisitions);
+        let is_asked = |state| matches!(state, AcquisitionState::Held { token, .. } if tokens.contains(&token));
+        let asked = acquisitions.iter().filter(|(_, it)| is_asked(it.state));
+        asked.map(|(owner, _)| *owner).collect()
+    };
+    for owner in asked {
+        store.losses.asked_to_release(owner);
     }
 }
 

@@ -13,6 +13,7 @@ use super::errors;
 use super::holder_row::HolderRow;
 use super::key::Key;
 use super::server_info::{SessionId, SessionState};
+use super::session::Session;
 
 /// The first value of the first row.
 fn value(rows: &[Row]) -> Option<&str> {
@@ -50,20 +51,38 @@ pub(super) async fn session_state(
     })
 }
 
-/// The tokens of the holds of that session that operators want to end.
-pub(super) async fn requested_breaks(
-    control: &Arc<ControlConnection>,
-    session: SessionId,
-) -> Result<Vec<u64>, Error> {
-    let sql = control.context.dialect.requested_breaks(session);
-    Ok(tokens(&control.query(sql).await?))
+/// What others want of the holders of a session, by the tokens of the holds.
+#[derive(Debug, Default)]
+pub(super) struct HolderRequests {
+    /// The holds shall end.
+    pub(super) breaks: Vec<u64>,
+    /// The holders are asked to let go.
+    pub(super) asked: Vec<u64>,
 }
 
-/// The tokens in the row of [`requested_breaks`](super::dialect::Dialect::requested_breaks).
-pub(super) fn tokens(rows: &[Row]) -> Vec<u64> {
-    let tokens = rows.first().and_then(|row| row.get(1)?.as_deref());
-    let tokens = tokens.unwrap_or_default().split(' ');
-    tokens.filter_map(|token| token.parse().ok()).collect()
+impl HolderRequests {
+    /// The row of [`requests_to_holders`](super::dialect::Dialect::requests_to_holders), or of
+    /// [`requested_breaks`](super::dialect::Dialect::requested_breaks), which has one column less.
+    pub(super) fn read(rows: &[Row]) -> Self {
+        let tokens = |at: usize| {
+            let tokens = rows.first().and_then(|row| row.get(at)?.as_deref());
+            let tokens = tokens.unwrap_or_default().split(' ');
+            tokens.filter_map(|token| token.parse().ok()).collect()
+        };
+        Self {
+            breaks: tokens(1),
+            asked: tokens(2),
+        }
+    }
+}
+
+/// What others want of the holders of that session.
+pub(super) async fn requests_to_holders(
+    control: &Arc<ControlConnection>,
+    session: &Session,
+) -> Result<HolderRequests, Error> {
+    let rows = control.query(session.ask_for_requests()).await?;
+    Ok(HolderRequests::read(&rows))
 }
 
 /// Ends that session, and no later session that has its number.
@@ -101,6 +120,40 @@ pub(super) async fn holders(
 ) -> Result<Vec<Row>, Error> {
     let sql = control.context.dialect.holders(key, has_table);
     control.query(sql).await
+}
+
+/// The same, and before that the number of [`last_token`](super::dialect::Dialect::last_token).
+pub(super) async fn leader(
+    control: &Arc<ControlConnection>,
+    key: &Key,
+) -> Result<(u64, Vec<Row>), Error> {
+    let dialect = &control.context.dialect;
+    let (last_token, holders) = (dialect.last_token(), dialect.holders(key, true));
+    let sql = format!("/* tenure:leader */ {last_token}; {holders}");
+    let mut rows = control.query(sql).await?;
+    let last_token = value(&rows).and_then(|token| token.parse().ok());
+    let last_token = last_token.ok_or_else(errors::unexpected_reply)?;
+    rows.remove(0);
+    Ok((last_token, rows))
+}
+
+/// Writes the row of a leader. `false`: its session has not got the lock.
+pub(super) async fn publish(
+    control: &Arc<ControlConnection>,
+    row: &HolderRow,
+) -> Result<bool, Error> {
+    let sql = control.context.dialect.publish(row);
+    Ok(!control.query(sql).await?.is_empty())
+}
+
+/// Asks the holder with that token to let go. `false`: the table has no such holder.
+pub(super) async fn ask_to_release(
+    control: &Arc<ControlConnection>,
+    session: SessionId,
+    token: u64,
+) -> Result<bool, Error> {
+    let sql = control.context.dialect.ask_to_release(session, token);
+    Ok(!control.query(sql).await?.is_empty())
 }
 
 /// The statements of the sessions that wait for the lock, in their order; `None`: our user may not see it.

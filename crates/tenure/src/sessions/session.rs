@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub(super) changed: Notify,
     pub(super) busy: Busy,
     pub(super) end: SessionEnd,
+    /// The checks of the session find out which holders are asked to let go: it has had a leader, or a guard waits for that.
+    pub(super) finds_requests: AtomicBool,
     pub(super) context: Arc<Context>,
     observer: Weak<dyn SessionObserver>,
 }
@@ -196,9 +198,19 @@ impl Session {
                 is_kept: AtomicBool::new(false),
                 cause: OnceLock::new(),
             },
+            finds_requests: AtomicBool::new(false),
             context,
             observer,
         })
+    }
+
+    /// The statement that asks what others want of the holders of this session.
+    pub(super) fn ask_for_requests(&self) -> String {
+        let (dialect, id) = (&self.context.dialect, self.server_info.session);
+        match self.finds_requests.load(Ordering::SeqCst) {
+            true => dialect.requests_to_holders(id),
+            false => dialect.requested_breaks(id),
+        }
     }
 
     /// Ends the session as soon as its connection has ended: a check comes only every

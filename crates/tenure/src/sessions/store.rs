@@ -21,6 +21,8 @@ use super::dialect::Dialect;
 use super::guarantees::{Configuration, guarantees};
 use super::holder_table::HolderTable;
 use super::key_cache::KeyCache;
+#[cfg(feature = "postgres")]
+use super::listener::Listener;
 #[cfg(feature = "mysql")]
 use super::mysql::MySql;
 use super::pool::Sessions;
@@ -42,6 +44,9 @@ pub struct Store {
     /// The session that carries each acquisition.
     pub(super) holds: HoldRegistry<Arc<Session>>,
     pub(super) losses: Losses,
+    /// `None`: no connection listens.
+    #[cfg(feature = "postgres")]
+    pub(super) listener: Option<Arc<Listener>>,
 }
 
 impl fmt::Debug for Store {
@@ -114,12 +119,16 @@ impl Store {
             tasks: Arc::default(),
             closing: Flag::new(),
         });
+        #[cfg(feature = "postgres")]
+        let options = Listener::options(&context)?;
         let store = Arc::new_cyclic(|store: &Weak<Self>| {
             let observer: Weak<dyn SessionObserver> = store.clone();
             let connector = Arc::new(Connector::new(context.clone(), observer));
             let control = ControlConnection::new(context.clone(), connector.clone());
             let control = Arc::new(control);
             Self {
+                #[cfg(feature = "postgres")]
+                listener: options.map(|options| Listener::of(options, &context, &control)),
                 guarantees: guarantees(configuration),
                 sessions: Arc::new(Sessions::new(context.clone(), connector.clone())),
                 holder_table: Arc::new(HolderTable::new(context.clone(), control.clone())),

@@ -79,7 +79,9 @@ pub(super) async fn acquire_all(
     requests: &[Arc<Request>],
 ) -> Result<AllAnswer, Error> {
     let _acquisition = store.acquisitions.enter();
-    let is_simple = |request: &Arc<Request>| request.mode == Mode::Exclusive;
+    // A candidate of an election asks for one name.
+    let is_simple =
+        |request: &Arc<Request>| request.mode == Mode::Exclusive && request.holder.value.is_none();
     // ShedLock's table has its own statements, which other programs expect one by one.
     if store.settings.format == Format::ShedLock || !requests.iter().all(is_simple) {
         return Ok(AllAnswer::OneByOne);

@@ -135,6 +135,19 @@ fn waiting(of: Configuration) -> &'static str {
     }
 }
 
+fn observers(of: Configuration) -> &'static str {
+    match of.database {
+        _ if of.is_shedlock => "",
+        Database::Postgres if !of.is_pooled => {
+            "push: a notification, and a read of the row; a leader that was killed is seen when its lease ends, within 0.5 s, or with the next one; behind a pooler poll, every second"
+        }
+        Database::Sqlite => {
+            "poll, four times a second: within 0.25 s of the change, or of the end of the lease"
+        }
+        _ => "poll, every second: within a second of the change, or of the end of the lease",
+    }
+}
+
 /// The guarantees of a configuration.
 pub fn guarantees(of: Configuration) -> Guarantees {
     let is_file = of.database == Database::Sqlite;
@@ -170,6 +183,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     };
     guarantees.liveness = "a lease, renewed every third of the ttl";
     guarantees.waiting = waiting(of);
+    guarantees.observers = observers(of);
     (guarantees.clock, guarantees.loss, guarantees.fit) = match is_file {
         true => (
             "the machine's wall clock ends leases; the holder's deadline runs on its boot clock",

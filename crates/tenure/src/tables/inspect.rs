@@ -39,7 +39,7 @@ impl Operate for Store {
 }
 
 /// Adds the hold that a row is about, or what a hold has left behind. `now`: by the clock of the database.
-fn add_row(status: &mut LockStatus, mode: Mode, row: &LockRow, now: u64) {
+pub(super) fn add_row(status: &mut LockStatus, mode: Mode, row: &LockRow, now: u64) {
     if row.owner == SEVERAL {
         // The holders have rows of their own.
         return;

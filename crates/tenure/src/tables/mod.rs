@@ -10,7 +10,7 @@
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
 //! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::waiting` waits) ·
 //! `requests` (one function for each request) · `mode_requests`, `step` and `sql/modes` (shared holds, by the reference lock
-//! table) · `subscribe` and `listener` (notifications) · `pool`, `pool_check` and `connection` · `database_file` (the
+//! table) · `holder_text`, `sql/elections`, `election_requests` and `elections` (the value of a leader) · `subscribe` and `listener` (notifications) · `pool`, `pool_check` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
 //! `inspect` and `init` (for operators).
 
@@ -20,11 +20,14 @@ mod cells;
 mod connection;
 #[cfg(feature = "sqlite")]
 mod database_file;
+mod election_requests;
+mod elections;
 mod errors;
 #[cfg(feature = "sqlite")]
 mod file_access;
 mod file_id;
 mod guarantees;
+mod holder_text;
 mod init;
 mod inspect;
 #[cfg(feature = "postgres")]
@@ -52,13 +55,15 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Hold, Listed, Operate, Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate,
+    Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
 
 pub use self::builder::Settings;
 pub use self::guarantees::{Configuration, Database, Durability, guarantees};
+use self::names::Format;
 #[cfg(feature = "_fuzzing")]
 pub(crate) use self::names::fuzz as fuzz_names;
 pub use self::store::Store;
@@ -71,6 +76,10 @@ impl tenure_core::store::Store for Store {
 
     fn stores_with(&self, capability: Capability) -> String {
         stores_with(capability)
+    }
+
+    fn attach(&self, loss_notifier: LossNotifier) {
+        self.losses.attach(loss_notifier);
     }
 
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
@@ -109,6 +118,14 @@ impl tenure_core::store::Store for Store {
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
+    }
+
+    /// ShedLock's table has no room for a value.
+    fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        match self.settings.format {
+            Format::Tenure => Some(self),
+            Format::ShedLock => None,
+        }
     }
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {

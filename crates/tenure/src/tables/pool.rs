@@ -8,8 +8,6 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-#[cfg(feature = "postgres")]
-use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
@@ -464,12 +462,6 @@ impl Pool {
             }
             Some(objection) => Err(Error::new(ErrorKind::Unsupported, objection)),
         }
-    }
-
-    /// Limit of each request.
-    #[cfg(feature = "postgres")]
-    pub(super) fn timeout(&self) -> Duration {
-        self.settings.timeout
     }
 
     /// Refuses requests from now on, and drops the connections that are idle.

@@ -21,6 +21,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
 
 /// Releases what is held, lets waiters leave, and ends the connections.
 pub(super) async fn close(store: &Store) {
+    store.closing.raise();
     // The driver has stopped the waiters, so notifications are not needed any more.
     #[cfg(feature = "postgres")]
     if let Some(listener) = &store.listener {
@@ -42,12 +43,14 @@ pub(super) async fn close(store: &Store) {
     #[cfg(feature = "postgres")]
     if let Some(listener) = &store.listener {
         listener.ended().await;
+        listener.subscribers.observers.all_read().await;
     }
     store.requests.pool.close().await;
 }
 
 /// Ends what is left without waiting, also of a node of a majority that was silent before `close` came to it.
 pub(super) fn abandon(store: &Store) {
+    store.closing.raise();
     #[cfg(feature = "postgres")]
     if let Some(listener) = &store.listener {
         listener.stop();

@@ -1,6 +1,6 @@
 //! One function per request to the database: what is asked, and what the answer means.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -55,12 +55,27 @@ pub(super) struct HeldRow {
     min_hold: u64,
     /// Whether it may be a shared hold: it was acquired as one, or has become shared.
     pub(super) is_shared_hold: bool,
+    /// Whether the holder is the leader of an election, so that observers are told of its end.
+    is_leader: bool,
+    /// Whether renewals find out that the holder is asked to let go.
+    pub(super) finds_requests: bool,
+    /// Whether the driver renews the hold.
+    pub(super) is_renewed: bool,
     /// What `locked_by` says, in ShedLock's table.
     locked_by: String,
     /// The file that granted the hold.
     pub(super) file: Option<FileId>,
     /// When this client counts the lease as over, unless the lease is renewed.
     pub(super) ends: Time,
+}
+
+/// Which holds are renewed by one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RenewalKind {
+    /// Holds that may be shared.
+    pub(super) are_shared: bool,
+    /// Holds whose renewal finds out that the holder is asked to let go.
+    pub(super) find_requests: bool,
 }
 
 impl HeldRow {
@@ -149,6 +164,7 @@ impl Requests {
             waiter_ttl: micros_up(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: self.stamp(),
+            is_candidate: request.holder.value.is_some(),
         }
     }
 
@@ -260,10 +276,14 @@ impl Requests {
     /// Remembers a hold that is about to be passed to the driver.
     pub(super) fn granted(&self, request: &Request, reply: &StatementReply, token: u64) -> Grant {
         let grant = self.grant(request, reply, token);
+        let is_leader = request.holder.value.is_some();
         let entry = HeldRow {
             name: request.name.clone(),
             min_hold: whole_millis(request.min_hold),
             is_shared_hold: request.mode != Mode::Exclusive,
+            is_leader,
+            finds_requests: is_leader,
+            is_renewed: request.is_renewed,
             locked_by: match self.format {
                 Format::Tenure => String::new(),
                 Format::ShedLock => self.locked_by(request),
@@ -333,15 +353,15 @@ impl Requests {
         }))
     }
 
-    /// Renews these holds with one request: exclusive holds, or those that may be shared.
+    /// Renews these holds with one request. Also returns whether each holder is asked to let go.
     pub(super) async fn renew(
         &self,
         holds: &[&Hold],
-        are_shared: bool,
-    ) -> Result<Vec<Renewal>, Error> {
+        kind: RenewalKind,
+    ) -> Result<Vec<(Renewal, bool)>, Error> {
         // A request would make the file again.
         if self.pool.is_file_gone(None)? {
-            let lost = |_| Renewal::Lost(LostReason::TakenOver);
+            let lost = |_| (Renewal::Lost(LostReason::TakenOver), false);
             return Ok(holds.iter().map(lost).collect());
         }
         // Nothing may be remembered of a hold.
@@ -358,19 +378,19 @@ impl Requests {
         });
         let written: Vec<_> = written.collect();
         let reply = self.pool.ask(match self.format {
-            Format::Tenure if are_shared => self.own.renew_modes(&written),
-            Format::Tenure => self.own.renew(&written),
+            Format::Tenure if kind.are_shared => self.own.renew_modes(&written, kind.find_requests),
+            Format::Tenure => self.own.renew(&written, kind.find_requests),
             Format::ShedLock => self.shedlock.renew(&written),
         });
         let reply = reply.await?;
-        let (mut live, mut taken) = (HashSet::new(), HashSet::new());
+        let (mut live, mut taken) = (HashMap::new(), HashSet::new());
         // Other rows are those of the statement that locks.
-        for row in reply.rows.iter().filter(|row| row.len() == 3) {
+        for row in reply.rows.iter().filter(|row| row.len() >= 3) {
             let (name, owner) = (text(row, 0)?, text(row, 1)?);
             if number(row, 2)? == 1 {
-                live.insert((name, owner));
+                live.insert((name, owner), row.len() > 3 && number(row, 3)? == 1);
                 // Among several holders a shared hold may have ended by itself.
-                let are_several = are_shared && owner == SEVERAL;
+                let are_several = kind.are_shared && owner == SEVERAL;
                 if !owner.is_empty() && !are_several {
                     taken.insert(name);
                 }
@@ -378,15 +398,17 @@ impl Requests {
         }
         let renewals = holds.iter().zip(&written).map(|((hold, entry), item)| {
             let (name, owner) = (item.name.as_str(), item.owner.as_str());
-            match entry {
+            let is_asked = live.get(&(name, owner));
+            let renewal = match entry {
                 Some(entry) if entry.file != reply.file => Renewal::Lost(LostReason::TakenOver),
-                _ if live.contains(&(name, owner)) => Renewal::Renewed {
+                _ if is_asked.is_some() => Renewal::Renewed {
                     sent: reply.sent,
                     ttl: Some(self.lease(hold.ttl)),
                 },
                 _ if taken.contains(name) => Renewal::Lost(LostReason::TakenOver),
                 _ => Renewal::Lost(LostReason::StoreSaysNo),
-            }
+            };
+            (renewal, is_asked == Some(&true))
         });
         Ok(renewals.collect())
     }
@@ -407,7 +429,10 @@ impl Requests {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
         let statement = match (self.format, entry) {
             (Format::Tenure, None) => return self.dequeue(hold).await,
-            (Format::Tenure, Some(_)) => self.own.release(&name, &owner, HoldEnd::of(hold)),
+            (Format::Tenure, Some(entry)) => {
+                let end = HoldEnd::of(hold);
+                self.own.release(&name, &owner, end, entry.is_leader)
+            }
             (Format::ShedLock, Some(entry)) => {
                 let min_hold = match hold.unused {
                     true => 0,

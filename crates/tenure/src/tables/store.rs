@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
-use tenure_core::rt::{BackgroundTasks, Clock};
-use tenure_core::store::Request;
+use tenure_core::leader::Sighting;
+use tenure_core::name::LockName;
+use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner};
+use tenure_core::store::{Losses, Request};
 use tenure_core::support;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use tenure_core::url::Url;
@@ -18,7 +20,7 @@ use crate::database::DatabasePool;
 
 use super::guarantees::{Configuration, Database, guarantees};
 #[cfg(feature = "postgres")]
-use super::listener::Listener;
+use super::listener::{Listener, TableSubscribers};
 use super::names::Format;
 use super::pool::Pool;
 use super::requests::Requests;
@@ -35,6 +37,10 @@ pub struct Store {
     /// Acquisitions under way: `close` waits for them.
     pub(super) acquisitions: Arc<BackgroundTasks>,
     pub(super) clock: Clock,
+    pub(super) spawner: Spawner,
+    pub(super) losses: Losses,
+    /// Raised when the client is being closed.
+    pub(super) closing: Arc<Flag>,
     /// `None`: no connection can be spared for notifications.
     #[cfg(feature = "postgres")]
     pub(super) listener: Option<Arc<Listener>>,
@@ -117,7 +123,7 @@ impl Store {
 
     pub(super) async fn with(settings: Settings, clock: Clock) -> Result<Arc<Self>, Error> {
         // Outside a runtime no connection can be opened.
-        support::spawner()?;
+        let spawner = support::spawner()?;
         let (database, mut dialect) = database_of(&settings.location)?;
         // One connection is kept free for notifications, where the database has them.
         let has_listener = database == Database::Postgres
@@ -152,13 +158,9 @@ impl Store {
             is_pooled: settings.pool.is_some(),
         };
         #[cfg(feature = "postgres")]
-        let listener = match settings.postgres_options().filter(|_| has_listener) {
-            Some(options) => {
-                let (pool, clock) = (pool.clone(), clock.clone());
-                let spawner = support::spawner()?;
-                Some(Arc::new(Listener::new(options?, pool, clock, spawner)))
-            }
-            None => None,
+        let listener = match has_listener {
+            true => listener(&settings, &pool, &clock, &spawner)?,
+            false => None,
         };
         let (format, table) = (settings.format, settings.table());
         let requests = Requests::new(format, dialect, table, pool, clock.clone());
@@ -167,6 +169,9 @@ impl Store {
             requests,
             acquisitions: Arc::default(),
             clock,
+            spawner,
+            losses: Losses::default(),
+            closing: Arc::default(),
             #[cfg(feature = "postgres")]
             listener,
             settings,
@@ -183,6 +188,32 @@ impl Store {
         let _ = request;
         None
     }
+
+    /// Passes on what was read to all observers of the name.
+    pub(super) fn tell_observers(&self, name: &LockName, sighting: &Sighting) {
+        #[cfg(feature = "postgres")]
+        if let Some(listener) = &self.listener {
+            listener.subscribers.observers.tell(name, sighting);
+        }
+        let _ = (name, sighting);
+    }
+}
+
+/// The connection for notifications, which is opened when it is needed.
+#[cfg(feature = "postgres")]
+fn listener(
+    settings: &Settings,
+    pool: &Arc<Pool>,
+    clock: &Clock,
+    spawner: &Spawner,
+) -> Result<Option<Arc<Listener>>, Error> {
+    let Some(options) = settings.postgres_options() else {
+        return Ok(None);
+    };
+    let (clock, spawner) = (clock.clone(), spawner.clone());
+    let subscribers = TableSubscribers::new(pool.clone(), spawner.clone());
+    let listener = Listener::new(subscribers, options?, settings.timeout, clock, spawner);
+    Ok(Some(Arc::new(listener)))
 }
 
 /// The database at that location, and its SQL.

@@ -10,6 +10,7 @@ mod support;
 
 mod access;
 mod clocks;
+mod elections;
 mod ends;
 mod failovers;
 mod keeping;

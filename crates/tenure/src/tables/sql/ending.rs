@@ -39,7 +39,13 @@ impl Statements {
     }
 
     /// Ends the hold that `which` selects. Returns a row for each changed one, or their number.
-    fn finish(&self, what: &str, name: &str, which: &str, end: HoldEnd) -> Statement {
+    fn finish(
+        &self,
+        what: &str,
+        name: &str,
+        which: &str,
+        (end, tells_observers): (HoldEnd, bool),
+    ) -> Statement {
         let (now, locks, rest) = (self.dialect.now(), &self.locks, self.rest(end));
         let literal = self.dialect.name(name);
         let update = format!(
@@ -48,22 +54,35 @@ impl Statements {
         match self.dialect {
             Dialect::Postgres => {
                 let digest = digest(&self.table, name);
+                let channel = tells_observers.then(|| self.channel(name));
+                let tell = channel
+                    .flatten()
+                    .map(|channel| format!(",pg_notify('{channel}','')"));
+                let tell = tell.unwrap_or_default();
                 Statement::rows(format!(
-                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END FROM r"
+                    "/*tenure:{what}*/ WITH r AS({update} RETURNING queued)SELECT CASE WHEN queued>{now} THEN pg_notify('{CHANNEL}','free {digest}')END{tell} FROM r"
                 ))
             }
             _ => Statement::count(format!("/*tenure:{what}*/ {update}")),
         }
     }
 
-    pub(crate) fn release(&self, name: &str, owner: &str, end: HoldEnd) -> Statement {
-        self.finish("release", name, &format!("owner='{owner}'"), end)
-            .urgent()
+    pub(crate) fn release(
+        &self,
+        name: &str,
+        owner: &str,
+        end: HoldEnd,
+        was_leader: bool,
+    ) -> Statement {
+        let which = format!("owner='{owner}'");
+        let release = self.finish("release", name, &which, (end, was_leader));
+        release.urgent()
     }
 
+    /// Whether the holder leads an election is not known here, so observers are told in any case.
     pub(crate) fn break_lock(&self, name: &str, token: u64) -> Statement {
         let which = format!("token={token} AND owner NOT IN('','*')");
-        self.finish("break", name, &which, HoldEnd::Unclean)
+        self.finish("break", name, &which, (HoldEnd::Unclean, true))
     }
 
     /// Releases the hold, or leaves the queue, whichever the owner has.

@@ -8,6 +8,7 @@
 //!
 //! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
+pub(super) mod elections;
 pub(super) mod ending;
 pub(super) mod modes;
 mod probe;
@@ -116,6 +117,8 @@ pub(crate) struct AcquireItem {
     pub(crate) holder: String,
     /// For the token, where the clock of the database is that of this machine and has ms.
     pub(crate) stamp: Option<u64>,
+    /// Whether observers are told of the grant.
+    pub(crate) is_candidate: bool,
 }
 
 /// One hold that is renewed. Times are in µs.
@@ -266,6 +269,18 @@ impl Statements {
     /// Takes a name that is free and has no waiters. `[token]` if it was taken. Sent again with the same owner, the
     /// statement finds out about a grant whose answer was lost. In MySQL `[owner, token]` as they are then.
     pub(crate) fn acquire(&self, request: &AcquireItem) -> Statement {
+        let take = self.take_free(request);
+        let channel = request.is_candidate.then(|| self.channel(&request.name));
+        Statement::rows(match channel.flatten() {
+            Some(channel) => format!(
+                "/*tenure:acquire*/ WITH g AS({take})SELECT token FROM g WHERE pg_notify('{channel}','')::text IS NOT NULL"
+            ),
+            None => format!("/*tenure:acquire*/ {take}"),
+        })
+    }
+
+    /// The text of [`acquire`](Self::acquire), without its purpose.
+    fn take_free(&self, request: &AcquireItem) -> String {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let name = self.dialect.name(&request.name);
         let holder = self.dialect.text(&request.holder);
@@ -276,7 +291,7 @@ impl Statements {
             _ => " AS l",
         };
         let insert = format!(
-            "/*tenure:acquire*/ INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
+            "INSERT INTO {locks}{alias}(name,owner,token,until,since,min_hold,delay,holder,queued)VALUES({name},'{owner}',{stamp},{now}+{live},{now},{min_hold},{delay},{holder},0)"
         );
         match self.dialect {
             Dialect::MySql { returns } => {
@@ -287,16 +302,25 @@ impl Statements {
                 let update = format!(
                     "ON DUPLICATE KEY UPDATE token=IF({free},{max}(token+1,{stamp}),token),since=IF({free},{now},since),min_hold=IF({free},{min_hold},min_hold),delay=IF({free},{delay},delay),holder=IF({free},{holder},holder),owner=IF({free},'{owner}',owner),until=IF(owner='{owner}',{max}(until,{now}+{live}),until)"
                 );
-                Statement::rows(match returns {
+                match returns {
                     true => format!("{insert}{update} RETURNING owner,token"),
                     false => format!(
                         "{insert}{update};SELECT owner,token FROM {locks} WHERE name={name}"
                     ),
-                })
+                }
             }
-            _ => Statement::rows(format!(
-                "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until={max}(l.until,excluded.until),since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder=excluded.holder WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
-            )),
+            _ => {
+                // A request that was sent twice replaces no value that was published since.
+                let kept = match request.is_candidate {
+                    true => format!(
+                        "CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.holder ELSE excluded.holder END"
+                    ),
+                    false => "excluded.holder".to_owned(),
+                };
+                format!(
+                    "{insert}ON CONFLICT(name)DO UPDATE SET owner=excluded.owner,token=CASE WHEN l.owner=excluded.owner AND l.until>{now} THEN l.token ELSE {max}(l.token+1,excluded.token)END,until={max}(l.until,excluded.until),since=excluded.since,min_hold=excluded.min_hold,delay=excluded.delay,holder={kept} WHERE l.owner=excluded.owner OR(l.until<={now} AND l.queued<={now})RETURNING token"
+                )
+            }
         }
     }
 
@@ -310,11 +334,21 @@ impl Statements {
         let (owner, min_hold, delay) = (&request.owner, request.min_hold, request.delay);
         let (live, stamp) = (request.live(), request.stamp(self.dialect));
         let mut steps = self.enter_queue(request, &name, &holder);
+        // MySQL assigns from left to right, and the owner decides.
+        let (kept, granted) = match request.is_candidate {
+            true => (
+                format!(
+                    "holder=CASE WHEN owner='{owner}' AND until>{now} THEN holder ELSE {holder} END,"
+                ),
+                String::new(),
+            ),
+            false => (String::new(), format!(",holder={holder}")),
+        };
         let first = format!(
             "(SELECT w.owner FROM {waiters} w WHERE w.name={name} ORDER BY w.place LIMIT 1)"
         );
         steps.push(format!(
-            "UPDATE {locks} SET token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={max}(until,{now}+{live}),since={now},min_hold={min_hold},delay={delay},holder={holder} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
+            "UPDATE {locks} SET {kept}token=CASE WHEN owner='{owner}' AND until>{now} THEN token ELSE {max}(token+1,{stamp})END,owner='{owner}',until={max}(until,{now}+{live}),since={now},min_hold={min_hold},delay={delay}{granted} WHERE name={name} AND(owner='{owner}' OR(until<={now} AND {first}='{owner}'))"
         ));
         let is_ours =
             format!("EXISTS(SELECT 1 FROM {locks} WHERE name={name} AND owner='{owner}')");
@@ -323,6 +357,10 @@ impl Statements {
         ));
         steps.push(self.count_queue(&name));
         steps.extend(self.tell_first(&name, &format!("AND {is_ours}")));
+        if request.is_candidate {
+            let tell = self.tell_observers(&request.name);
+            steps.extend(tell.map(|tell| format!("{tell}WHERE {is_ours}")));
+        }
         steps.push(format!(
             "SELECT owner,token,until-{now},(SELECT COUNT(*)FROM {waiters} a WHERE a.name={name} AND a.place<(SELECT b.place FROM {waiters} b WHERE b.owner='{owner}'))FROM {locks} WHERE name={name}"
         ));
@@ -380,8 +418,9 @@ impl Statements {
     }
 
     /// Renews these holds, as far as they are ours: each with its ttl.
-    /// A row for each name that the table has: `[name, owner, whether the lease has not ended]`.
-    pub(crate) fn renew(&self, holds: &[RenewItem]) -> Statement {
+    /// A row for each name that the table has: `[name, owner, whether the lease has not ended]`, and with `finds_requests`
+    /// whether the holder is asked to let go.
+    pub(crate) fn renew(&self, holds: &[RenewItem], finds_requests: bool) -> Statement {
         let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
         let ttls: BTreeSet<_> = holds.iter().map(|hold| hold.ttl).collect();
         let of = |ttl: Option<u64>| {
@@ -407,8 +446,9 @@ impl Statements {
                 "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name IN({names})AND owner IN({owners})AND until>{now}"
             )
         }));
+        let asked = self.asked_column(finds_requests);
         steps.push(format!(
-            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({all})"
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END{asked} FROM {locks} WHERE name IN({all})"
         ));
         Statement::once(format!("/*tenure:renew*/ {}", steps.join(";")))
     }

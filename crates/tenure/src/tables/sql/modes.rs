@@ -88,8 +88,8 @@ impl Statements {
     /// The first of these reads comes after the row is locked, and so do the clock and, in MySQL, the snapshot of a
     /// transaction that reads repeatably: locking reads make no snapshot.
     pub(crate) fn read_name(&self, name: &str, access: Access) -> Statement {
-        let (now, name) = (self.dialect.now(), self.dialect.name(name));
-        let (locks, modes, waiters) = (&self.locks, &self.modes, &self.waiters);
+        let name = self.dialect.name(name);
+        let (modes, waiters) = (&self.modes, &self.waiters);
         let mut steps = Vec::new();
         if access == Access::Make {
             steps.push(self.make_row(&name));
@@ -98,9 +98,7 @@ impl Statements {
             steps.extend(self.lock_rows(&format!("name={name}")));
         }
         steps.extend([
-            format!(
-                "SELECT 'L',{now},owner,token,until,since,min_hold,delay,holder FROM {locks} WHERE name={name}"
-            ),
+            self.read_lock(&name),
             format!(
                 "SELECT 'M',mode,owner,token,until,since,min_hold,delay,holder FROM {modes} WHERE name={name} ORDER BY token,owner"
             ),
@@ -116,6 +114,14 @@ impl Statements {
                 Statement::in_transaction(format!("/*tenure:begin*/ {begin};{steps}"))
             }
         }
+    }
+
+    /// The first of these rows.
+    pub(super) fn read_lock(&self, name: &str) -> String {
+        let (now, locks) = (self.dialect.now(), &self.locks);
+        format!(
+            "SELECT 'L',{now},owner,token,until,since,min_hold,delay,holder FROM {locks} WHERE name={name}"
+        )
     }
 
     /// Writes what has changed of a name, and ends the transaction that [`read_name`](Self::read_name) began.
@@ -174,10 +180,11 @@ impl Statements {
     }
 
     /// Renews these holds, each with its ttl: shared holds, and exclusive holds that once were.
-    /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is a shared one.
+    /// `[name, owner, whether the lease has not ended]` for each name, and for each of the holds that is a shared one; with
+    /// `finds_requests` also whether the holder is asked to let go.
     ///
     /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
-    pub(crate) fn renew_modes(&self, holds: &[RenewItem]) -> Statement {
+    pub(crate) fn renew_modes(&self, holds: &[RenewItem], finds_requests: bool) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, modes) = (&self.locks, &self.modes);
         let names = list(holds.iter().map(|hold| self.dialect.name(&hold.name)));
@@ -197,11 +204,16 @@ impl Statements {
         steps.push(format!(
             "UPDATE {locks} SET until={max}(until,COALESCE((SELECT MAX(m.until)FROM {modes} m WHERE m.name={locks}.name),0)),since={now} WHERE name IN({names})AND owner='{SEVERAL}'"
         ));
+        // A shared holder is not asked.
+        let (asked, is_not_asked) = (
+            self.asked_column(finds_requests),
+            if finds_requests { ",0" } else { "" },
+        );
         steps.push(format!(
-            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END FROM {locks} WHERE name IN({names})"
+            "SELECT name,owner,CASE WHEN until>{now} THEN 1 ELSE 0 END{asked} FROM {locks} WHERE name IN({names})"
         ));
         steps.push(format!(
-            "SELECT m.name,m.owner,CASE WHEN m.until-m.delay>{now} THEN 1 ELSE 0 END FROM {modes} m,{locks} l WHERE m.name IN({names})AND m.owner IN({owners})AND m.token>0 AND l.name=m.name AND l.owner='{SEVERAL}'"
+            "SELECT m.name,m.owner,CASE WHEN m.until-m.delay>{now} THEN 1 ELSE 0 END{is_not_asked} FROM {modes} m,{locks} l WHERE m.name IN({names})AND m.owner IN({owners})AND m.token>0 AND l.name=m.name AND l.owner='{SEVERAL}'"
         ));
         Statement {
             is_repeatable: false,

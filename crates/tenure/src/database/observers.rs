@@ -1,0 +1,341 @@
+//! The observers of a client, by the name that they observe, for a server that says that something has changed and not what.
+//!
+//! A client reads a name once after a message about it, however many observers it has, and passes the answer on to all of them.
+//! What one observer reads by itself is passed on to the others too, so their next read is due as late as its own: at rest a
+//! client reads a name as often as if it had one observer.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, Weak};
+
+use futures_util::stream;
+use tokio::sync::watch;
+
+use tenure_core::error::Error;
+use tenure_core::leader::Sighting;
+use tenure_core::name::LockName;
+use tenure_core::rt::{BackgroundTasks, Spawner, lock};
+use tenure_core::store::{BoxFuture, Sightings};
+
+/// Reads who leads.
+pub(crate) type ReadLeader = Box<dyn Fn() -> BoxFuture<Result<Sighting, Error>> + Send + Sync>;
+
+/// All observers of one client.
+pub(crate) struct Observers {
+    spawner: Spawner,
+    tasks: Arc<BackgroundTasks>,
+    names: Mutex<HashMap<LockName, Entry>>,
+    /// The channels whose messages arrive.
+    heard: Mutex<BTreeSet<String>>,
+}
+
+/// A name, and how many observers it has.
+struct Entry {
+    observed: Arc<ObservedName>,
+    count: usize,
+}
+
+/// A name that has an observer.
+struct ObservedName {
+    name: LockName,
+    /// Where the server says that something has changed.
+    channel: String,
+    read_leader: ReadLeader,
+    reading: Mutex<Reading>,
+    /// The last answer. An observer takes the newest one, and may miss those before.
+    answer: watch::Sender<Option<Result<Sighting, Error>>>,
+}
+
+/// Whether the name is being read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    No,
+    Yes,
+    /// Something may have changed since the request was sent, so another one follows.
+    Again,
+}
+
+/// One observer, until it is dropped.
+struct Subscription {
+    observers: Arc<Observers>,
+    /// Gone after [`Observers::end`], which ends `answer`.
+    observed: Weak<ObservedName>,
+    answer: watch::Receiver<Option<Result<Sighting, Error>>>,
+}
+
+impl Observers {
+    pub(crate) fn new(spawner: Spawner) -> Self {
+        Self {
+            spawner,
+            tasks: Arc::default(),
+            names: Mutex::default(),
+            heard: Mutex::default(),
+        }
+    }
+
+    /// What the server has now, and what it has after each message on `channel`.
+    pub(crate) fn observe(
+        self: &Arc<Self>,
+        name: LockName,
+        channel: String,
+        read_leader: ReadLeader,
+    ) -> Sightings {
+        let (observed, answer) = {
+            let mut names = lock(&self.names);
+            let entry = names.entry(name.clone()).or_insert_with(|| Entry {
+                observed: Arc::new(ObservedName {
+                    name,
+                    channel,
+                    read_leader,
+                    reading: Mutex::new(Reading::No),
+                    answer: watch::Sender::new(None),
+                }),
+                count: 0,
+            });
+            entry.count += 1;
+            (entry.observed.clone(), entry.observed.answer.subscribe())
+        };
+        self.read(&observed);
+        let subscription = Subscription {
+            observers: self.clone(),
+            observed: Arc::downgrade(&observed),
+            answer,
+        };
+        let sightings = stream::unfold(subscription, |mut subscription| async move {
+            subscription.answer.changed().await.ok()?;
+            let answer = subscription.answer.borrow_and_update().clone()?;
+            Some((answer, subscription))
+        });
+        Box::pin(sightings)
+    }
+
+    /// Where the server says that something has changed: a channel for each name that has an observer.
+    pub(crate) fn channels(&self) -> BTreeSet<String> {
+        let names = lock(&self.names);
+        let channels = names.values().map(|it| it.observed.channel.clone());
+        channels.collect()
+    }
+
+    /// The messages of these channels arrive from now on, and no others. A name whose messages did not arrive before is read. If
+    /// none arrive, all names are read: so observers learn whether the server answers.
+    pub(crate) fn listens_to(self: &Arc<Self>, channels: &BTreeSet<String>) {
+        let before = std::mem::replace(&mut *lock(&self.heard), channels.clone());
+        let may_have_missed =
+            |channel: &str| channels.contains(channel) && !before.contains(channel);
+        self.read_channels(|channel| channels.is_empty() || may_have_missed(channel));
+    }
+
+    /// Reads the names of these channels, and passes the answers on.
+    pub(crate) fn read_channels(self: &Arc<Self>, is_one: impl Fn(&str) -> bool) {
+        let observed: Vec<_> = {
+            let names = lock(&self.names);
+            let observed = names.values().map(|it| &it.observed);
+            observed.filter(|it| is_one(&it.channel)).cloned().collect()
+        };
+        observed.iter().for_each(|observed| self.read(observed));
+    }
+
+    /// Passes on what another request has read.
+    pub(crate) fn tell(&self, name: &LockName, sighting: &Sighting) {
+        if let Some(entry) = lock(&self.names).get(name) {
+            let answer = &entry.observed.answer;
+            answer.send_replace(Some(Ok(sighting.clone())));
+        }
+    }
+
+    /// Ends the streams of all observers: no message will ever arrive.
+    pub(crate) fn end(&self) {
+        lock(&self.names).clear();
+    }
+
+    /// Resolves when no request of this is under way.
+    pub(crate) async fn all_read(&self) {
+        self.tasks.all_done().await;
+    }
+
+    /// Reads the name in the background: now, or once more after the request that is under way.
+    fn read(self: &Arc<Self>, observed: &Arc<ObservedName>) {
+        {
+            let mut reading = lock(&observed.reading);
+            if *reading != Reading::No {
+                *reading = Reading::Again;
+                return;
+            }
+            *reading = Reading::Yes;
+        }
+        let observed = observed.clone();
+        self.tasks.spawn(&self.spawner, async move {
+            loop {
+                let answer = (observed.read_leader)().await;
+                observed.answer.send_replace(Some(answer));
+                let mut reading = lock(&observed.reading);
+                let is_observed = observed.answer.receiver_count() > 0;
+                *reading = match *reading {
+                    Reading::Again if is_observed => Reading::Yes,
+                    _ => Reading::No,
+                };
+                if *reading == Reading::No {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let Some(observed) = self.observed.upgrade() else {
+            return;
+        };
+        let mut names = lock(&self.observers.names);
+        if let Some(entry) = names.get_mut(&observed.name)
+            && Arc::ptr_eq(&entry.observed, &observed)
+        {
+            entry.count -= 1;
+            if entry.count == 0 {
+                names.remove(&observed.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::StreamExt as _;
+    use tokio::sync::oneshot;
+
+    use tenure_core::error::ErrorKind;
+    use tenure_core::rt::yield_now;
+
+    use super::*;
+
+    type Reply = oneshot::Sender<Result<Sighting, Error>>;
+
+    /// A server whose replies the test sends.
+    #[derive(Clone, Default)]
+    struct Server(Arc<Mutex<VecDeque<Reply>>>);
+
+    impl Server {
+        fn observe(&self, observers: &Arc<Observers>) -> Sightings {
+            let requests = self.0.clone();
+            let read: ReadLeader = Box::new(move || {
+                let (reply, answer) = oneshot::channel();
+                lock(&requests).push_back(reply);
+                Box::pin(async move { answer.await.expect("the test replies") })
+            });
+            observers.observe(name("a"), "channel".into(), read)
+        }
+
+        /// Replies to the only request.
+        async fn reply(&self, answer: Result<Sighting, Error>) {
+            self.settle().await;
+            let reply = {
+                let mut requests = lock(&self.0);
+                assert_eq!(requests.len(), 1, "requests");
+                requests.pop_front().unwrap()
+            };
+            reply.send(answer).unwrap();
+            self.settle().await;
+        }
+
+        async fn settle(&self) {
+            for _ in 0..20 {
+                yield_now().await;
+            }
+        }
+
+        fn requests(&self) -> usize {
+            lock(&self.0).len()
+        }
+    }
+
+    fn observers() -> Arc<Observers> {
+        Arc::new(Observers::new(Spawner::current().unwrap()))
+    }
+
+    fn name(name: &str) -> LockName {
+        LockName::new(name).unwrap()
+    }
+
+    fn nobody(token: u64) -> Sighting {
+        Sighting::of_nobody(token)
+    }
+
+    async fn next(sightings: &mut Sightings) -> Option<u64> {
+        Some(sightings.next().await?.unwrap().last_token)
+    }
+
+    #[tokio::test]
+    async fn a_name_is_read_once_for_all_its_observers() {
+        let server = Server::default();
+        let observers = observers();
+        let observe = |_| server.observe(&observers);
+        let mut all: Vec<_> = (0..100).map(observe).collect();
+        server.reply(Ok(nobody(1))).await;
+        for sightings in &mut all {
+            assert_eq!(next(sightings).await, Some(1));
+        }
+        // Those that came while the first request was under way.
+        server.reply(Ok(nobody(1))).await;
+        assert_eq!(server.requests(), 0);
+        for other in ["channel 2", ""] {
+            observers.read_channels(|it| it == other);
+        }
+        server.settle().await;
+        assert_eq!(server.requests(), 0);
+        observers.read_channels(|it| it == "channel");
+        // A change during the request is read once more, however many there are.
+        server.settle().await;
+        observers.read_channels(|it| it == "channel");
+        observers.read_channels(|it| it == "channel");
+        server.reply(Ok(nobody(2))).await;
+        server.reply(Ok(nobody(3))).await;
+        assert_eq!(server.requests(), 0);
+        for sightings in &mut all {
+            assert_eq!(next(sightings).await, Some(3));
+        }
+        observers.tell(&name("a"), &nobody(4));
+        observers.tell(&name("b"), &nobody(5));
+        for sightings in &mut all {
+            assert_eq!(next(sightings).await, Some(4));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_without_observers_is_not_read() {
+        let server = Server::default();
+        let observers = observers();
+        let first = server.observe(&observers);
+        let second = server.observe(&observers);
+        drop(first);
+        assert_eq!(observers.channels().len(), 1);
+        drop(second);
+        assert!(observers.channels().is_empty());
+        server.reply(Ok(nobody(1))).await;
+        observers.read_channels(|_| true);
+        observers.tell(&name("a"), &nobody(1));
+        server.settle().await;
+        assert_eq!(server.requests(), 0);
+        observers.all_read().await;
+    }
+
+    #[tokio::test]
+    async fn an_error_reaches_the_observer_and_the_end_too() {
+        let server = Server::default();
+        let observers = observers();
+        let mut sightings = server.observe(&observers);
+        server
+            .reply(Err(Error::new(ErrorKind::Unreachable, "cut")))
+            .await;
+        let err = sightings.next().await.unwrap().unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::Unreachable);
+        observers.end();
+        assert!(sightings.next().await.is_none());
+        // Another one of the same name is not removed with the first.
+        let _second = server.observe(&observers);
+        drop(sightings);
+        assert_eq!(observers.channels().len(), 1);
+        server.reply(Ok(nobody(1))).await;
+    }
+}
