@@ -415,7 +415,7 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 6)]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) workers: u8,
-    /// Number of locks that they compete for
+    /// Number of locks that they compete for, beside elections
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) names: u8,
@@ -432,7 +432,11 @@ pub(crate) struct Torture {
     /// TCP servers and without TLS.
     #[arg(long, value_name = "FAULT", value_delimiter = ',')]
     pub(crate) faults: Vec<FaultKind>,
-    /// How the locks are held: exclusive, shared, upgradable, permits [default: all that the store has]
+    /// How names are held: exclusive, shared, upgradable, permits, elections [default: all that the store has]
+    ///
+    /// With elections, half of the processes are also candidates for one more name (two with --names of more
+    /// than one), and the other half observe who leads. After the last fault the run goes on for up to 6 s
+    /// and 4 times --ttl: by then each observer must know who leads.
     #[arg(long, value_name = "MODE", value_delimiter = ',')]
     pub(crate) modes: Vec<HoldMode>,
     /// Directory for the events, the page and the picture [default: a new directory for temporary files]

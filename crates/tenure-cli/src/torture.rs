@@ -126,6 +126,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
         },
         seed,
         faults,
+        settles_when_stopped: false,
         out,
         program: Program {
             path: crate::platform::current_program().unwrap_or_else(|_| "tenure".into()),

@@ -7,8 +7,10 @@ use std::time::Duration;
 use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
+use crate::documented::DocumentedFaults;
 use crate::history::{Claim, History};
 use crate::mode::{HoldMode, PERMITS};
+use crate::observer_checker::{self, ObserverFinding};
 use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run proves nothing.
@@ -82,6 +84,8 @@ pub struct Findings {
     pub longest_gap: u64,
     /// The start and the end of each gap that is longer than a store needs.
     pub gaps: Vec<(u64, u64)>,
+    /// What observers of elections should not have been told.
+    pub observers: Vec<ObserverFinding>,
     /// Why the run proves nothing, if too little happened.
     pub not_enough: Option<String>,
 }
@@ -127,8 +131,10 @@ impl Findings {
         let overlaps = self.overlaps.iter();
         let anomalies = [&self.tokens, &self.writes.late, &self.writes.late_accepted];
         let anomalies = anomalies.into_iter().flatten();
+        let observers = self.observers.iter();
         overlaps.filter(|it| it.documented.is_none()).count()
             + anomalies.filter(|it| it.documented.is_none()).count()
+            + observers.filter(|it| it.documented.is_none()).count()
             + self.gaps.len()
             + usize::from(self.is_unfair)
     }
@@ -141,9 +147,15 @@ pub fn check(
     ttl: Duration,
     asked: &[FaultKind],
 ) -> Findings {
+    let faults = DocumentedFaults {
+        history,
+        promises,
+        ttl: nanos(ttl),
+    };
     let judge = Judge {
         history,
         promises,
+        faults,
         ttl: nanos(ttl),
     };
     let mut found = Findings {
@@ -159,6 +171,7 @@ pub fn check(
         judge.gaps(name, &claims, &mut found);
         judge.turns(name, &claims, &mut found);
     }
+    found.observers = observer_checker::check(faults);
     let overtakings = found.overtakings.len();
     found.is_unfair = matches!(promises.order, Order::Fair)
         && overtakings > MAX_CHANCE_OVERTAKINGS
@@ -167,14 +180,14 @@ pub fn check(
 }
 
 fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
-    if let Some(worker) = history.vanished.first() {
+    if let Some(worker) = history.failures.vanished.first() {
         return Some(format!(
             "worker {worker} ended by itself; workers.log says why"
         ));
     }
     let acquisitions = history.claims.len();
     if acquisitions < MIN_ACQUISITIONS {
-        let last = history.refusal.as_deref();
+        let last = history.failures.refusal.as_deref();
         let why = last.map_or(String::new(), |why| format!("; a worker was told: {why}"));
         return Some(format!(
             "only {acquisitions} acquisitions, at least {MIN_ACQUISITIONS} are needed{why}"
@@ -191,6 +204,10 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
             "there was no {missing}; let it run longer with --for"
         ));
     }
+    let observers = &history.elections.observers;
+    if !observers.is_empty() && history.elections.sights() == 0 {
+        return Some("no observer was told anything; workers.log may say why".into());
+    }
     let faults = history.faults.len();
     (faults < MIN_FAULTS).then(|| {
         format!(
@@ -202,6 +219,7 @@ fn not_enough(history: &History, asked: &[FaultKind]) -> Option<String> {
 struct Judge<'a> {
     history: &'a History,
     promises: &'a Guarantees,
+    faults: DocumentedFaults<'a>,
     ttl: u64,
 }
 
@@ -220,23 +238,6 @@ fn excluded_by<'a>(open: &[&'a Claim], claim: &Claim) -> Option<&'a Claim> {
 }
 
 impl Judge<'_> {
-    /// The first fault that was active at `at`, or shortly before, and under which the table `allows` the finding.
-    /// A cell that the table does not have promises nothing.
-    fn documented_at(&self, at: u64, allows: impl Fn(Option<&Cell>) -> bool) -> Option<FaultKind> {
-        let mut near = self
-            .history
-            .faults
-            .iter()
-            .filter(|it| it.from <= at && at <= it.to.saturating_add(2 * self.ttl));
-        near.find(|it| self.any_cell_allows(it.kind, &allows))
-            .map(|it| it.kind)
-    }
-
-    fn any_cell_allows(&self, kind: FaultKind, allows: impl Fn(Option<&Cell>) -> bool) -> bool {
-        let mut causes = kind.causes().iter();
-        causes.any(|cause| allows(self.promises.cell(*cause)))
-    }
-
     fn overlaps(&self, claims: &[&Claim], found: &mut Findings) {
         let mut open: Vec<&Claim> = Vec::new();
         for claim in claims {
@@ -248,9 +249,7 @@ impl Judge<'_> {
                     second: (claim.acquisition, claim.worker),
                     from: at,
                     to: first.end.min(claim.end),
-                    documented: self.documented_at(at, |cell| {
-                        cell.is_none_or(|cell| cell.promise == Promise::Nothing)
-                    }),
+                    documented: self.faults.overlap_at(at),
                 });
             }
             open.push(claim);
@@ -272,18 +271,11 @@ impl Judge<'_> {
         }
     }
 
-    /// Once a store has forgotten its counter, every later token may be too small.
     fn token_anomaly(&self, acquisition: u64, at: u64) -> Anomaly {
-        let mut earlier = self.history.faults.iter().filter(|it| it.from <= at);
-        let documented = earlier
-            .find(|it| {
-                self.any_cell_allows(it.kind, |cell| cell.is_none_or(|cell| cell.token_regress))
-            })
-            .map(|it| it.kind);
         Anomaly {
             acquisition,
             at,
-            documented,
+            documented: self.faults.token_regress_at(at),
         }
     }
 
@@ -301,7 +293,7 @@ impl Judge<'_> {
             let superseded = later
                 .take_while(|it| it.start > claim.start)
                 .any(|it| !it.mode.may_be_together(claim.mode));
-            let is_write = claim.mode == HoldMode::Exclusive;
+            let is_write = claim.mode.is_exclusive();
             let acquisition = write.acquisition;
             let writes = &mut found.writes;
             if superseded {
@@ -339,9 +331,9 @@ impl Judge<'_> {
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };
-        match self.any_cell_allows(FaultKind::Pause, weak) {
+        match self.faults.any_cell_allows(FaultKind::Pause, weak) {
             true => Some(FaultKind::Pause),
-            false => self.documented_at(at, weak),
+            false => self.faults.at(at, weak),
         }
     }
 

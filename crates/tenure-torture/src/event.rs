@@ -41,6 +41,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A worker does not wait for the name any more: it gave up, or the run is about to end.
+    Left {
+        /// When.
+        at: u64,
+        /// Which worker.
+        worker: usize,
+    },
     /// A worker got the name, and believes that it holds.
     Claimed {
         /// When `acquire` had returned.
@@ -81,6 +88,42 @@ pub enum Event {
         acquisition: u64,
         /// Whether the holder lost the lock; otherwise it releases.
         lost: bool,
+    },
+    /// A candidate campaigns with this value, or a leader proclaims it: the request is sent after this.
+    Publishing {
+        /// When.
+        at: u64,
+        /// Which acquisition.
+        acquisition: u64,
+        /// The value, which no other acquisition publishes.
+        value: String,
+    },
+    /// The store has confirmed the last value that this leader proclaimed.
+    Published {
+        /// When.
+        at: u64,
+        /// Which acquisition.
+        acquisition: u64,
+    },
+    /// An observer of an election begins.
+    Observing {
+        /// When.
+        at: u64,
+        /// Its number, unique in the run.
+        observer: u64,
+        /// The worker that observes.
+        worker: usize,
+        /// The name of the election.
+        name: String,
+    },
+    /// An observer was told something.
+    Saw {
+        /// When.
+        at: u64,
+        /// Which observer.
+        observer: u64,
+        /// What the observer was told.
+        sight: Sight,
     },
     /// A write, or the read of a holder that is not exclusive, reached the register.
     Wrote {
@@ -137,6 +180,25 @@ pub enum Event {
         /// When.
         at: u64,
     },
+}
+
+/// What an observer of an election is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sight {
+    /// Somebody leads.
+    Leader {
+        /// The number of the term; `None` if the leader has none.
+        token: Option<u64>,
+        /// What the leader has published.
+        value: Option<String>,
+    },
+    /// Nobody leads.
+    Nobody,
+    /// The store does not answer, so it is unknown who leads.
+    Unsure(String),
+    /// The observer has ended, for this reason.
+    GaveUp(String),
 }
 
 /// The log file, opened for appending.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::elections::{ElectionBuilder, ElectionHistory};
 use crate::event::Event;
 use crate::mode::HoldMode;
 use crate::plan::FaultKind;
@@ -68,6 +69,15 @@ pub struct Write {
     pub accepted: bool,
 }
 
+/// Why workers could not work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerFailures {
+    /// Workers that ended by themselves.
+    pub vanished: Vec<usize>,
+    /// The last error that a worker got instead of a lock.
+    pub refusal: Option<String>,
+}
+
 /// The history of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
@@ -87,16 +97,16 @@ pub struct History {
     pub outages: Vec<(u64, String)>,
     /// When the monitor noticed another change of the store, and the text of `tenure check`.
     pub notices: Vec<(u64, String)>,
-    /// Workers that ended by themselves.
-    pub vanished: Vec<usize>,
-    /// The last error that a worker got instead of a lock.
-    pub refusal: Option<String>,
+    /// Why workers could not work.
+    pub failures: WorkerFailures,
+    /// What candidates published and observers saw.
+    pub elections: ElectionHistory,
 }
 
 impl Claim {
     /// Whether the token is that of the claim before: a downgrade keeps it.
     pub fn keeps_token(&self) -> bool {
-        self.changes.is_some() && self.mode != HoldMode::Exclusive
+        self.changes.is_some() && !self.mode.is_exclusive()
     }
 }
 
@@ -124,6 +134,7 @@ impl History {
             builder.add(event);
         }
         let mut all = builder.history;
+        all.elections = builder.elections.finish(last);
         for (from, to, why) in builder.outages {
             all.outage(from, to, &why);
         }
@@ -171,10 +182,23 @@ impl History {
         counts.into_iter().filter(|it| it.1 > 0).collect()
     }
 
+    /// The names of elections, each once.
+    pub fn election_names(&self) -> Vec<&str> {
+        let waits = self.waits.iter();
+        let campaigns = waits.filter(|it| it.mode == HoldMode::Election);
+        let mut names: Vec<&str> = campaigns.map(|it| it.name.as_str()).collect();
+        let observers = self.elections.observers.iter();
+        names.extend(observers.map(|it| it.name.as_str()));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// The names that were asked for, each once.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.waits.iter().map(|wait| wait.name.as_str()).collect();
         names.extend(self.claims.iter().map(|claim| claim.name.as_str()));
+        names.extend(self.election_names());
         names.sort_unstable();
         names.dedup();
         names
@@ -191,13 +215,20 @@ struct Builder {
     claims: HashMap<u64, usize>,
     /// Faults of the plan explain some of these outages, and all faults are known only at the end.
     outages: Vec<(u64, u64, String)>,
+    elections: ElectionBuilder,
 }
 
 impl Builder {
     fn add(&mut self, event: &Event) {
+        self.elections.add(event);
         let history = &mut self.history;
         match event {
-            Event::Began { .. } | Event::Over { .. } => {}
+            Event::Began { .. }
+            | Event::Over { .. }
+            | Event::Publishing { .. }
+            | Event::Published { .. }
+            | Event::Observing { .. }
+            | Event::Saw { .. } => {}
             Event::Asked {
                 at,
                 worker,
@@ -207,9 +238,10 @@ impl Builder {
             Event::Refused {
                 at, worker, why, ..
             } => {
-                history.refusal = Some(why.clone());
+                history.failures.refusal = Some(why.clone());
                 self.end_wait(*worker, *at);
             }
+            Event::Left { at, worker } => self.end_wait(*worker, *at),
             Event::Claimed { .. }
             | Event::Believed { .. }
             | Event::Ended { .. }
@@ -225,7 +257,7 @@ impl Builder {
             }),
             Event::Away { at, until, why } => self.outages.push((*at, *until, why.clone())),
             Event::Noticed { at, what } => history.notices.push((*at, what.clone())),
-            Event::Vanished { worker, .. } => history.vanished.push(*worker),
+            Event::Vanished { worker, .. } => history.failures.vanished.push(*worker),
             Event::Fault {
                 at,
                 until,
@@ -326,6 +358,11 @@ fn at(event: &Event) -> u64 {
         Event::Began { at }
         | Event::Asked { at, .. }
         | Event::Refused { at, .. }
+        | Event::Left { at, .. }
+        | Event::Publishing { at, .. }
+        | Event::Published { at, .. }
+        | Event::Observing { at, .. }
+        | Event::Saw { at, .. }
         | Event::Claimed { at, .. }
         | Event::Believed { at, .. }
         | Event::Ended { at, .. }

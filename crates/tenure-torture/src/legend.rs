@@ -89,18 +89,32 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")
     };
     let names = report.history.names();
+    let elections = report.history.election_names();
     let mut items: Vec<_> = match names.len() {
         0 | 1 => vec![(swatch("hold n0", 0, 12), "holds".to_owned())],
         _ => names
             .iter()
             .map(|name| {
                 let color = color_of(&names, name);
-                let text = format!("holds {}", shortened(name));
+                let does = match elections.contains(name) {
+                    true => "leads",
+                    false => "holds",
+                };
+                let text = format!("{does} {}", shortened(name));
                 (swatch(&format!("hold n{color}"), 0, 12), text)
             })
             .collect(),
     };
     items.push((swatch("wait", 3, 6), "waits".to_owned()));
+    if !report.history.elections.observers.is_empty() {
+        let sight = "<rect class=\"sight n0\" y=\"4\" width=\"18\" height=\"2.5\"/>\
+                     <rect class=\"sight n1\" x=\"9\" y=\"4\" width=\"9\" height=\"2.5\"/>";
+        items.push((
+            sight.to_owned(),
+            "sees who leads, in the colour of that worker".to_owned(),
+        ));
+        items.push((swatch("blind", 4, 3), "does not know who leads".to_owned()));
+    }
     let overlaps = report.findings.overlaps.iter();
     let (documented, broken): (Vec<_>, Vec<_>) = overlaps.partition(|it| it.documented.is_some());
     let text = format!("two hold at once ({})", broken.len());
@@ -110,6 +124,11 @@ pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
         items.push((swatch("overlap documented", 0, 12), text));
     }
     let found = &report.findings;
+    if !found.observers.is_empty() {
+        let mark = "<rect class=\"late bad\" x=\"7\" y=\"2\" width=\"4\" height=\"8\"/>".to_owned();
+        let text = format!("an observer was told wrong ({})", found.observers.len());
+        items.push((mark, text));
+    }
     let marks = found.writes.late.len() + found.writes.late_accepted.len() + found.tokens.len();
     if marks > 0 {
         let mark = "<rect class=\"late\" x=\"7\" y=\"2\" width=\"4\" height=\"8\"/>".to_owned();
@@ -198,7 +217,8 @@ pattern circle{fill:currentColor}.fault{stroke:currentColor;stroke-width:.8}.cap
 .cross{fill:none;stroke:var(--text);stroke-width:2.4}\
 .overlap{fill:var(--bad);fill-opacity:.35;stroke:var(--bad);stroke-width:2.5}\
 .late{fill:var(--back);stroke:var(--text);stroke-width:1.2}.late.bad{fill:var(--bad);stroke:var(--bad)}\
-.overlap.documented{fill:none;stroke:var(--text);stroke-dasharray:4 3}.wide{fill-opacity:.5}.gap{fill:var(--bad)}";
+.overlap.documented{fill:none;stroke:var(--text);stroke-dasharray:4 3}.wide{fill-opacity:.5}.gap{fill:var(--bad)}\
+.blind{fill:none;stroke:var(--text);stroke-width:.6;stroke-dasharray:2 2}";
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,9 @@
 //! Tries to break a lock on the store of its user, judges the result, and draws what happened.
 //!
-//! A run has worker processes that acquire names in all modes, hold them, access a register and release them ([`worker`]); a
-//! schedule of faults from one seed ([`mod@plan`]), injected into the worker that holds at that moment ([`nemesis`]);
-//! and a log of events ([`event`]), which the checker judges afterwards by the guarantees of the store ([`checker`]).
+//! A run has worker processes that acquire names in all modes, hold them, access a register and release them ([`worker`]).
+//! On a store with elections half of them are candidates too, and the other half observe who leads. A
+//! schedule of faults from one seed ([`mod@plan`]) is injected into the worker that holds at that moment ([`nemesis`]).
+//! The checker judges the log of events ([`event`]) afterwards by the guarantees of the store ([`checker`]).
 //!
 //! Four mistakes are easily made in such a program:
 //!
@@ -17,14 +18,21 @@
     allow(clippy::unwrap_used, reason = "in a test a panic is the report")
 )]
 
+mod campaign;
 pub mod checker;
 pub mod clock;
+mod documented;
+pub mod elections;
 pub mod event;
 pub mod history;
 mod legend;
+pub mod locks;
 pub mod mode;
 pub mod monitor;
 pub mod nemesis;
+pub mod observer_checker;
+mod observing;
+pub mod phase;
 pub mod plan;
 pub mod processes;
 pub mod proxy;
@@ -32,8 +40,12 @@ pub mod random;
 pub mod register;
 pub mod report;
 pub mod report_page;
+mod rounds;
 pub mod runner;
 pub mod server_url;
+pub mod settings;
+mod settled;
+mod sights;
 pub mod text;
 pub mod timeline;
 pub mod worker;
@@ -47,11 +59,11 @@ use tenure::guarantees::Guarantees;
 use tenure::store::ErrorParts as _;
 use tenure::{Client, Error, ErrorKind, Lock};
 
-use mode::Modes;
+use mode::{HoldMode, Modes};
 use monitor::StoreMonitor;
 use report::Report;
 use runner::Setup;
-use worker::Workload;
+use settings::Workload;
 
 /// A lock whose lease is at least this long lives as long as its process.
 const NO_LEASE: Duration = Duration::from_secs(3600);
@@ -90,10 +102,11 @@ pub async fn torture(
 ) -> Result<Report, Error> {
     check(&setup.url)?;
     let client = tenure::connect(&setup.url).await?;
-    let names = runner::names(&setup);
     let mut setup = setup;
     let promises = client.guarantees().clone();
-    setup.workload.modes = modes_to_mix(setup.workload.modes, &promises)?;
+    let asked = setup.workload.modes;
+    setup.workload.modes = modes_to_mix(asked, &promises)?;
+    let names = runner::names(&setup);
     setup.workload.ttl = lease(&client, &names[0], &setup.workload).await?;
     runner::prepare(&setup.out).map_err(|error| refused(&setup, error))?;
     let (_, left_out) = runner::possible(&setup.url, setup.environment.as_deref());
@@ -132,6 +145,7 @@ pub async fn torture(
         findings,
         left_over,
         left_out,
+        has_elections: has_elections(asked, setup.workload.modes),
         events: runner::events_of(&setup.out),
         page: setup.out.join("page.html"),
         picture: setup.out.join("timeline.svg"),
@@ -147,6 +161,13 @@ fn modes_to_mix(asked: Modes, promises: &Guarantees) -> Result<Modes, Error> {
     let had = asked.had_by(promises);
     let missing: Vec<_> = asked.iter().filter(|mode| !had.contains(*mode)).collect();
     match missing.first() {
+        Some(HoldMode::Election) if asked != Modes::ALL => Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{} has no elections; leave them out of --modes",
+                promises.scheme
+            ),
+        )),
         Some(mode) if asked != Modes::ALL => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
@@ -156,6 +177,13 @@ fn modes_to_mix(asked: Modes, promises: &Guarantees) -> Result<Modes, Error> {
         )),
         _ => Ok(had),
     }
+}
+
+/// Whether the run has elections; `None` if it was asked for none.
+fn has_elections(asked: Modes, modes: Modes) -> Option<bool> {
+    asked
+        .contains(HoldMode::Election)
+        .then(|| modes.contains(HoldMode::Election))
 }
 
 /// The lease that the store really grants. It may be longer than requested, and faults have to last longer than the

@@ -4,7 +4,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 
 use serde::{Deserialize, Serialize};
-use tenure::guarantees::Guarantees;
+use tenure::guarantees::{Capability, Guarantees};
 
 use crate::random::Random;
 
@@ -26,15 +26,18 @@ pub enum HoldMode {
     Upgradable,
     /// One of [`PERMITS`] permits.
     Permit,
+    /// As the leader of an election, which is an exclusive holder. Elections have names of their own.
+    Election,
 }
 
 impl HoldMode {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Exclusive,
         Self::Shared,
         Self::Upgradable,
         Self::Permit,
+        Self::Election,
     ];
 
     /// The name on the command line and in a report.
@@ -44,26 +47,29 @@ impl HoldMode {
             Self::Shared => "shared",
             Self::Upgradable => "upgradable",
             Self::Permit => "permits",
+            Self::Election => "elections",
         }
     }
 
-    /// The lock in this mode.
+    /// The lock in this mode. A leader holds the lock of its name.
     pub(crate) fn applied_to(self, lock: tenure::Lock) -> tenure::Lock {
         match self {
-            Self::Exclusive => lock,
+            Self::Exclusive | Self::Election => lock,
             Self::Shared => lock.shared(),
             Self::Upgradable => lock.upgradable(),
             Self::Permit => lock.permits(PERMITS.get()),
         }
     }
 
+    /// Whether a holder in this mode is alone.
+    pub fn is_exclusive(self) -> bool {
+        matches!(self, Self::Exclusive | Self::Election)
+    }
+
     /// Whether two workers may hold a name in these modes at the same time. Permits are not counted here.
     pub fn may_be_together(self, other: Self) -> bool {
-        let exclude_each_other = match (self, other) {
-            (Self::Exclusive, _) | (_, Self::Exclusive) => true,
-            (first, second) => first == Self::Upgradable && second == first,
-        };
-        !exclude_each_other
+        let are_upgradable = self == Self::Upgradable && other == self;
+        !self.is_exclusive() && !other.is_exclusive() && !are_upgradable
     }
 }
 
@@ -94,11 +100,18 @@ impl Modes {
     pub const ALL: Self = Self([true; HoldMode::ALL.len()]);
 
     /// Exclusive holds only.
-    pub const EXCLUSIVE: Self = Self([true, false, false, false]);
+    pub const EXCLUSIVE: Self = Self([true, false, false, false, false]);
 
     /// The modes of this list.
     pub fn of(modes: &[HoldMode]) -> Self {
         Self(HoldMode::ALL.map(|mode| modes.contains(&mode)))
+    }
+
+    /// These modes except one.
+    #[must_use]
+    pub fn without(mut self, mode: HoldMode) -> Self {
+        self.0[mode as usize] = false;
+        self
     }
 
     /// The modes among these that the store has.
@@ -109,6 +122,7 @@ impl Modes {
             store.shared,
             store.upgradable,
             store.permits,
+            Capability::Elections.is_in(store),
         ];
         let mut both = self;
         for (wanted, has) in both.0.iter_mut().zip(had) {
@@ -156,8 +170,14 @@ mod tests {
         assert_eq!(modes(Modes::ALL.had_by(&store)), [HoldMode::Exclusive]);
         store.shared = true;
         store.permits = true;
+        store.observers = "push: at once";
         let had = Modes::ALL.had_by(&store);
-        let expected = [HoldMode::Exclusive, HoldMode::Shared, HoldMode::Permit];
+        let expected = [
+            HoldMode::Exclusive,
+            HoldMode::Shared,
+            HoldMode::Permit,
+            HoldMode::Election,
+        ];
         assert_eq!(modes(had), expected);
         assert_eq!(
             modes(Modes::EXCLUSIVE.had_by(&store)),
@@ -174,7 +194,10 @@ mod tests {
         }
         assert!(counts.iter().all(|count| *count > 100), "{counts:?}");
         assert!(counts[0] > 400, "{counts:?}");
-        let shared = Modes::of(&[HoldMode::Shared]);
+        let without = Modes::of(&[HoldMode::Shared, HoldMode::Election]);
+        let shared = without.without(HoldMode::Election);
+        assert_ne!(without, shared);
+        assert_eq!(shared, Modes::of(&[HoldMode::Shared]));
         assert_eq!(shared.choose(&mut random), HoldMode::Shared);
     }
 }

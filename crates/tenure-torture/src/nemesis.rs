@@ -13,7 +13,7 @@ use crate::plan::{FaultKind, PlannedFault};
 use crate::processes::WorkerProcesses;
 use crate::proxy::{ConnectionFault, Proxy};
 use crate::register::Register;
-use crate::worker::worker_of;
+use crate::settings::worker_of;
 
 /// A worker that wrote to the register at most this long ago is taken for the holder, in nanoseconds.
 const HOLDER_MAX_AGE: u64 = 20_000_000;

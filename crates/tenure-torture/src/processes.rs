@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::worker::{Settings, VARIABLE};
+use crate::settings::{Settings, VARIABLE};
 
 /// The command line of a worker. The program calls [`crate::worker::main`].
 #[derive(Clone, Debug)]
@@ -111,6 +111,16 @@ impl WorkerProcesses {
         workers
             .filter_map(|(worker, process)| process.child.try_wait().ok().flatten().map(|_| worker))
             .collect()
+    }
+
+    /// Has all workers begin the last part of the run, see [`crate::phase::Phase::Settle`].
+    pub fn settle(&mut self) {
+        for process in &mut self.workers {
+            if let Some(input) = &mut process.child.stdin {
+                // A worker that has ended reads nothing.
+                let _ = input.write_all(b"\n");
+            }
+        }
     }
 
     /// Asks all workers to end, and waits for them at most `timeout`. Dropping this kills those that are left.

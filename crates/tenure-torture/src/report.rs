@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::checker::{Anomaly, Findings, Verdict};
 use crate::history::History;
+use crate::observer_checker::Misobservation;
 use crate::plan::FaultKind;
 
 /// The report about one run.
@@ -23,6 +24,8 @@ pub struct Report {
     pub left_over: Vec<String>,
     /// Why some faults were left out.
     pub left_out: Option<String>,
+    /// Whether there were elections; `None`: the run was asked for none.
+    pub has_elections: Option<bool>,
     /// The file of events.
     pub events: PathBuf,
     /// The page, with the timeline and the findings.
@@ -114,8 +117,12 @@ impl Report {
             true => String::new(),
             false => format!(" ({})", modes.join(", ")),
         };
+        let elections = match self.has_elections {
+            Some(false) => "; no elections, which this store does not have",
+            Some(true) | None => "",
+        };
         format!(
-            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{outages}",
+            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{elections}{outages}",
             self.history.claims.len(),
             self.seconds(),
             self.seed,
@@ -123,21 +130,38 @@ impl Report {
         )
     }
 
+    /// What observers saw; empty if there were none.
+    fn text_of_observers(&self) -> String {
+        if self.history.elections.observers.is_empty() {
+            return String::new();
+        }
+        let found = &self.findings.observers;
+        let worse = found.iter().filter(|it| it.documented.is_none()).count();
+        let kinds = Misobservation::ALL
+            .map(|what| (what, found.iter().filter(|it| it.what == what).count()));
+        let kinds = kinds.iter().filter(|it| it.1 > 0);
+        let kinds = kinds.map(|(what, count)| format!("{count} {}", what.as_str()));
+        let kinds: Vec<_> = kinds.collect();
+        let kinds = match kinds.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", kinds.join(", ")),
+        };
+        format!(
+            "; observers: {} sights, wrong {}{kinds}",
+            self.history.elections.sights(),
+            counts(found.len(), worse),
+        )
+    }
+
     fn line_of_findings(&self) -> String {
         let found = &self.findings;
-        let counts = |all: usize, worse: usize| match (all, worse) {
-            (0, _) => "0".to_owned(),
-            (all, 0) => format!("{all} as documented"),
-            (all, worse) if all == worse => format!("{all} NOT documented"),
-            (all, worse) => format!("{all}, {worse} NOT documented"),
-        };
         let of_anomalies =
             |anomalies: &[Anomaly]| counts(anomalies.len(), not_documented(anomalies));
         let overlaps = found.overlaps.iter();
         let overlaps = overlaps.filter(|it| it.documented.is_none()).count();
         let mut line = format!(
             "{}: overlaps {}; late writes without a fence {}, with it {}; token regressions {}; \
-             out of turn {}{}; longest gap {:.1} s{}",
+             out of turn {}{}; longest gap {:.1} s{}{}",
             self.verdict_text(),
             counts(found.overlaps.len(), overlaps),
             of_anomalies(&found.writes.late),
@@ -151,6 +175,7 @@ impl Report {
             } else {
                 " (TOO LONG)"
             },
+            self.text_of_observers(),
         );
         if !self.left_over.is_empty() {
             line += &format!("; left over: {}", self.left_over.join(", "));
@@ -162,6 +187,7 @@ impl Report {
     pub fn json(&self) -> Value {
         let found = &self.findings;
         let overlaps = found.overlaps.iter();
+        let observers = found.observers.iter();
         let faults = self.fault_counts();
         let faults: serde_json::Map<String, Value> = faults
             .iter()
@@ -202,11 +228,26 @@ impl Report {
             "unfair": found.is_unfair,
             "longest_gap_ms": found.longest_gap / 1_000_000,
             "gaps_too_long": found.gaps.len(),
+            "elections": self.has_elections.unwrap_or(false),
+            "observers": self.history.elections.observers.len(),
+            "observer_sights": self.history.elections.sights(),
+            "observers_wrong": found.observers.len(),
+            "observers_wrong_not_documented": observers.filter(|it| it.documented.is_none()).count(),
             "left_over": self.left_over,
             "events": self.events,
             "page": self.page,
             "picture": self.picture,
         })
+    }
+}
+
+/// How many findings there were, and how many of them the store's table does not allow.
+fn counts(all: usize, worse: usize) -> String {
+    match (all, worse) {
+        (0, _) => "0".to_owned(),
+        (all, 0) => format!("{all} as documented"),
+        (all, worse) if all == worse => format!("{all} NOT documented"),
+        (all, worse) => format!("{all}, {worse} NOT documented"),
     }
 }
 

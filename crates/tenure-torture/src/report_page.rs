@@ -151,6 +151,10 @@ fn rows(report: &Report) -> Vec<(f64, String, String)> {
             rows.push((time(it.at), what.to_owned(), why(it.documented)));
         }
     }
+    for it in &found.observers {
+        let what = format!("the observer of worker {} {}", it.worker, it.what.as_str());
+        rows.push((time(it.at), what, why(it.documented)));
+    }
     for (from, to) in &found.gaps {
         let what = format!(
             "no worker held for {:.1} s, although one waited",

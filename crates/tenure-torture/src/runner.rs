@@ -1,23 +1,28 @@
-//! One run: starts the workers, steps the nemesis, ends both. The result is a file of events.
+//! One run: starts the workers, steps the nemesis, lets observers settle, and ends all. The result is a file of events.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::getpid;
 
+use crate::campaign::{led_last, settling_time};
 use crate::clock::{nanos, now};
-use crate::event::{Event, Log};
+use crate::event::{self, Event, Log};
+use crate::history::History;
+use crate::mode::HoldMode;
 use crate::nemesis::{Environment, Nemesis};
+use crate::observer_checker::longest_delay;
 use crate::plan::{FaultKind, plan};
 use crate::processes::{Program, WorkerProcesses};
 use crate::proxy::{self, Proxy, VanishedConnections};
 use crate::register::Register;
 use crate::server_url::ServerUrl;
-use crate::worker::{Settings, Workload};
+use crate::settings::{Settings, Workload};
+use crate::settled::all_know;
 
 /// The time between two steps of the nemesis.
 const STEP_INTERVAL: Duration = Duration::from_millis(2);
@@ -35,6 +40,8 @@ pub struct Setup {
     pub seed: u64,
     /// The kinds of faults; see [`possible`].
     pub faults: Vec<FaultKind>,
+    /// Whether a run that is stopped early goes on until observers know who leads last.
+    pub settles_when_stopped: bool,
     /// The directory for the events and the page.
     pub out: PathBuf,
     /// The program of a worker process.
@@ -79,11 +86,32 @@ pub fn possible(
     (kinds.collect(), left_out)
 }
 
-/// The names that a run locks. They are the same in each run, because some stores keep a record of every name for ever.
+/// The largest number of elections in a run: two are enough to notice that one is taken for the other, and each of them has
+/// many observers.
+const MAX_ELECTIONS: usize = 2;
+
+/// The names that a run uses. They are the same in each run, because some stores keep a record of every name for ever.
 pub fn names(setup: &Setup) -> Vec<String> {
-    (0..setup.workload.names)
-        .map(|number| format!("tenure-torture-{number}"))
-        .collect()
+    let workload = &setup.workload;
+    [lock_names(workload), election_names(workload)].concat()
+}
+
+/// The names that are locked, unless all holds are those of leaders.
+fn lock_names(workload: &Workload) -> Vec<String> {
+    let modes = workload.modes.without(HoldMode::Election);
+    let names = modes.iter().next().map_or(0, |_| workload.names);
+    let names = (0..names).map(|number| format!("tenure-torture-{number}"));
+    names.collect()
+}
+
+/// The names of elections. No election has the name of a lock, because observers see each holder of the name.
+fn election_names(workload: &Workload) -> Vec<String> {
+    let names = match workload.modes.contains(HoldMode::Election) {
+        true => workload.names.min(MAX_ELECTIONS),
+        false => 0,
+    };
+    let names = (0..names).map(|number| format!("tenure-torture-leader-{number}"));
+    names.collect()
 }
 
 /// Runs workers and injects faults until the time is over or `stop` is set; returns when all workers are gone. `tell`
@@ -116,7 +144,8 @@ pub fn run(
             url,
             worker,
             life: 0,
-            names: names.to_vec(),
+            names: lock_names(&workload),
+            elections: election_names(&workload),
             workload,
             register: register.address(),
             events: path.clone(),
@@ -131,7 +160,7 @@ pub fn run(
         &setup.faults,
         workload.ttl,
         setup.lasts,
-        workload.names,
+        names.len(),
     );
     let mut nemesis = Nemesis::new(began, plan, setup.environment.clone(), log.try_clone()?);
     let end = began.saturating_add(nanos(setup.lasts));
@@ -144,11 +173,42 @@ pub fn run(
     for worker in workers.ended() {
         log.append(&Event::Vanished { at: now(), worker })?;
     }
+    let was_stopped = stop.load(Ordering::SeqCst) && !setup.settles_when_stopped;
+    if workload.modes.contains(HoldMode::Election) && !was_stopped {
+        settle(&mut workers, setup, stop);
+    }
     log.append(&Event::Over { at: now() })?;
     workers.end(workload.ttl * 2 + Duration::from_secs(3));
     drop(workers);
     drop(register);
     Ok(proxies.iter().map(Proxy::take_vanished).collect())
+}
+
+/// Has the workers acquire nothing more, while the first of them leads one of the elections or none, until each observer knows
+/// that or has had enough time for it.
+fn settle(workers: &mut WorkerProcesses, setup: &Setup, stop: &AtomicBool) {
+    /// The time between two readings of the log, at least.
+    const PAUSE: Duration = Duration::from_millis(100);
+    workers.settle();
+    let elections = election_names(&setup.workload);
+    let leader = led_last(&elections, setup.seed);
+    // The leader of before may have vanished.
+    let most = settling_time(&setup.workload) + longest_delay(setup.workload.ttl);
+    let end = now().saturating_add(nanos(most));
+    let goes_on = || setup.settles_when_stopped || !stop.load(Ordering::SeqCst);
+    // The first worker ends by itself when there was enough time.
+    while now() < end && goes_on() && !workers.ended().contains(&0) {
+        let began = Instant::now();
+        if let Ok(mut events) = event::read(&events_of(&setup.out)) {
+            // What has no end by now goes on.
+            events.push(Event::Over { at: now() });
+            if all_know(&History::of(&events), &elections, leader) {
+                return;
+            }
+        }
+        // The log of a long run is read for a while.
+        std::thread::sleep(PAUSE.max(began.elapsed() * 2));
+    }
 }
 
 /// A proxy for each worker, or none at all.

@@ -7,8 +7,10 @@ use std::fmt::Write as _;
 
 use crate::history::{Claim, InjectedFault};
 use crate::legend;
+use crate::mode::HoldMode;
 use crate::plan::FaultKind;
 use crate::report::Report;
+use crate::sights;
 use crate::text::{escaped, shortened, text_width};
 
 /// Height of a row, in pixels like all lengths here.
@@ -66,7 +68,8 @@ impl<'a> Timeline<'a> {
         let waits = history.waits.iter().map(|wait| wait.worker);
         let claims = history.claims.iter().map(|claim| claim.worker);
         let troubled = history.faults.iter().filter_map(|it| it.worker);
-        let last = waits.chain(claims).chain(troubled).max();
+        let observers = history.elections.observers.iter().map(|it| it.worker);
+        let last = waits.chain(claims).chain(troubled).chain(observers).max();
         Self {
             report,
             pixels_per_second: 60.0,
@@ -181,10 +184,12 @@ impl<'a> Timeline<'a> {
         for claim in &self.report.history.claims {
             self.hold(claim);
         }
+        self.sights();
         self.kills();
         self.fault_labels();
         self.overlaps();
         self.marks();
+        self.wrong_sights();
         self.gaps();
     }
 
@@ -275,8 +280,12 @@ impl<'a> Timeline<'a> {
         let color = legend::color_of(&self.names, &claim.name);
         let (worker, token, name) = (claim.worker, claim.token, shortened(&claim.name));
         let times = self.times(claim.start, claim.end);
-        let mode = claim.mode;
-        let text = format!("worker {worker} holds {name}, {mode}, with token {token}: {times}");
+        let text = match claim.mode {
+            HoldMode::Election => {
+                format!("worker {worker} leads {name} with token {token}: {times}")
+            }
+            mode => format!("worker {worker} holds {name}, {mode}, with token {token}: {times}"),
+        };
         self.bar(&format!("hold n{color}"), area, text);
         let token = token.to_string();
         if text_width(&token) + 4.0 <= width {
@@ -285,6 +294,17 @@ impl<'a> Timeline<'a> {
                 self.svg,
                 "<text class=\"token\" x=\"{x:.1}\" y=\"{y:.1}\">{token}</text>"
             );
+        }
+    }
+
+    /// A thin bar below the holds of a worker for each leader that its observers saw.
+    fn sights(&mut self) {
+        const HEIGHT: f64 = 2.5;
+        for bar in sights::bars(&self.report.history) {
+            let (x, width) = self.span(bar.from, bar.to);
+            let top = self.top(Some(bar.worker)) + ROW - HEIGHT * (sights::LINES - bar.line) as f64;
+            let text = format!("{}: {}", bar.text, self.times(bar.from, bar.to));
+            self.bar(&bar.class, [x, top, width, HEIGHT], text);
         }
     }
 
@@ -364,6 +384,26 @@ impl<'a> Timeline<'a> {
         }
     }
 
+    /// What observers should not have been told, each on the row of its worker.
+    fn wrong_sights(&mut self) {
+        for found in self.report.findings.observers.iter().take(MAX_MARKS) {
+            let (class, why) = match found.documented {
+                Some(kind) => ("late", format!("as documented for {kind}")),
+                None => ("late bad", "NOT documented".to_owned()),
+            };
+            let (worker, what) = (found.worker, found.what.as_str());
+            let at = self.seconds(found.at);
+            let text = format!("the observer of worker {worker} {what}, {why}: at {at:.3} s");
+            let area = [
+                self.x(found.at) - 2.0,
+                self.top(Some(worker)) + 28.0,
+                4.0,
+                7.0,
+            ];
+            self.bar(class, area, text);
+        }
+    }
+
     fn gaps(&mut self) {
         for (from, to) in &self.report.findings.gaps {
             let (x, width) = self.span(*from, *to);
@@ -422,13 +462,24 @@ pub fn picture(report: &Report) -> String {
     out
 }
 
+fn counted(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("one {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
 /// The faults of the run, and the verdict.
 fn headlines(report: &Report, workers: usize) -> [String; 2] {
     let faults: usize = report.fault_counts().iter().map(|(_, count)| count).sum();
     let store = report.store.split(':').next().unwrap_or_default();
-    let names = match report.history.names().len() {
-        0 | 1 => "one lock".to_owned(),
-        names => format!("{names} locks"),
+    let elections = report.history.election_names().len();
+    let locks = report.history.names().len() - elections;
+    let names = match (locks, elections) {
+        // A run in which nothing happened has no names.
+        (locks, 0) => counted(locks.max(1), "lock"),
+        (0, elections) => counted(elections, "election"),
+        (locks, elections) => counted(locks, "lock") + " and " + &counted(elections, "election"),
     };
     let first = format!(
         "tenure torture on {}: {workers} processes compete for {names}, {faults} faults in {:.0} s",

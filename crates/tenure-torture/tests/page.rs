@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 use tenure_torture::checker::{Anomaly, Findings, Overlap};
+use tenure_torture::elections::{ElectionHistory, Item, ObserverHistory, Publication};
+use tenure_torture::event::Sight;
 use tenure_torture::history::{Claim, History, InjectedFault, Wait};
 use tenure_torture::mode::HoldMode;
+use tenure_torture::observer_checker::{Misobservation, ObserverFinding};
 use tenure_torture::plan::FaultKind;
 use tenure_torture::report::Report;
 use tenure_torture::report_page::report_page;
@@ -72,6 +75,7 @@ fn report() -> Report {
         },
         left_over: vec![EVIL.into()],
         left_out: Some("a < b".into()),
+        has_elections: Some(true),
         events: "events".into(),
         page: "page".into(),
         picture: "picture".into(),
@@ -140,6 +144,90 @@ fn every_bar_says_who_and_when() {
             picture.contains(&format!("<title>{text}</title>")),
             "{text}"
         );
+    }
+}
+
+/// The report with an observer that sees worker 2 lead, then nobody, and then does not know who leads.
+fn with_observer() -> Report {
+    let mut report = report();
+    let second = 1_000_000_000;
+    let leader = Sight::Leader {
+        token: Some(7),
+        value: Some("value".into()),
+    };
+    let items = [
+        (2, leader),
+        (4, Sight::Nobody),
+        (5, Sight::Unsure(EVIL.into())),
+    ];
+    report.history.elections = ElectionHistory {
+        publications: vec![Publication {
+            at: second,
+            acquisition: 2 << 44,
+            value: "value".into(),
+            stored: Some(second),
+        }],
+        observers: vec![ObserverHistory {
+            observer: 1,
+            worker: 1,
+            name: "office".into(),
+            from: second,
+            to: 6 * second,
+            items: items
+                .map(|(at, sight)| Item {
+                    at: at * second,
+                    sight,
+                })
+                .to_vec(),
+        }],
+    };
+    report.findings.observers = vec![ObserverFinding {
+        what: Misobservation::OlderTerm,
+        observer: 1,
+        worker: 1,
+        at: 3 * second,
+        documented: None,
+    }];
+    report
+}
+
+#[test]
+fn what_observers_saw_is_shown() {
+    let report = with_observer();
+    let (page, picture) = (report_page(&report), picture(&report));
+    let wrong = "the observer of worker 1 saw an older leader after a newer one";
+    let unsure = format!(
+        "worker 1 does not know who leads office ({})",
+        escaped(EVIL)
+    );
+    for text in [
+        "worker 1 sees worker 2 lead office with token 7: 2.000 s, from 2.000 s to 4.000 s",
+        &format!("{unsure}: 1.000 s, from 5.000 s to 6.000 s"),
+        &format!("{wrong}, NOT documented: at 3.000 s"),
+    ] {
+        assert!(page.contains(&format!("aria-label=\"{text}\"")), "{text}");
+        assert!(
+            picture.contains(&format!("<title>{text}</title>")),
+            "{text}"
+        );
+    }
+    assert!(page.contains(&format!("<td>{wrong}</td>")));
+    assert!(page.contains("sees who leads, in the colour of that worker"));
+    let line = &report.lines()[1];
+    let text =
+        "observers: 2 sights, wrong 1 NOT documented (1 saw an older leader after a newer one)";
+    assert!(line.contains(text), "{line}");
+    assert_eq!(report.json()["observers_wrong_not_documented"], 1);
+}
+
+#[test]
+fn a_run_that_was_asked_for_elections_says_that_the_store_has_none() {
+    let mut report = report();
+    let text = "no elections, which this store does not have";
+    for (has_elections, is_said) in [(None, false), (Some(true), false), (Some(false), true)] {
+        report.has_elections = has_elections;
+        assert_eq!(report.lines()[0].contains(text), is_said);
+        assert_eq!(report_page(&report).contains(text), is_said);
     }
 }
 

@@ -17,6 +17,7 @@ use crate::time::Time;
 use crate::{Client, Term};
 
 mod observations;
+mod lagging;
 mod refusals;
 mod runs;
 mod wrapped;

@@ -12,6 +12,8 @@ use tenure_torture::clock::{nanos, now};
 use tenure_torture::mode::HoldMode;
 use tenure_torture::worker::{self, Held, Settings};
 
+use crate::observer::{ObserverMistake, PollingObserver};
+
 /// The mistake of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
@@ -39,6 +41,8 @@ pub(crate) enum Mistake {
     NoRestartGuard,
     /// The client measures its lease on a clock that stands still while the machine sleeps.
     ClockThatSleeps,
+    /// The mistake is one of observers.
+    Observing(ObserverMistake),
 }
 
 impl Mistake {
@@ -47,7 +51,7 @@ impl Mistake {
         !matches!(self, Self::None | Self::NoneListening | Self::NoneQueueing)
     }
 
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::None,
         Self::NoneListening,
         Self::NoneQueueing,
@@ -60,6 +64,14 @@ impl Mistake {
         Self::NoGiveBack,
         Self::NoRestartGuard,
         Self::ClockThatSleeps,
+        Self::Observing(ObserverMistake::OrderOfArrival),
+        Self::Observing(ObserverMistake::NoEndOfTerm),
+        Self::Observing(ObserverMistake::NoOrderOfValues),
+        Self::Observing(ObserverMistake::EverySighting),
+        Self::Observing(ObserverMistake::Candidates),
+        Self::Observing(ObserverMistake::ValueOfLastTerm),
+        Self::Observing(ObserverMistake::Late),
+        Self::Observing(ObserverMistake::Deaf),
     ];
 }
 
@@ -72,7 +84,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_millis(15);
 const MAX_QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct Locks {
-    mistake: Mistake,
+    pub(crate) mistake: Mistake,
     address: String,
     ttl: u64,
     worker: usize,
@@ -118,7 +130,7 @@ impl Locks {
 
     /// One request; `None` when its outcome is unknown. Then the connection is closed, because the late answer would be
     /// taken for the answer to the next request.
-    fn ask(&self, line: &str) -> Option<String> {
+    pub(crate) fn ask(&self, line: &str) -> Option<String> {
         let mut slot = self.connection.lock().unwrap();
         let mut connection = match slot.take() {
             Some(connection) => connection,
@@ -182,7 +194,7 @@ impl Locks {
     }
 
     /// Sends one attempt and returns the answer of the server.
-    async fn ask_for(&self, name: &str, owner: &str) -> Result<String, String> {
+    async fn ask_for(&self, name: &str, owner: &str, value: &str) -> Result<String, String> {
         let ttl = self.ttl / 1_000_000;
         let is_queueing = matches!(self.mistake, Mistake::NoneQueueing | Mistake::NoGiveBack);
         if is_queueing {
@@ -203,7 +215,7 @@ impl Locks {
             }
             return Ok(answer.unwrap_or_default());
         }
-        let answer = self.ask(&format!("take {name} {owner} {ttl}"));
+        let answer = self.ask(&format!("take {name} {owner} {ttl} {value}"));
         answer.ok_or_else(|| "the server is gone".into())
     }
 
@@ -217,16 +229,13 @@ impl Locks {
         let line = format!("listen {name} -");
         let _ = self.ask_with_timeout(&line, timeout).await;
     }
-}
 
-impl worker::Locks for &'static Locks {
-    type Held = Hold;
-
-    async fn acquire(&self, name: &str, _: HoldMode) -> Result<Hold, String> {
+    /// Acquires a lock, or becomes the leader who publishes `value`.
+    async fn acquire(&'static self, name: &str, value: &str) -> Result<Hold, String> {
         loop {
             let owner = self.new_owner();
             let (asked, sent) = (now(), self.clock());
-            let answer = self.ask_for(name, &owner).await?;
+            let answer = self.ask_for(name, &owner, value).await?;
             let words: Vec<u64> = answer.split(' ').map_while(|it| it.parse().ok()).collect();
             let &[counter, clock, since] = words.as_slice() else {
                 self.wait(name).await;
@@ -250,6 +259,25 @@ impl worker::Locks for &'static Locks {
                 locks: self,
             });
         }
+    }
+}
+
+impl worker::Locks for &'static Locks {
+    type Held = Hold;
+    type Observer = PollingObserver;
+
+    async fn acquire(&self, name: &str, _: HoldMode) -> Result<Hold, String> {
+        Locks::acquire(self, name, "").await
+    }
+
+    async fn campaign(&self, name: &str, value: &str) -> Result<Hold, String> {
+        Locks::acquire(self, name, value).await
+    }
+
+    async fn ask_to_resign(&self, _: &str) {}
+
+    fn observe(&self, name: &str) -> PollingObserver {
+        PollingObserver::new(self, name)
     }
 
     async fn close(self) {}
@@ -299,6 +327,12 @@ impl Held for Hold {
         let (at, now) = (now(), self.locks.clock());
         let deadline = self.deadline.get();
         (now < deadline).then(|| at + deadline - now)
+    }
+
+    async fn proclaim(&self, value: &str) -> bool {
+        let (name, owner) = (&self.name, &self.owner);
+        let answer = self.locks.ask(&format!("publish {name} {owner} {value}"));
+        answer.as_deref() == Some("yes")
     }
 
     async fn release(self) {

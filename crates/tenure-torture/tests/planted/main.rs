@@ -5,6 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod broken;
+mod in_process;
+mod lying_store;
+mod observer;
+mod observers;
 mod store;
 
 use std::sync::Arc;
@@ -46,6 +50,19 @@ fn promises() -> Guarantees {
 
 /// Tortures a client with this mistake until a violation was seen, or `most` faults were injected.
 fn torture(mistake: Mistake, faults: &[FaultKind], most: usize) -> Findings {
+    let lasts = Duration::from_secs(600);
+    torture_with(mistake, faults, most, lasts, Modes::EXCLUSIVE, 11)
+}
+
+/// The same with holds in these modes, for at most this time.
+fn torture_with(
+    mistake: Mistake,
+    faults: &[FaultKind],
+    most: usize,
+    lasts: Duration,
+    modes: Modes,
+    seed: u64,
+) -> Findings {
     let dir = tempfile::tempdir().unwrap();
     let late = match mistake {
         Mistake::DeadlineFromReply => Duration::from_millis(150),
@@ -54,17 +71,18 @@ fn torture(mistake: Mistake, faults: &[FaultKind], most: usize) -> Findings {
     let store = Arc::new(Store::start(late));
     let setup = Setup {
         url: format!("{mistake:?} {}", store.address),
-        lasts: Duration::from_secs(600),
+        lasts,
         workload: Workload {
             workers: 4,
             names: 1,
             ttl: Duration::from_millis(500),
             hold: Duration::from_millis(400),
             only_tries: false,
-            modes: Modes::EXCLUSIVE,
+            modes,
         },
-        seed: 11,
+        seed,
         faults: faults.to_vec(),
+        settles_when_stopped: false,
         out: dir.path().to_owned(),
         program: Program {
             path: std::env::current_exe().unwrap(),

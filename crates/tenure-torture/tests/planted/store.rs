@@ -15,10 +15,24 @@ use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
 
+/// A hold of one name.
+#[derive(Clone)]
+struct StoredHold {
+    owner: String,
+    until: u64,
+    token: u64,
+    /// What the leader of an election has published.
+    value: String,
+}
+
 #[derive(Default)]
 struct Data {
-    /// Owner and end of each hold.
-    holds: HashMap<String, (String, u64)>,
+    holds: HashMap<String, StoredHold>,
+    /// Who led, for each name: the leader or `nobody`, as often as that changed. A replica that lags behind has not the last of
+    /// them yet.
+    leaders: HashMap<String, Vec<String>>,
+    /// The value of the last candidate that was refused, for each name.
+    candidates: HashMap<String, String>,
     /// The waiters: name, owner, lease in ms, and the connection for the answer.
     queue: VecDeque<(String, String, u64, TcpStream)>,
     /// The connections that want a message about releases of a name.
@@ -104,20 +118,37 @@ fn serve(stream: &TcpStream, data: &Mutex<Data>, late: Duration) {
     }
 }
 
-/// Serves one of `take NAME OWNER MS`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner. `queue` is a `take`
-/// that is answered when the lock is granted; `listen NAME -` is answered when the lock is released. `None`: the answer
-/// comes later.
+/// Serves one of `take NAME OWNER MS [VALUE]`, `renew NAME OWNER MS`, `free NAME OWNER`; `*` is any owner. `queue` is a `take`
+/// that is answered when the lock is granted; `listen NAME -` is answered when the lock is released; `publish NAME OWNER VALUE`
+/// replaces the value of a leader. `None`: the answer comes later.
+///
+/// `leader NAME -` is answered with `TOKEN VALUE` or `nobody`; `lagging NAME COUNT` with the answer before the last changes, and
+/// `candidate NAME -` with a candidate that was refused, as if it led.
 fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
     let words: Vec<_> = line.split(' ').collect();
     let (verb, name, owner) = (words[0], words[1], words[2]);
-    let lease = words.get(3).map_or(0, |ms| ms.parse().unwrap());
+    let lease = words.get(3).map_or(0, |ms| ms.parse().unwrap_or(0));
+    let value = words.get(4).copied().unwrap_or_default();
     let until = now() + lease * 1_000_000;
     hand_over(data);
-    let is_owner = |hold: &(String, u64)| owner == "*" || hold.0 == owner;
+    if let Some(answer) = observe(data, verb, name, owner) {
+        return Some(answer);
+    }
+    let is_owner = |hold: &StoredHold| owner == "*" || hold.owner == owner;
     let hold = data.holds.get(name);
     match verb {
         "take" | "queue" if hold.is_none() => {
-            return Some(grant(data, name, owner, lease));
+            return Some(grant(data, name, owner, lease, value));
+        }
+        "take" if !value.is_empty() => {
+            data.candidates.insert(name.into(), value.into());
+            return Some("no\n".into());
+        }
+        "publish" if hold.is_some_and(is_owner) => {
+            let mut hold = hold.unwrap().clone();
+            hold.value = words[3].into();
+            data.holds.insert(name.into(), hold);
+            note_leader(data, name);
         }
         "queue" => {
             let stream = stream.try_clone().unwrap();
@@ -131,12 +162,21 @@ fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
             return None;
         }
         "renew" if hold.is_some_and(is_owner) => {
-            let owner = hold.unwrap().0.clone();
-            data.holds.insert(name.into(), (owner, until));
+            let hold = StoredHold {
+                until,
+                ..hold.unwrap().clone()
+            };
+            data.holds.insert(name.into(), hold);
         }
         // A renewal without an owner also renews a lock that is free.
         "renew" if owner == "*" => {
-            data.holds.insert(name.into(), (owner.into(), until));
+            let hold = StoredHold {
+                owner: owner.into(),
+                until,
+                token: now(),
+                value: String::new(),
+            };
+            data.holds.insert(name.into(), hold);
         }
         "free" => {
             data.queue.retain(|waiter| waiter.1 != owner);
@@ -144,6 +184,7 @@ fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
                 return Some("no\n".into());
             }
             data.holds.remove(name);
+            note_leader(data, name);
             hand_over(data);
             data.listeners.retain(|(wanted, listener)| {
                 let is_it = wanted == name;
@@ -157,17 +198,54 @@ fn act(data: &mut Data, line: &str, stream: &TcpStream) -> Option<String> {
     Some("yes\n".into())
 }
 
+/// Answers an observer.
+fn observe(data: &Data, verb: &str, name: &str, lag: &str) -> Option<String> {
+    let nobody = || "nobody".to_owned();
+    let leaders = data.leaders.get(name).map_or(&[][..], Vec::as_slice);
+    let answer = match verb {
+        "leader" => leaders.last().cloned().unwrap_or_else(nobody),
+        "lagging" => {
+            let lag: usize = lag.parse().unwrap();
+            let before = leaders.len().saturating_sub(1 + lag);
+            leaders.get(before).cloned().unwrap_or_else(nobody)
+        }
+        "candidate" => match data.candidates.get(name) {
+            Some(value) => format!("{} {value}", now()),
+            None => nobody(),
+        },
+        _ => return None,
+    };
+    Some(answer + "\n")
+}
+
+/// Adds the leader of now to those of before.
+fn note_leader(data: &mut Data, name: &str) {
+    let leader = match data.holds.get(name) {
+        Some(hold) if !hold.value.is_empty() => format!("{} {}", hold.token, hold.value),
+        _ => "nobody".to_owned(),
+    };
+    let leaders = data.leaders.entry(name.to_owned()).or_default();
+    if leaders.last() != Some(&leader) {
+        leaders.push(leader);
+    }
+}
+
 /// Ends leases, and grants each free lock to its first waiter.
 fn hand_over(data: &mut Data) {
     let now = now();
-    data.holds.retain(|_, hold| hold.1 > now);
+    let over = data.holds.iter().filter(|(_, hold)| hold.until <= now);
+    let over: Vec<String> = over.map(|(name, _)| name.clone()).collect();
+    for name in over {
+        data.holds.remove(&name);
+        note_leader(data, &name);
+    }
     let mut rest = VecDeque::new();
     while let Some((name, owner, lease, stream)) = data.queue.pop_front() {
         if data.holds.contains_key(&name) {
             rest.push_back((name, owner, lease, stream));
             continue;
         }
-        let answer = grant(data, &name, &owner, lease);
+        let answer = grant(data, &name, &owner, lease, "");
         // The waiter may be gone; the server learns that when the lease has ended.
         let _ = (&mut &stream).write_all(answer.as_bytes());
     }
@@ -176,10 +254,16 @@ fn hand_over(data: &mut Data) {
 
 /// Grants the lock. The answer has a plain counter, a token that grows even after the loss of all data, and the start
 /// of the server.
-fn grant(data: &mut Data, name: &str, owner: &str, lease: u64) -> String {
+fn grant(data: &mut Data, name: &str, owner: &str, lease: u64, value: &str) -> String {
     let now = now();
-    data.holds
-        .insert(name.into(), (owner.into(), now + lease * 1_000_000));
+    let hold = StoredHold {
+        owner: owner.into(),
+        until: now + lease * 1_000_000,
+        token: now,
+        value: value.into(),
+    };
+    data.holds.insert(name.into(), hold);
+    note_leader(data, name);
     data.counter += 1;
     data.grants += 1;
     format!("{} {now} {}\n", data.counter, data.since)

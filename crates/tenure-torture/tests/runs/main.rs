@@ -86,6 +86,7 @@ impl Run {
             },
             seed: 5,
             faults,
+            settles_when_stopped: true,
             out: dir.path().join("out"),
             program: Program {
                 path: std::env::current_exe().unwrap(),

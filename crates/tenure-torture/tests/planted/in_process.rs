@@ -1,0 +1,87 @@
+//! Workers that are tasks of this process, on a store in memory, without faults: what a run needs of a store that other
+//! processes cannot reach.
+
+use std::time::Duration;
+
+use tenure_core::{Client, memory};
+use tenure_torture::checker::{Findings, check};
+use tenure_torture::clock::now;
+use tenure_torture::event::{self, Event, Log};
+use tenure_torture::history::History;
+use tenure_torture::mode::{HoldMode, Modes};
+use tenure_torture::register::Register;
+use tenure_torture::runner;
+use tenure_torture::worker::{Locks as _, Phase, Settings, Tenure, Workload, work};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+use crate::lying_store::{Lie, LyingStore};
+
+/// How long workers work. After that they settle.
+const WORKS: Duration = Duration::from_secs(2);
+
+/// A short lease, so that the quiet time is short too. Tasks of one process share one thread, and no lease must end because
+/// another task had its turn.
+const TTL: Duration = Duration::from_millis(500);
+
+/// Six workers on a store with this mistake, or without one. Each seed has another of the two elections led in the end.
+pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
+    let dir = tempfile::tempdir().unwrap();
+    let events = runner::events_of(dir.path());
+    let mut log = Log::create(&events).unwrap();
+    let register = Register::open(log.try_clone().unwrap()).unwrap();
+    let store = memory::Store::new();
+    let (phase, phases) = watch::channel(Phase::Work);
+    let tasks = LocalSet::new();
+    log.append(&Event::Began { at: now() }).unwrap();
+    let workers = (0..6).map(|worker| {
+        let settings = Settings {
+            url: "memory:".into(),
+            worker,
+            life: 0,
+            names: vec!["lock".into()],
+            elections: vec!["leader-0".into(), "leader-1".into()],
+            workload: Workload {
+                workers: 6,
+                names: 1,
+                ttl: TTL,
+                hold: TTL.mul_f64(0.8),
+                only_tries: false,
+                modes: Modes::of(&[HoldMode::Exclusive, HoldMode::Election]),
+            },
+            register: register.address(),
+            events: events.clone(),
+            seed,
+            runner: 0,
+        };
+        let client = match lie {
+            Some(lie) => Client::from_store(LyingStore::new(store.clone(), lie)),
+            None => Client::from_store(store.clone()),
+        };
+        let client = client.unwrap();
+        let phases = phases.clone();
+        tasks.spawn_local(async move {
+            let locks = Tenure::of_client(client, &settings);
+            work(&settings, &locks, phases).await.unwrap();
+            locks.close().await;
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(tasks.run_until(async {
+        tokio::time::sleep(WORKS).await;
+        phase.send_replace(Phase::Settle);
+        let mut workers = workers.into_iter();
+        // The first one ends when there was enough time for all observers.
+        workers.next().unwrap().await.unwrap();
+        phase.send_replace(Phase::End);
+        for worker in workers {
+            worker.await.unwrap();
+        }
+    }));
+    log.append(&Event::Over { at: now() }).unwrap();
+    let history = History::of(&event::read(&events).unwrap());
+    let found = check(&history, &memory::guarantees(), TTL, &[]);
+    (history, found)
+}
