@@ -6,8 +6,11 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
 /// A directory with `tenure` and `write-report` in `bin`, which is in PATH, and a store.
@@ -146,36 +149,138 @@ fn systemd_understands_the_units() {
     }
     let machine = Machine::new();
     let bin = format!("{}/", machine.bin().display());
-    let units: Vec<_> = ["tenure-report.service", "tenure-report.timer"]
-        .iter()
-        .map(|name| {
-            let text = fs::read_to_string(recipe("systemd").join(name)).unwrap();
-            let path = machine.0.path().join(name);
-            fs::write(&path, text.replace("/usr/local/bin/", &bin)).unwrap();
-            path.to_str().unwrap().to_owned()
-        })
-        .collect();
-    let output = machine.run(
-        "systemd-analyze",
-        &["verify", "--man=no", &units[0], &units[1]],
-    );
+    let health = "tenure-leader-health";
+    symlink(recipe("systemd").join(health), machine.bin().join(health)).unwrap();
+    let units = [
+        "tenure-report.service",
+        "tenure-report.timer",
+        "tenure-leader.service",
+        "tenure-leader-health.socket",
+        "tenure-leader-health@.service",
+    ];
+    let units = units.map(|name| {
+        let text = fs::read_to_string(recipe("systemd").join(name)).unwrap();
+        let path = machine.0.path().join(name);
+        fs::write(&path, text.replace("/usr/local/bin/", &bin)).unwrap();
+        path.to_str().unwrap().to_owned()
+    });
+    let units = units.iter().map(String::as_str);
+    let arguments: Vec<_> = ["verify", "--man=no"].into_iter().chain(units).collect();
+    let output = machine.run("systemd-analyze", &arguments);
     assert!(output.status.success(), "{output:?}");
     // Other units of the machine may have errors.
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(!message.contains("tenure-report"), "{message}");
+    let is_ours = message.contains("tenure-report") || message.contains("tenure-leader");
+    assert!(!is_ours, "{message}");
+}
+
+#[test]
+fn the_health_check_says_whether_the_ready_file_exists() {
+    let machine = Machine::new();
+    let ready_file = machine.0.path().join("leader");
+    let status = || {
+        let mut check = Command::new(recipe("systemd/tenure-leader-health"))
+            .arg(&ready_file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        check.stdin.take().unwrap().write_all(request).unwrap();
+        let answer = check.wait_with_output().unwrap().stdout;
+        let answer = String::from_utf8(answer).unwrap();
+        assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+        answer.lines().next().unwrap().to_owned()
+    };
+    assert_eq!(status(), "HTTP/1.1 503 Service Unavailable");
+    fs::write(&ready_file, "").unwrap();
+    assert_eq!(status(), "HTTP/1.1 200 OK");
+    fs::remove_file(&ready_file).unwrap();
+    assert_eq!(status(), "HTTP/1.1 503 Service Unavailable");
+}
+
+/// The command of the container in a manifest.
+fn command_of(manifest: &str) -> Vec<&str> {
+    manifest
+        .lines()
+        .map(str::trim_start)
+        .skip_while(|line| *line != "command:")
+        .skip(1)
+        .map_while(|line| line.strip_prefix("- "))
+        .collect()
+}
+
+/// A service that is killed when the test ends.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts the command of a service with standbys, waits until it leads, and stops it as systemd and Kubernetes do.
+fn leads_until_it_is_stopped(machine: &Machine, command: &[&str], ready_file: &Path) {
+    let scheduler = machine.bin().join("scheduler");
+    fs::write(&scheduler, "#!/bin/sh\nexec sleep 600\n").unwrap();
+    fs::set_permissions(&scheduler, fs::Permissions::from_mode(0o755)).unwrap();
+    let service = Command::new(command[0])
+        .args(&command[1..])
+        .env("PATH", machine.path())
+        .env("TENURE_URL", machine.url())
+        .spawn();
+    let mut service = Service(service.unwrap());
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !ready_file.exists() {
+        assert!(Instant::now() < limit, "no ready file");
+        assert_eq!(service.0.try_wait().unwrap(), None);
+        thread::sleep(Duration::from_millis(10));
+    }
+    let leader = machine.run("tenure", &["leader", "scheduler"]);
+    assert!(leader.status.success(), "{leader:?}");
+    rustix::process::kill_process(Pid::from_child(&service.0), Signal::TERM).unwrap();
+    let status = service.0.wait().unwrap();
+    assert_eq!(status.code(), Some(128 + 15), "{status:?}");
+    assert!(!ready_file.exists());
+    let leader = machine.run("tenure", &["leader", "scheduler"]);
+    assert_eq!(leader.status.code(), Some(1), "{leader:?}");
+}
+
+#[test]
+fn the_service_of_systemd_leads_until_it_is_stopped() {
+    let machine = Machine::new();
+    let ready_file = machine.0.path().join("leader");
+    let unit = fs::read_to_string(recipe("systemd/tenure-leader.service")).unwrap();
+    let command = setting(&unit, "ExecStart")
+        .replace("/usr/local/bin/", "")
+        .replace("/run/scheduler/leader", ready_file.to_str().unwrap())
+        .replace("%H", "host");
+    let command: Vec<_> = command.split_whitespace().collect();
+    leads_until_it_is_stopped(&machine, &command, &ready_file);
+    // A stop is no failure of the unit.
+    assert_eq!(setting(&unit, "SuccessExitStatus"), "143");
+}
+
+#[test]
+fn the_command_of_kubernetes_leads_until_it_is_stopped() {
+    let machine = Machine::new();
+    let ready_file = machine.0.path().join("leader");
+    let manifest = fs::read_to_string(recipe("kubernetes/leader.yaml")).unwrap();
+    let probe = "command: [test, -e, /tmp/leader]";
+    assert!(
+        manifest.contains(probe),
+        "the probe looks at the ready file"
+    );
+    let manifest = manifest.replace("/tmp/leader", ready_file.to_str().unwrap());
+    leads_until_it_is_stopped(&machine, &command_of(&manifest), &ready_file);
 }
 
 #[test]
 fn the_command_of_kubernetes_runs_the_report_once() {
     let machine = Machine::new();
     let manifest = fs::read_to_string(recipe("kubernetes/report.yaml")).unwrap();
-    let command: Vec<_> = manifest
-        .lines()
-        .map(str::trim_start)
-        .skip_while(|line| *line != "command:")
-        .skip(1)
-        .map_while(|line| line.strip_prefix("- "))
-        .collect();
+    let command = command_of(&manifest);
     let output = machine.run(command[0], &command[1..]);
     assert!(output.status.success(), "{output:?}");
     assert!(output.stdout.starts_with(b"report "), "{output:?}");

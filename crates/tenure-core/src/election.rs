@@ -128,8 +128,35 @@ impl Election {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
     ///
+    /// In a task, the closure owns what it uses, clones or an `Arc`. The compiler cannot see that an async closure with
+    /// references is `Send`, which `tokio::spawn` wants.
+    ///
+    /// ```
+    /// # async fn example() -> Result<(), tenure::Error> {
+    /// # use std::convert::Infallible;
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicU64, Ordering};
+    /// # struct Database(AtomicU64);
+    /// async fn work(term: &tenure::Term, database: &Database) -> Result<u64, Infallible> {
+    ///     database.0.store(term.token().get(), Ordering::Relaxed);
+    ///     Ok(term.token().get())
+    /// }
+    ///
+    /// let client = tenure::connect("memory:").await?;
+    /// let database = Arc::new(Database(AtomicU64::new(0)));
+    /// let task = tokio::spawn({
+    ///     let (election, database) = (client.election("scheduler"), database.clone());
+    ///     async move { election.run(async move |term| work(term, &database).await).await }
+    /// });
+    /// let token = task.await.expect("the task does not panic")?;
+    /// assert_eq!(database.0.load(Ordering::Relaxed), token);
+    /// # Ok(()) }
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
+    /// ```
+    ///
     /// # Cancel safety
-    /// Cancel safe: `body` is dropped, and the term ends.
+    /// Cancel safe: `body` is dropped, and the term ends. It ends in the background; [`Client::close`](crate::Client::close)
+    /// waits for that, so a service that shuts down drops this future and then closes its client.
     ///
     /// # Errors
     /// An error that retrying does not end (`Denied`, `Invalid` before the first term, `Unsupported`, `Closed`), and `Lost` when the term turned out

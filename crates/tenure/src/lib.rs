@@ -61,6 +61,32 @@
 //! [`Fenced`] does that in databases, etcd and ZooKeeper; for single writes in the store that keeps the lock, guards of Redis,
 //! etcd and ZooKeeper have `put` and `delete` (the trait `KeyValueGuard` in the modules of these stores).
 //!
+//! # Leader election
+//!
+//! Several instances of a service stand by, one works, and all know which one.
+//! [`Client::election`] makes an [`Election`], which is a layer on the lock of its name: the leader holds the lock, and the
+//! candidates wait for it. So all that is said here of locks is true of the leader as well.
+//!
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), tenure::Error> {
+//! let client = tenure::connect("memory:").await?;
+//! let election = client.election("scheduler").value("http://10.0.0.7:8080");
+//! // Waits until elected, runs the body, and drops it when the term is lost; then it stands again.
+//! let jobs = election.run(async |term| {
+//!     let leader = client.election("scheduler").leader().await?.expect("this instance leads");
+//!     assert_eq!(leader.value(), Some("http://10.0.0.7:8080"));
+//!     assert_eq!(leader.token, Some(term.token())); // send it with each write
+//!     Ok::<_, tenure::Error>(42) // `Ok`: the work is done. An error: another instance shall try
+//! });
+//! assert_eq!(jobs.await?, 42);
+//! # Ok(()) }
+//! ```
+//!
+//! A [`Term`] is one leadership: a [`Guard`] with its number. [`Election::observe`] is a stream of leaders for those that are
+//! no candidates; [`Election::ask_to_resign`] asks the leader politely to hand over, and [`Term::asked_to_resign`] tells it so.
+//! `docs/election.md` in the repository has a whole service, systemd, Kubernetes, and what can go wrong.
+//!
 //! # Exclusion and late writes
 //!
 //! Two promises must not be confused.
@@ -426,6 +452,11 @@ pub use tenure_macros::locked;
 #[cfg(all(doctest, feature = "postgres"))]
 #[doc = include_str!("../../../README.md")]
 mod readme {}
+
+/// The examples of the page about leader election; one of them needs a database driver.
+#[cfg(all(doctest, feature = "blocking", feature = "sqlx", feature = "postgres"))]
+#[doc = include_str!("../../../docs/election.md")]
+mod election {}
 
 /// The examples of the page about tasks; some of them need a database driver, the store Redis or the layer.
 #[cfg(all(

@@ -17,7 +17,6 @@ use crate::time::Time;
 use crate::{Client, Term};
 
 mod observations;
-mod lagging;
 mod refusals;
 mod runs;
 mod wrapped;
