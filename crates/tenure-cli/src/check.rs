@@ -102,8 +102,7 @@ fn as_text(url: &str, guarantees: &Guarantees, findings: &[Finding], width: usiz
         ("observers", guarantees.observers_text()),
         ("can do", &can_do),
     ];
-    let known = facts.iter().filter(|(_, text)| !text.is_empty());
-    lines.extend(known.map(|(head, text)| format!("{head:10}  {}", wrapped(text, width, 12))));
+    lines.extend(facts.map(|(head, text)| format!("{head:10}  {}", wrapped(text, width, 12))));
     lines.push(String::new());
     let promised = |fault| guarantees.cell(fault).map_or("unknown".into(), promise);
     let rows = Fault::ALL.map(|fault| (fault, promised(fault)));

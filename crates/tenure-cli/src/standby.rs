@@ -21,6 +21,7 @@ use crate::exit::Exit;
 use crate::guardian::handle::GuardianHandle;
 use crate::json::millis;
 use crate::plan::{Plan, Role};
+use crate::process_tree;
 use crate::ready_file::ReadyFile;
 use crate::signals::{self, Signals};
 use crate::supervision::{Conclusion, EndCause, Supervision};
@@ -127,6 +128,8 @@ impl<'a> Standby<'a> {
         let supervision = Supervision::new(args, console, guard, guardian, self.shares_terminal);
         let supervision = supervision.with_ready_file(mark);
         let conclusion = supervision.run(signals).await;
+        // Processes that the command left became children of this one. No guardian is there whose end they could hide.
+        while let Ok(Some(_)) = process_tree::reap() {}
         next(&conclusion, args.standby.restart, began.elapsed())
     }
 

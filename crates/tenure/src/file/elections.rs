@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
@@ -249,6 +250,39 @@ pub(super) fn ask_to_release(shared: &Shared, name: &LockName, token: u64) -> Re
         files.remove_request();
     }
     is_held
+}
+
+/// From now on the driver hears of requests to let go of this hold, also of those that were made before.
+pub(super) fn listen(shared: &Arc<Shared>, hold: &Hold) {
+    let known = shared
+        .holds
+        .update(hold.owner, |held| held.has_token_files = true);
+    if known.is_none() {
+        return;
+    }
+    shared.requests.add(hold.owner, || {
+        let thread = std::thread::Builder::new().name("tenure-file-ask".into());
+        let shared = shared.clone();
+        thread.spawn(move || look_for_requests(&shared)).map(drop)
+    });
+}
+
+/// The thread.
+fn look_for_requests(shared: &Shared) {
+    while let Some(owners) = shared.requests.owners() {
+        for owner in owners {
+            let is_asked = shared
+                .holds
+                .read(owner, |held| held.token_files().has_request());
+            if is_asked != Some(false) {
+                shared.requests.remove(owner);
+            }
+            if is_asked == Some(true) {
+                shared.report_request(owner);
+            }
+        }
+        shared.requests.pause();
+    }
 }
 
 /// Removes the files of former holders of the name, which have died.

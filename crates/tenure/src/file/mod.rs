@@ -251,7 +251,7 @@ impl Elections for Store {
     }
 
     fn listen_for_requests(self: Arc<Self>, hold: Hold) {
-        request_listener::listen(&self.0, &hold);
+        elections::listen(&self.0, &hold);
     }
 }
 

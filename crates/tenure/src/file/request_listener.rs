@@ -1,19 +1,16 @@
-//! Holders learn that another process asks them to let go: the kernel has no notification for that without a library of its
-//! own, so one thread of each client looks for the files of such requests, as long as a guard waits to be asked.
+//! The holds whose guards wait to be asked to let go. Such a request is a file, and the kernel does not report a new file
+//! without a library for that, so one thread of each client looks for them as long as there are such holds.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::fence::OwnerId;
 use tenure_core::rt::lock;
-use tenure_core::store::Hold;
-
-use super::store::Shared;
 
 /// How late a holder learns of a request at most.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The holds of a client whose guards wait to be asked to let go.
+/// What the thread and the guards of a client share.
 #[derive(Debug, Default)]
 pub(super) struct RequestListener {
     state: Mutex<ListenerState>,
@@ -28,14 +25,28 @@ struct ListenerState {
 }
 
 impl RequestListener {
-    /// Ends the thread.
-    pub(super) fn close(&self) {
-        lock(&self.state).is_closed = true;
+    /// Adds a hold, and wakes the thread. `start` starts the thread if there is none.
+    pub(super) fn add(&self, owner: OwnerId, start: impl FnOnce() -> std::io::Result<()>) {
+        let mut state = lock(&self.state);
+        if state.is_closed {
+            return;
+        }
+        state.owners.push(owner);
         self.changed.notify_all();
+        if state.has_thread {
+            return;
+        }
+        match start() {
+            Ok(()) => state.has_thread = true,
+            Err(err) => {
+                state.owners.clear();
+                tracing::warn!(%err, "could not start a thread, so requests to let go are not heard");
+            }
+        }
     }
 
     /// The holds to look at. `None`: there are none, and the thread ends.
-    fn owners(&self) -> Option<Vec<OwnerId>> {
+    pub(super) fn owners(&self) -> Option<Vec<OwnerId>> {
         let mut state = lock(&self.state);
         if state.is_closed || state.owners.is_empty() {
             state.has_thread = false;
@@ -44,64 +55,57 @@ impl RequestListener {
         Some(state.owners.clone())
     }
 
-    fn remove(&self, owner: OwnerId) {
+    /// Removes a hold that is over, or was asked.
+    pub(super) fn remove(&self, owner: OwnerId) {
         lock(&self.state).owners.retain(|it| *it != owner);
     }
 
-    fn pause(&self) {
+    /// Blocks the thread until the next look.
+    pub(super) fn pause(&self) {
         let state = lock(&self.state);
         if !state.is_closed {
             let waited = self.changed.wait_timeout(state, LOOK_INTERVAL);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
     }
-}
 
-/// From now on the driver hears of requests to let go of this hold, also of those that were made before.
-pub(super) fn listen(shared: &Arc<Shared>, hold: &Hold) {
-    let known = shared
-        .holds
-        .update(hold.owner, |held| held.has_token_files = true);
-    if known.is_none() {
-        return;
-    }
-    let listener = &shared.requests;
-    let mut state = lock(&listener.state);
-    if state.is_closed {
-        return;
-    }
-    state.owners.push(hold.owner);
-    listener.changed.notify_all();
-    if state.has_thread {
-        return;
-    }
-    let thread = std::thread::Builder::new().name("tenure-file-ask".into());
-    let shared = shared.clone();
-    match thread.spawn(move || look_for_requests(&shared)) {
-        Ok(_) => state.has_thread = true,
-        Err(err) => {
-            state.owners.clear();
-            tracing::warn!(%err, "could not start a thread, so requests to let go are not heard");
-        }
+    /// Ends the thread.
+    pub(super) fn close(&self) {
+        lock(&self.state).is_closed = true;
+        self.changed.notify_all();
     }
 }
 
-fn look_for_requests(shared: &Arc<Shared>) {
-    let listener = &shared.requests;
-    while let Some(owners) = listener.owners() {
-        for owner in owners {
-            let is_asked = shared
-                .holds
-                .read(owner, |held| held.token_files().has_request());
-            match is_asked {
-                Some(false) => {}
-                Some(true) => {
-                    listener.remove(owner);
-                    shared.report_request(owner);
-                }
-                None => listener.remove(owner),
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_thread_while_there_are_holds() {
+        let listener = RequestListener::default();
+        let mut started = 0;
+        let (one, two) = (OwnerId::random(), OwnerId::random());
+        for owner in [one, two] {
+            listener.add(owner, || {
+                started += 1;
+                Ok(())
+            });
         }
+        assert_eq!(started, 1);
+        assert_eq!(listener.owners(), Some(vec![one, two]));
+        listener.remove(one);
+        listener.remove(two);
+        assert_eq!(listener.owners(), None, "the thread ends");
+        // Without a thread no request is heard, and the next hold tries again.
+        listener.add(one, || Err(std::io::ErrorKind::OutOfMemory.into()));
+        assert_eq!(listener.owners(), None);
+        listener.add(two, || {
+            started += 1;
+            Ok(())
+        });
+        assert_eq!(started, 2);
+        listener.close();
         listener.pause();
+        assert_eq!(listener.owners(), None);
     }
 }
