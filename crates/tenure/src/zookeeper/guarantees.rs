@@ -73,7 +73,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.token = "the czxid of the lock's own node, or the number of a later transaction where a hold was upgraded meanwhile; can go backward only if an ensemble is wiped or restored from an old copy";
     guarantees.loss = "at the next renewal; after a broken connection, as soon as there is a new one; at the deadline at the latest";
     if of.dialect.has_elections() {
-        guarantees.observers = "the server pushes, and the client reads once: one way and a round trip after the change; after the leader was killed, when its session has ended";
+        guarantees.observers = "push, and one read of each client: one way and a round trip; after the leader was killed, when its session has ended";
     }
     guarantees.fit = "services that have ZooKeeper, and work that must not run twice";
     guarantees
