@@ -1,8 +1,8 @@
 //! The observers of a client, by the name that they observe, for a server that says that something has changed and not what.
 //!
 //! A client reads a name once after a message about it, however many observers it has, and passes the answer on to all of them.
-//! What one observer reads by itself is passed on to the others too, so their next read is due as late as its own: at rest a
-//! client reads a name as often as if it had one observer.
+//! What one observer wants to read by itself is read for the others too, so their next read is due as late as its own: at rest
+//! a client reads a name as often as if it had one observer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, Weak};
@@ -15,6 +15,7 @@ use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::rt::{BackgroundTasks, Spawner, lock};
 use tenure_core::store::{BoxFuture, Sightings};
+use tenure_core::support::closed;
 
 /// Reads who leads.
 pub(crate) type ReadLeader = Box<dyn Fn() -> BoxFuture<Result<Sighting, Error>> + Send + Sync>;
@@ -40,18 +41,26 @@ struct ObservedName {
     /// Where the server says that something has changed.
     channel: String,
     read_leader: ReadLeader,
-    reading: Mutex<Reading>,
+    reads: Mutex<Reads>,
     /// The last answer. An observer takes the newest one, and may miss those before.
-    answer: watch::Sender<Option<Result<Sighting, Error>>>,
+    answer: watch::Sender<Option<Answer>>,
 }
 
-/// Whether the name is being read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    No,
-    Yes,
-    /// Something may have changed since the request was sent, so another one follows.
-    Again,
+/// The reads of one name, one after the other.
+#[derive(Default)]
+struct Reads {
+    /// How many have begun. The last one may be under way.
+    begun: u64,
+    is_running: bool,
+    /// Something may have changed since the last one began, so another one follows.
+    is_due: bool,
+}
+
+/// The answer to the read with this number.
+#[derive(Clone)]
+struct Answer {
+    number: u64,
+    sighting: Result<Sighting, Error>,
 }
 
 /// One observer, until it is dropped.
@@ -59,7 +68,7 @@ struct Subscription {
     observers: Arc<Observers>,
     /// Gone after [`Observers::end`], which ends `answer`.
     observed: Weak<ObservedName>,
-    answer: watch::Receiver<Option<Result<Sighting, Error>>>,
+    answer: watch::Receiver<Option<Answer>>,
 }
 
 impl Observers {
@@ -86,7 +95,7 @@ impl Observers {
                     name,
                     channel,
                     read_leader,
-                    reading: Mutex::new(Reading::No),
+                    reads: Mutex::default(),
                     answer: watch::Sender::new(None),
                 }),
                 count: 0,
@@ -103,7 +112,7 @@ impl Observers {
         let sightings = stream::unfold(subscription, |mut subscription| async move {
             subscription.answer.changed().await.ok()?;
             let answer = subscription.answer.borrow_and_update().clone()?;
-            Some((answer, subscription))
+            Some((answer.sighting, subscription))
         });
         Box::pin(sightings)
     }
@@ -134,12 +143,24 @@ impl Observers {
         observed.iter().for_each(|observed| self.read(observed));
     }
 
-    /// Passes on what another request has read.
-    pub(crate) fn tell(&self, name: &LockName, sighting: &Sighting) {
-        if let Some(entry) = lock(&self.names).get(name) {
-            let answer = &entry.observed.answer;
-            answer.send_replace(Some(Ok(sighting.clone())));
-        }
+    /// Who leads, read from now on, together with all others who want to know. `None`: the name has no observer.
+    pub(crate) fn read_now(
+        self: &Arc<Self>,
+        name: &LockName,
+    ) -> Option<BoxFuture<Result<Sighting, Error>>> {
+        let observed = lock(&self.names).get(name)?.observed.clone();
+        let mut answer = observed.answer.subscribe();
+        let number = self.read(&observed);
+        drop(observed);
+        Some(Box::pin(async move {
+            loop {
+                answer.changed().await.map_err(|_| closed())?;
+                let answer = answer.borrow_and_update().clone();
+                if let Some(answer) = answer.filter(|answer| answer.number >= number) {
+                    return answer.sighting;
+                }
+            }
+        }))
     }
 
     /// Ends the streams of all observers: no message will ever arrive.
@@ -152,32 +173,59 @@ impl Observers {
         self.tasks.all_done().await;
     }
 
-    /// Reads the name in the background: now, or once more after the request that is under way.
-    fn read(self: &Arc<Self>, observed: &Arc<ObservedName>) {
-        {
-            let mut reading = lock(&observed.reading);
-            if *reading != Reading::No {
-                *reading = Reading::Again;
-                return;
+    /// Reads the name in the background: now, or once more after the request that is under way. Returns the number of the
+    /// read.
+    fn read(self: &Arc<Self>, observed: &Arc<ObservedName>) -> u64 {
+        let mut number = {
+            let mut reads = lock(&observed.reads);
+            if reads.is_running {
+                reads.is_due = true;
+                return reads.begun + 1;
             }
-            *reading = Reading::Yes;
-        }
-        let observed = observed.clone();
+            reads.begin()
+        };
+        let first = number;
+        let running = Running(observed.clone());
         self.tasks.spawn(&self.spawner, async move {
+            let observed = &running.0;
             loop {
-                let answer = (observed.read_leader)().await;
+                let sighting = (observed.read_leader)().await;
+                let answer = Answer { number, sighting };
                 observed.answer.send_replace(Some(answer));
-                let mut reading = lock(&observed.reading);
-                let is_observed = observed.answer.receiver_count() > 0;
-                *reading = match *reading {
-                    Reading::Again if is_observed => Reading::Yes,
-                    _ => Reading::No,
-                };
-                if *reading == Reading::No {
+                let mut reads = lock(&observed.reads);
+                if !reads.is_due || observed.answer.receiver_count() == 0 {
+                    reads.is_running = false;
                     return;
                 }
+                number = reads.begin();
             }
         });
+        first
+    }
+}
+
+/// The task that reads a name. Its runtime may drop it.
+struct Running(Arc<ObservedName>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let was_running = std::mem::take(&mut lock(&self.0.reads).is_running);
+        if was_running {
+            self.0.answer.send_replace(Some(Answer {
+                number: u64::MAX,
+                sighting: Err(closed()),
+            }));
+        }
+    }
+}
+
+impl Reads {
+    /// Returns the number of the read that begins.
+    fn begin(&mut self) -> u64 {
+        self.begun += 1;
+        self.is_running = true;
+        self.is_due = false;
+        self.begun
     }
 }
 
@@ -206,7 +254,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use tenure_core::error::ErrorKind;
-    use tenure_core::rt::yield_now;
+    use tenure_core::rt::{poll_now, yield_now};
 
     use super::*;
 
@@ -295,11 +343,22 @@ mod tests {
         for sightings in &mut all {
             assert_eq!(next(sightings).await, Some(3));
         }
-        observers.tell(&name("a"), &nobody(4));
-        observers.tell(&name("b"), &nobody(5));
-        for sightings in &mut all {
-            assert_eq!(next(sightings).await, Some(4));
+        // One that asks during a request gets the answer to a later one, and so do all others.
+        observers.read_channels(|_| true);
+        server.settle().await;
+        let mut reads: Vec<_> = (0..100)
+            .map(|_| observers.read_now(&name("a")).unwrap())
+            .collect();
+        server.reply(Ok(nobody(4))).await;
+        assert!(poll_now(&mut reads[0]).is_err());
+        server.reply(Ok(nobody(5))).await;
+        for read in reads {
+            assert_eq!(read.await.unwrap().last_token, 5);
         }
+        for sightings in &mut all {
+            assert_eq!(next(sightings).await, Some(5));
+        }
+        assert!(observers.read_now(&name("b")).is_none());
     }
 
     #[tokio::test]
@@ -314,7 +373,7 @@ mod tests {
         assert!(observers.channels().is_empty());
         server.reply(Ok(nobody(1))).await;
         observers.read_channels(|_| true);
-        observers.tell(&name("a"), &nobody(1));
+        assert!(observers.read_now(&name("a")).is_none());
         server.settle().await;
         assert_eq!(server.requests(), 0);
         observers.all_read().await;

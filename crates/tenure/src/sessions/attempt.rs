@@ -160,7 +160,8 @@ async fn publish_grant(
 ) -> Result<AttemptOutcome, Error> {
     session.finds_requests.store(true, Ordering::SeqCst);
     let token = row.token;
-    let published = store.holder_table.publish_grant(request.owner, row).await;
+    store.holder_table.note_leader(request.owner, row.clone());
+    let published = store.holder_table.publish(&row).await;
     // A session that has ended has reported the loss already.
     if matches!(published, Ok(true)) && !session.is_ended() {
         let ttl = Some(session.lifetime.ttl);

@@ -7,13 +7,15 @@ use tenure_core::error::Error;
 use tenure_core::holder::Holder;
 use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
+use tenure_core::rt::lock;
 #[cfg(feature = "postgres")]
 use tenure_core::store::one_sighting;
 use tenure_core::store::{BoxFuture, Elections, Hold, Sightings};
 #[cfg(feature = "postgres")]
 use tenure_core::support::closed;
 
-use super::errors;
+use super::acquisitions::AcquisitionState;
+use super::holder_row::HolderRow;
 use super::inspect;
 #[cfg(feature = "postgres")]
 use super::names::KeySource;
@@ -27,14 +29,13 @@ impl Elections for Store {
     }
 
     fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
-        Box::pin(async move {
-            let sighting = inspect::leader(&self, &name).await?;
-            #[cfg(feature = "postgres")]
-            if let Some(listener) = &self.listener {
-                listener.subscribers.observers.tell(&name, &sighting);
-            }
-            Ok(sighting)
-        })
+        #[cfg(feature = "postgres")]
+        if let Some(listener) = &self.listener
+            && let Some(answer) = listener.subscribers.observers.read_now(&name)
+        {
+            return answer;
+        }
+        Box::pin(async move { inspect::leader(&self, &name).await })
     }
 
     fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
@@ -75,12 +76,24 @@ impl Elections for Store {
 
 /// Replaces what the row of the leader says about it. `false`: there is no such hold.
 async fn publish(store: &Store, hold: &Hold, holder: Arc<Holder>) -> Result<bool, Error> {
-    let session = store.holds.get(hold.owner);
-    if session.is_none_or(|session| session.is_ended()) {
+    inspect::require_room_for_values(store).await?;
+    let Some(session) = store.holds.get(hold.owner) else {
         return Ok(false);
-    }
-    if !store.holder_table.is_usable() {
-        return Err(errors::no_room_for_values(&store.context.settings.server));
-    }
-    store.holder_table.publish(hold.owner, holder).await
+    };
+    let row = {
+        // Under the lock: a release that begins later deletes the row.
+        let acquisitions = lock(&session.acquisitions);
+        let acquisition = acquisitions.get(&hold.owner);
+        let Some(acquisition) = acquisition.filter(|_| !session.is_ended()) else {
+            return Ok(false);
+        };
+        let AcquisitionState::Held { token, .. } = acquisition.state else {
+            return Ok(false);
+        };
+        let of = (session.server_info.session, session.lifetime.ttl);
+        let row = HolderRow::of_leader(of, acquisition.key.clone(), token, hold, holder);
+        store.holder_table.note_leader(hold.owner, row.clone());
+        row
+    };
+    store.holder_table.publish(&row).await
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::holder::Holder;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::store::Request;
+use tenure_core::store::{Hold, Request};
 use tenure_core::support::HolderRecord;
 
 use super::key::Key;
@@ -48,9 +48,23 @@ impl HolderRow {
         HolderRecord::from(&*self.holder).to_json()
     }
 
-    /// The same row with another description of the holder.
-    pub(super) fn with_holder(self, holder: Arc<Holder>) -> Self {
-        Self { holder, ..self }
+    /// The row of a leader, with a new description of it.
+    pub(super) fn of_leader(
+        (session, ttl): (SessionId, Duration),
+        key: Key,
+        token: u64,
+        hold: &Hold,
+        holder: Arc<Holder>,
+    ) -> Self {
+        Self {
+            session,
+            key,
+            token,
+            name: hold.name.clone(),
+            mode: hold.mode,
+            holder,
+            ttl,
+        }
     }
 
     /// The number of the value that the holder publishes; `None`: it is not the leader of an election.

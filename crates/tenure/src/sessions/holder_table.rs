@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::fence::{OwnerId, RandomAlready};
-use tenure_core::holder::Holder;
 use tenure_core::rt::lock;
 use tenure_core::store::Request;
 use tenure_core::time::Time;
@@ -142,7 +141,7 @@ impl HolderTable {
     pub(super) fn disable(&self) {
         if self.is_usable.swap(false, Ordering::SeqCst) {
             tracing::warn!(
-                "the table tenure_holders cannot be used any more; list and break do not work without it"
+                "the table tenure_holders cannot be used any more; list, break and elections do not work without it"
             );
         }
         let mut changes = lock(&self.changes);
@@ -173,30 +172,14 @@ impl HolderTable {
         }
     }
 
-    /// Writes the row of a leader at once. `false`: the session has not got the lock any more.
-    pub(super) async fn publish_grant(
-        &self,
-        owner: OwnerId,
-        row: HolderRow,
-    ) -> Result<bool, Error> {
-        // Before the request, whose outcome may stay unknown: the row is deleted with the others.
-        lock(&self.changes).inserted.insert(owner, row.clone());
-        requests::publish(&self.control, &row).await
+    /// The row of a leader is about to be [published](Self::publish), and will be deleted with the others.
+    pub(super) fn note_leader(&self, owner: OwnerId, row: HolderRow) {
+        lock(&self.changes).inserted.insert(owner, row);
     }
 
-    /// Replaces what the row of a leader says about it. `false`: there is no such row, or the session has not got the lock any
-    /// more.
-    pub(super) async fn publish(&self, owner: OwnerId, holder: Arc<Holder>) -> Result<bool, Error> {
-        let row = {
-            let mut changes = lock(&self.changes);
-            // A row that is about to be deleted is not among these.
-            let Some(row) = changes.inserted.get_mut(&owner) else {
-                return Ok(false);
-            };
-            *row = row.clone().with_holder(holder);
-            row.clone()
-        };
-        requests::publish(&self.control, &row).await
+    /// Writes the row of a leader at once. `false`: the session has not got the lock any more.
+    pub(super) async fn publish(&self, row: &HolderRow) -> Result<bool, Error> {
+        requests::publish(&self.control, row).await
     }
 
     /// Whether that owner is the leader of an election.

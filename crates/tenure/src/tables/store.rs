@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::Guarantees;
-use tenure_core::leader::Sighting;
-use tenure_core::name::LockName;
 use tenure_core::rt::{BackgroundTasks, Clock, Flag, Spawner};
 use tenure_core::store::{Losses, Request};
 use tenure_core::support;
@@ -187,15 +185,6 @@ impl Store {
         }
         let _ = request;
         None
-    }
-
-    /// Passes on what was read to all observers of the name.
-    pub(super) fn tell_observers(&self, name: &LockName, sighting: &Sighting) {
-        #[cfg(feature = "postgres")]
-        if let Some(listener) = &self.listener {
-            listener.subscribers.observers.tell(name, sighting);
-        }
-        let _ = (name, sighting);
     }
 }
 

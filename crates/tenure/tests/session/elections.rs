@@ -270,8 +270,9 @@ async fn a_thousand_observers_of_a_client_read_as_often_as_one() {
         until_seen(observer, None).await;
     }
     let listeners = || {
-        let listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
-        server.admin().value(listens)
+        server.admin().value(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename='{USER}' AND query LIKE '%LISTEN %'"
+        ))
     };
     until("it listens", || listeners() == "1").await;
     let reads = || {

@@ -159,3 +159,26 @@ async fn a_pooler_behind_the_pool_is_refused() {
     ];
     assert_says(refused, ErrorKind::Unsupported, &words);
 }
+
+/// No connection of the pool listens, so observers read, and the guarantees say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn observers_read_over_a_pool() {
+    needs!(postgres);
+    let server = Postgres::start(&[]);
+    let pool = pool(&server, 6);
+    let client = client(&pool).await;
+    soon(client.init()).await.unwrap();
+    assert!(client.guarantees().observers.starts_with("poll"));
+    let election = client.election("e").value("v").ttl(TTL);
+    let mut observer = election.observe();
+    assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+    let term = soon(election.campaign()).await.unwrap();
+    let leader = soon(observer.next()).await.unwrap().unwrap().unwrap();
+    assert_eq!(leader.value(), Some("v"));
+    assert!(soon(election.ask_to_resign()).await.unwrap().is_some());
+    assert!(soon(term.asked_to_resign()).await);
+    soon(term.resign()).await.unwrap();
+    assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+    assert_eq!(count(&server, "query LIKE 'LISTEN%'"), 0);
+    soon(client.close()).await;
+}

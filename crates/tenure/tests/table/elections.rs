@@ -24,7 +24,7 @@ impl Db {
     /// Connections that listen.
     fn listeners(&self) -> i64 {
         self.number(&format!(
-            "SELECT COUNT(*) FROM pg_stat_activity WHERE usename='{USER}' AND query LIKE 'LISTEN%'"
+            "SELECT COUNT(*) FROM pg_stat_activity WHERE usename='{USER}' AND query LIKE '%LISTEN %'"
         ))
     }
 }

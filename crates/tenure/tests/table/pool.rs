@@ -314,3 +314,36 @@ async fn a_pool_and_a_url_are_one_store() {
         .await;
     assert_says(wrong, ErrorKind::Invalid, &["color"]);
 }
+
+/// No connection of the pool listens, so observers read, and the guarantees say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn observers_read_over_a_pool() {
+    needs!(postgres, mariadb);
+    let (postgres, mariadb, file) = (
+        Postgres::start(&[]),
+        MariaDb::start(&[]),
+        DatabaseFile::new(),
+    );
+    let pools: [DatabasePool; 3] = [
+        postgres_pool(&postgres, 4).into(),
+        mysql_pool(&mariadb, 4).into(),
+        file_pool(&file, 4).into(),
+    ];
+    for pool in pools {
+        let client = client(pool).await;
+        assert!(client.guarantees().observers.starts_with("poll"));
+        let election = client.election("e").value("v").ttl(TTL);
+        let mut observer = election.observe();
+        assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+        let term = soon(election.campaign()).await.unwrap();
+        let leader = soon(observer.next()).await.unwrap().unwrap().unwrap();
+        assert_eq!(leader.value(), Some("v"));
+        assert!(soon(election.ask_to_resign()).await.unwrap().is_some());
+        assert!(soon(term.asked_to_resign()).await);
+        soon(term.resign()).await.unwrap();
+        assert!(soon(observer.next()).await.unwrap().unwrap().is_none());
+        soon(client.close()).await;
+    }
+    let listens = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+    assert_eq!(postgres.admin().value(listens), "0");
+}
