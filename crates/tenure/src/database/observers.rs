@@ -140,7 +140,9 @@ impl Observers {
             let observed = names.values().map(|it| &it.observed);
             observed.filter(|it| is_one(&it.channel)).cloned().collect()
         };
-        observed.iter().for_each(|observed| self.read(observed));
+        for observed in &observed {
+            self.read(observed);
+        }
     }
 
     /// Who leads, read from now on, together with all others who want to know. `None`: the name has no observer.
