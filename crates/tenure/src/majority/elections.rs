@@ -8,11 +8,10 @@ use tenure_core::holder::Holder;
 use tenure_core::leader::Sighting;
 use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::name::LockName;
-use tenure_core::store::{BoxFuture, Elections, Hold, Sightings};
+use tenure_core::store::{BoxFuture, Elections, Hold};
 use tenure_core::support::RetryBudget;
 
 use super::errors::{no_answer, no_majority};
-use super::observe;
 use super::requests::NodeRequests;
 use super::sightings::{merge, tokens_on_nodes};
 use super::store::Store;
@@ -20,43 +19,23 @@ use super::store::Store;
 /// How much longer the other nodes may take when a majority has answered that nobody leads.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
-impl Elections for Store {
-    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { publish(&self, &hold, holder).await })
-    }
+/// The pace of the slowest node.
+pub(super) fn poll_interval(store: &Store) -> Duration {
+    let of_nodes = store.nodes.iter().filter_map(|node| {
+        let elections = node.clone().as_elections()?;
+        Some(elections.poll_interval())
+    });
+    of_nodes.max().unwrap_or_default()
+}
 
-    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
-        Box::pin(async move { leader(&self, &name).await })
-    }
-
-    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
-        observe::watch(self, name)
-    }
-
-    fn poll_interval(&self) -> Duration {
-        let of_nodes = self.nodes.iter().filter_map(|node| {
-            let elections = node.clone().as_elections()?;
-            Some(elections.poll_interval())
-        });
-        of_nodes.max().unwrap_or_default()
-    }
-
-    fn ask_to_release(
-        self: Arc<Self>,
-        name: LockName,
-        token: u64,
-    ) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { ask_to_release(&self, &name, token).await })
-    }
-
-    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
-        let Some(held) = self.holds.get(hold.owner) else {
-            return;
-        };
-        for (node, store) in self.nodes.iter().enumerate() {
-            if let Some(elections) = store.clone().as_elections() {
-                elections.listen_for_requests(held.on_node(node, false));
-            }
+/// A guard of this hold waits to be asked to let go.
+pub(super) fn listen_for_requests(store: &Store, hold: &Hold) {
+    let Some(held) = store.holds.get(hold.owner) else {
+        return;
+    };
+    for (node, store) in store.nodes.iter().enumerate() {
+        if let Some(elections) = store.clone().as_elections() {
+            elections.listen_for_requests(held.on_node(node, false));
         }
     }
 }
@@ -85,7 +64,11 @@ fn request<T: Send + 'static>(
 
 /// Publishes on every node. A majority is enough, because every answer to an observer has a node of that majority. A node
 /// that has lost the hold gets the holder as it is now from the next renewal.
-async fn publish(store: &Arc<Store>, hold: &Hold, holder: Arc<Holder>) -> Result<bool, Error> {
+pub(super) async fn publish(
+    store: &Arc<Store>,
+    hold: &Hold,
+    holder: Arc<Holder>,
+) -> Result<bool, Error> {
     let Some(held) = store.holds.get(hold.owner) else {
         return Ok(false);
     };
@@ -208,7 +191,11 @@ async fn read(store: &Arc<Store>, name: &LockName) -> Result<Vec<Option<Sighting
 }
 
 /// Asks the holder on every node that has the hold. The first node that reaches the holder is enough.
-async fn ask_to_release(store: &Arc<Store>, name: &LockName, token: u64) -> Result<bool, Error> {
+pub(super) async fn ask_to_release(
+    store: &Arc<Store>,
+    name: &LockName,
+    token: u64,
+) -> Result<bool, Error> {
     let tokens = tokens_on_nodes(&read(store, name).await?, token);
     let nodes = store.nodes.len();
     let mut requests = NodeRequests::new((0..nodes).map(|node| match tokens[node] {

@@ -52,15 +52,17 @@ mod vote;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::error::Error;
 use tenure_core::guarantees::{Capability, Guarantees};
-use tenure_core::holder::LockStatus;
+use tenure_core::holder::{Holder, LockStatus};
+use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
     Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate, Release,
-    Renewal, Request,
+    Renewal, Request, Sightings,
 };
 
 use crate::capabilities::stores_with;
@@ -137,5 +139,35 @@ impl tenure_core::store::Store for Store {
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
+    }
+}
+
+impl Elections for Store {
+    fn publish(self: Arc<Self>, hold: Hold, holder: Arc<Holder>) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { elections::publish(&self, &hold, holder).await })
+    }
+
+    fn leader(self: Arc<Self>, name: LockName) -> BoxFuture<Result<Sighting, Error>> {
+        Box::pin(async move { elections::leader(&self, &name).await })
+    }
+
+    fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
+        observe::watch(self, name)
+    }
+
+    fn poll_interval(&self) -> Duration {
+        elections::poll_interval(self)
+    }
+
+    fn ask_to_release(
+        self: Arc<Self>,
+        name: LockName,
+        token: u64,
+    ) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { elections::ask_to_release(&self, &name, token).await })
+    }
+
+    fn listen_for_requests(self: Arc<Self>, hold: Hold) {
+        elections::listen_for_requests(&self, &hold);
     }
 }

@@ -532,7 +532,11 @@ async fn observers_follow_a_failover_by_order() {
         replica.info_is("replication", "role", "master")
     })
     .await;
-    until("it is subscribed there", || subscribers(replica) == 1).await;
+    // An observer works only while it is polled.
+    tokio::select! {
+        () = until("it is subscribed there", || subscribers(replica) == 1) => {}
+        () = async { while observer.next().await.is_some() {} } => panic!("the stream ends"),
+    }
     crate::common::answered(async || term.proclaim("after").await).await;
     until_seen(&mut observer, Some("after")).await;
     until("the old one is not heard any more", || {
