@@ -42,8 +42,8 @@ pub(crate) struct Standby<'a> {
     guardian: Option<GuardianHandle>,
     shares_terminal: bool,
     pauses: CampaignPauses,
-    /// What was printed last about a store that does not answer.
-    outage: Option<String>,
+    /// The kind of the error that was printed last, until this process leads again. The text may differ with each attempt.
+    outage: Option<ErrorKind>,
 }
 
 impl<'a> Standby<'a> {
@@ -171,10 +171,8 @@ impl<'a> Standby<'a> {
             report_failure(self.console, error, self.plan.options.ttl);
             return ControlFlow::Break(Exit::of(error.kind(), self.plan.busy_code));
         }
-        let message = format!("{error:#}");
-        if self.outage.as_ref() != Some(&message) {
+        if self.outage.replace(error.kind()) != Some(error.kind()) {
             report_failure(self.console, error, self.plan.options.ttl);
-            self.outage = Some(message);
         }
         after(TermEnd::NotElected)
     }

@@ -219,7 +219,9 @@ impl WonLock<'_> {
         let (json, long_value) = holder_json(request, token).take_long_value();
         if let (Some(text), Some(number)) = (long_value, json.number) {
             let files = self.token_files(token);
-            files.write_value(number, &text, self.held_locks)?;
+            let written = files.write_value(number, &text, self.held_locks);
+            // The next attempt has another token.
+            written.inspect_err(|_| files.remove())?;
         }
         Ok(json)
     }

@@ -182,6 +182,7 @@ fn who_leads_is_what_the_kernel_says() {
     drop(other);
     assert_eq!(sighting(&store, "a"), Sighting::of_nobody(token));
     // A program that writes no record, as flock(1).
+    release(&store, take(&store, "a"));
     let foreign = std::fs::File::open(scratch.locks().join("a")).unwrap();
     foreign.lock().unwrap();
     let leader = sighting(&store, "a").leader.unwrap();
