@@ -33,6 +33,9 @@ pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
     let store = memory::Store::new();
     let (phase, phases) = watch::channel(Phase::Work);
     let tasks = LocalSet::new();
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    let entered = runtime.enter();
     log.append(&Event::Began { at: now() }).unwrap();
     let workers = (0..6).map(|worker| {
         let settings = Settings {
@@ -67,8 +70,7 @@ pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
         })
     });
     let workers: Vec<_> = workers.collect();
-    let runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = { runtime }.enable_all().build().unwrap();
+    drop(entered);
     runtime.block_on(tasks.run_until(async {
         tokio::time::sleep(WORKS).await;
         let mut workers = workers.into_iter();

@@ -94,7 +94,7 @@ fn torture_with(
         environment: Some(store as Arc<dyn Environment>),
     };
     let names = runner::names(&setup);
-    let stop = AtomicBool::new(false);
+    let (stop, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     let events_path = runner::events_of(&setup.out);
     let look = || {
         let mut events = event::read(&events_path).unwrap_or_default();
@@ -106,7 +106,7 @@ fn torture_with(
     };
     let (_, found) = std::thread::scope(|scope| {
         scope.spawn(|| {
-            loop {
+            while !is_over.load(Ordering::SeqCst) {
                 let (history, found) = look();
                 let caught = mistake.is_one() && found.violations() > 0;
                 let made = history.faults.len();
@@ -118,7 +118,9 @@ fn torture_with(
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        drop(runner::run(&setup, &names, &stop, &mut |_: &str| ()).unwrap());
+        let run = runner::run(&setup, &names, &stop, &mut |_: &str| ());
+        is_over.store(true, Ordering::SeqCst);
+        drop(run.unwrap());
         look()
     });
     found
