@@ -316,11 +316,9 @@ fn an_interrupt_ends_the_waits_of_an_election() {
     let election = client.election("e").interrupted_by(&interrupt);
     std::thread::scope(|scope| {
         let run = scope.spawn(|| election.run(|_| Ok::<_, &str>(())));
-        let observing = scope.spawn(|| {
-            let mut observer = election.observe();
-            assert!(observer.next().unwrap().unwrap().is_some());
-            observer.next().unwrap().map(drop)
-        });
+        let mut observer = election.observe();
+        assert!(observer.next().unwrap().unwrap().is_some());
+        let observing = scope.spawn(move || observer.next().unwrap().map(drop));
         while client.inspect("e").unwrap().queue.unwrap().is_empty() {
             std::thread::yield_now();
         }
