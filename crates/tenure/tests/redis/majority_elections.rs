@@ -84,7 +84,11 @@ async fn observers_see_what_a_majority_has() {
     for observer in &mut observers {
         until_seen(observer, Some("third")).await;
     }
-    until("it is observed again", || subscribers(&servers[0]) == 1).await;
+    // An observer works only while it is polled.
+    tokio::select! {
+        () = until("it is observed again", || subscribers(&servers[0]) == 1) => {}
+        () = async { while observers[0].next().await.is_some() {} } => panic!("the stream ends"),
+    }
     soon(term.resign()).await.unwrap();
     for observer in &mut observers {
         until_seen(observer, None).await;
