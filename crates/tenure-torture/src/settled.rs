@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn nobody_leads_when_the_last_term_is_over_and_no_candidate_waits() {
         let nobody = observed(&[Sight::Nobody]);
-        assert!(know(&[nobody.clone()], false));
+        assert!(know(std::slice::from_ref(&nobody), false));
         assert!(!know(&[led(), nobody.clone()], false));
         let asked = Event::Asked {
             at: 60,

@@ -100,7 +100,7 @@ impl PollingObserver {
         let (token, is_over, number) = self.newest;
         let Sight::Leader { token: seen, value } = sight else {
             // The server does not say which term is over, and a replica that lags behind may mean one of before.
-            let is_sure = self.polls % 3 != 0;
+            let is_sure = !self.polls.is_multiple_of(3);
             self.newest.1 |= is_sure && !self.has(ObserverMistake::NoEndOfTerm);
             return !is_sure;
         };

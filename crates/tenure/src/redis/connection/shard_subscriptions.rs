@@ -247,7 +247,8 @@ impl ShardSubscriptions {
 
     async fn open(&self, server: &Server) -> Result<SubscriptionConnection, Error> {
         let requests = server.connection().await?;
-        let (subscribed, ended): (Arc<Mutex<BTreeSet<Arc<str>>>>, Arc<Flag>) = Default::default();
+        let subscribed = Arc::<Mutex<BTreeSet<Arc<str>>>>::default();
+        let ended = Arc::<Flag>::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
             let (listener, maintenance) = (self.env.listener.clone(), self.maintenance.clone());
