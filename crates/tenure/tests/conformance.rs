@@ -480,7 +480,7 @@ mod deployments {
         column(
             "redis, settings",
             harness::redis::open_settings,
-            &[&[NO_ELECTIONS, CAN_EVERYTHING]],
+            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
         );
     }
 

@@ -298,9 +298,9 @@ pub(super) async fn a_dropped_campaign_leaves_nothing(case: Arc<Case>) -> Verdic
         }
         drop(campaign);
         drop(resign);
+        // A request that was on its way may become a hold for a moment, before that is released.
+        election.until_nobody_leads().await?;
         case.until_idle(&election.name).await?;
-        let leader = election.leader().await?;
-        check!(leader.is_none(), "{leader:?} leads after {polls} polls");
     }
     Ok(())
 }

@@ -160,6 +160,20 @@ impl ElectionCase {
         Ok(leader.map(|leader| (token_of(&leader), value_of(&leader))))
     }
 
+    /// Waits until the store says that nobody leads.
+    ///
+    /// # Errors
+    /// Somebody still does.
+    pub(super) async fn until_nobody_leads(&self) -> Verdict {
+        let waiting = self.case.soon("nobody leads", async {
+            while self.leader().await?.is_some() {
+                self.case.look_again().await;
+            }
+            Ok::<_, Failure>(())
+        });
+        waiting.await?
+    }
+
     /// Checks what the observers saw.
     ///
     /// # Errors

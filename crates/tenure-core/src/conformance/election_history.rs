@@ -139,6 +139,9 @@ fn fault_of_one(
             Seen::Outage(_) => told = None,
             Seen::End => {}
             Seen::Nobody => last.is_over = true,
+            // A hold that is described after it was granted: it has no place in the order, and leads before it is described if
+            // the connection breaks meanwhile.
+            Seen::Leader { token: 0, value } if value.is_empty() => {}
             Seen::Leader { token, value } => {
                 let Some(&(attempt, number)) = values.get(value) else {
                     return Some(format!("saw {value:?}, which no leader has published"));
@@ -216,6 +219,8 @@ mod tests {
             &[Seen::Nobody, outage(), Seen::Nobody, outage(), outage()],
             // The candidate does not know that it was elected.
             &[leader(5, "b"), leader(6, "c"), outage(), leader(6, "c")],
+            // One that is not described yet.
+            &[leader(3, "a"), leader(0, ""), leader(5, "b"), leader(0, "")],
         ] {
             assert_eq!(fault(seen), None);
         }
@@ -227,6 +232,7 @@ mod tests {
             &[leader(5, "b"), leader(3, "a")][..],
             &[leader(5, "b"), Seen::Nobody, leader(3, "a2")],
             &[leader(5, "b"), outage(), leader(3, "a")],
+            &[leader(5, "b"), leader(0, ""), leader(3, "a")],
             // An older value.
             &[leader(3, "a2"), leader(3, "a")],
             &[leader(3, "a2"), outage(), leader(3, "a")],
