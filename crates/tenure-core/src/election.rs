@@ -21,9 +21,6 @@ use crate::rt::Clock;
 use crate::term::Term;
 use crate::time::Time;
 
-#[cfg(test)]
-mod tests;
-
 const LOG_TARGET: &str = "tenure::election";
 
 /// An election of one leader among all clients that campaign under the same name. Made by
@@ -395,3 +392,6 @@ async fn resign_after<T>(term: Term, value: T) -> Result<T, Error> {
         resigned => resigned.map(|()| value),
     }
 }
+
+#[cfg(test)]
+mod tests;
