@@ -19,8 +19,11 @@ use tenure_core::{Error, LockName, memory};
 /// What is wrong with the answers of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
-    /// One of three answers is an older one, as from a replica that lags behind.
+    /// One of three answers is an older one, as from a replica that lags behind, but none from before the first term.
     OldAnswers,
+    /// The same with those from before the first term. Their last token is 0, which also means that a store does not know its
+    /// tokens, and then the core believes the store in its order.
+    OldAnswersOfTheStart,
     /// The same, and when nobody leads the store does not say which term was the last.
     OldAnswersWithoutEnd,
     /// The value of a leader is that of the leader before.
@@ -40,6 +43,8 @@ struct Past {
     count: usize,
     /// Each sighting that differs from the one before.
     sightings: Vec<Sighting>,
+    /// Token and value of the last leader.
+    last_leader: Option<(u64, Option<PublishedValue>)>,
     /// The value of the leader before the last one.
     value_before: Option<PublishedValue>,
 }
@@ -49,12 +54,16 @@ impl Past {
     fn answer(&mut self, lie: Lie, truth: Sighting) -> Sighting {
         self.count += 1;
         if lie != Lie::Frozen || self.count <= BEFORE_FROZEN {
-            self.note(&truth);
+            self.note(&truth, lie);
         }
-        let last = self.sightings.len() - 1;
+        let Some(last) = self.sightings.len().checked_sub(1) else {
+            return truth;
+        };
         let old = |back: usize| self.sightings[last.saturating_sub(back)].clone();
         match lie {
-            Lie::OldAnswers if self.count.is_multiple_of(3) => old(1 + self.count % 2),
+            Lie::OldAnswers | Lie::OldAnswersOfTheStart if self.count.is_multiple_of(3) => {
+                old(1 + self.count % 2)
+            }
             Lie::OldAnswersWithoutEnd if self.count.is_multiple_of(3) => old(1),
             Lie::OldAnswersWithoutEnd if truth.leader.is_none() => Sighting::of_nobody(0),
             Lie::ValueOfLastTerm => with_leader(truth, |_, holder| {
@@ -68,15 +77,17 @@ impl Past {
         }
     }
 
-    fn note(&mut self, truth: &Sighting) {
-        let last = self.sightings.last();
-        let is_known = |last: &Sighting| last.last_token == truth.last_token;
-        if let Some(last) = last.filter(|last| !is_known(last))
-            && let Some(leader) = &last.leader
-        {
-            self.value_before = leader.holder.value.clone();
+    fn note(&mut self, truth: &Sighting, lie: Lie) {
+        if let Some(leader) = &truth.leader {
+            let value = leader.holder.value.clone();
+            match self.last_leader.replace((truth.last_token, value)) {
+                Some((token, value)) if token != truth.last_token => self.value_before = value,
+                _ => {}
+            }
         }
-        if last.is_none_or(|last| key(last) != key(truth)) {
+        let is_kept = truth.last_token > 0 || lie != Lie::OldAnswers;
+        let last = self.sightings.last();
+        if is_kept && last.is_none_or(|last| key(last) != key(truth)) {
             self.sightings.push(truth.clone());
         }
     }

@@ -147,6 +147,11 @@ fn assert_lie_is_caught(lie: Lie, what: Misobservation) {
 }
 
 #[test]
+fn a_store_that_repeats_that_nobody_led_before_the_first_term_is_caught() {
+    assert_lie_is_caught(Lie::OldAnswersOfTheStart, Misobservation::TermAgain);
+}
+
+#[test]
 fn a_store_that_does_not_say_which_term_is_over_is_caught() {
     assert_lie_is_caught(Lie::OldAnswersWithoutEnd, Misobservation::TermAgain);
 }
