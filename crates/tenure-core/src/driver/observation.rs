@@ -11,9 +11,11 @@ use crate::logic::election::{
     FIRST_PUSH_TIMEOUT, LeaderOrder, MAX_OLDER_READS, ReopenPauses, Seen, next_read, retry_pause,
 };
 use crate::name::LockName;
+use crate::rt::Flag;
 use crate::store::{Elections, Sightings};
 use crate::time::Time;
 
+use super::detach::DetachableRequest;
 use super::labels::LOG_TARGET;
 use super::shared::Driver;
 
@@ -45,10 +47,52 @@ enum Cause {
 enum Source {
     /// The store is asked to push, for the first time or after a failure.
     NotOpen,
+    /// The store has not pushed anything yet.
+    Opening(Opening),
     /// The store pushes, since the time of the opening.
     Pushed(Sightings, Time),
     /// The store does not push, and is read at this pace.
     Polled(Duration),
+}
+
+/// What the store pushes first, and the pushes after that.
+type FirstPush = (Option<Result<Sighting, Error>>, Sightings);
+
+/// The store opens its pushes. An observer that is not polled any more would keep what the store needs for that from the other
+/// requests of the client, so the opening goes on as a task then.
+struct Opening {
+    first: DetachableRequest<FirstPush>,
+    since: Time,
+    is_unused: Arc<Flag>,
+}
+
+impl Opening {
+    fn new(driver: &Arc<Driver>, mut sightings: Sightings, since: Time) -> Self {
+        let is_unused = Arc::<Flag>::default();
+        let (client, unused) = (driver.clone(), is_unused.clone());
+        let first = driver.send(|_| {
+            Box::pin(async move {
+                let first = tokio::select! {
+                    biased;
+                    () = unused.raised() => None,
+                    () = client.closed.raised() => None,
+                    first = sightings.next() => first,
+                };
+                Ok((first, sightings))
+            })
+        });
+        Self {
+            first,
+            since,
+            is_unused,
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.is_unused.raise();
+    }
 }
 
 impl Observation {
@@ -123,54 +167,63 @@ impl Observation {
     }
 
     /// What the store says next: by a push, or because it is time to read.
+    ///
+    /// The store's pushes are polled during a read, too: while they are opened they may have what the read needs (a connection,
+    /// or the turn to connect).
     async fn sighting(&mut self) -> Result<(Sighting, Cause), Error> {
         loop {
             let clock = self.driver.clock.clone();
-            match &mut self.source {
+            let (read, next_read) = (self.read(), self.next_read);
+            let reading = async {
+                clock.wait_until(next_read).await;
+                read.await
+            };
+            let (pushed, opened) = match &mut self.source {
                 Source::NotOpen => {
-                    clock.wait_until(self.next_read).await;
+                    clock.wait_until(next_read).await;
                     self.open();
+                    continue;
                 }
-                Source::Polled(_) => {
-                    clock.wait_until(self.next_read).await;
-                    return Ok((self.read().await?, Cause::Read));
-                }
+                Source::Polled(_) => return Ok((reading.await?, Cause::Read)),
+                Source::Opening(opening) => tokio::select! {
+                    biased;
+                    first = &mut opening.first => {
+                        let (pushed, sightings) = first?;
+                        let opened = opening.since;
+                        self.source = Source::Pushed(sightings, opened);
+                        (pushed, opened)
+                    }
+                    answer = reading => return Ok((answer?, Cause::Read)),
+                },
                 Source::Pushed(sightings, opened) => tokio::select! {
                     biased;
-                    pushed = sightings.next() => match pushed {
-                        Some(pushed) => return Ok((pushed?, Cause::Pushed)),
-                        // The observer was too slow, or the connection has ended: the store is asked anew.
-                        None => {
-                            let now = clock.now();
-                            let pause = self.reopens.after(now.since(*opened), clock.random());
-                            self.source = Source::NotOpen;
-                            self.next_read = now.after(pause);
-                        }
-                    },
-                    () = clock.wait_until(self.next_read) => {
-                        return Ok((self.read().await?, Cause::Read));
-                    }
+                    pushed = sightings.next() => (pushed, *opened),
+                    answer = reading => return Ok((answer?, Cause::Read)),
                 },
+            };
+            match pushed {
+                Some(pushed) => return Ok((pushed?, Cause::Pushed)),
+                // The observer was too slow, or the connection has ended: the store is asked anew.
+                None => {
+                    let now = clock.now();
+                    let pause = self.reopens.after(now.since(opened), clock.random());
+                    self.source = Source::NotOpen;
+                    self.next_read = now.after(pause);
+                }
             }
         }
     }
 
     fn open(&mut self) {
-        let (clock, watch) = (
-            &self.driver.clock,
-            self.elections.clone().watch(self.name.clone()),
-        );
+        let watch = self.elections.clone().watch(self.name.clone());
+        let now = self.driver.clock.now();
         (self.source, self.next_read) = match watch {
             // The first push says what the store has now; a store that stays silent is read.
             Some(sightings) => {
-                let now = clock.now();
-                let first = now.after(FIRST_PUSH_TIMEOUT);
-                (Source::Pushed(sightings, now), first)
+                let opening = Opening::new(&self.driver, sightings, now);
+                (Source::Opening(opening), now.after(FIRST_PUSH_TIMEOUT))
             }
-            None => {
-                let interval = self.elections.poll_interval();
-                (Source::Polled(interval), clock.now())
-            }
+            None => (Source::Polled(self.elections.poll_interval()), now),
         };
     }
 
@@ -184,7 +237,7 @@ impl Observation {
     fn plan_read(&mut self, sighting: &Sighting) {
         let poll = match self.source {
             Source::Polled(interval) => Some(interval),
-            Source::NotOpen | Source::Pushed(..) => None,
+            Source::NotOpen | Source::Opening(_) | Source::Pushed(..) => None,
         };
         let clock = &self.driver.clock;
         let pause = next_read(sighting.ttl_left, poll, clock.random());

@@ -621,6 +621,68 @@ async fn observers_of_a_cluster_are_told_by_the_node_that_has_the_slot() {
     until("no channel is left", || shard_channels(&cluster).is_empty()).await;
 }
 
+/// An observer that hears nothing reads, also while it still connects; and its read waits for the same connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_outlasts_a_connection_that_is_slow_to_open() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let leader = client_of(&server).await;
+    // Longer than the connection is held up here.
+    let url = format!(
+        "{}?timeout=20s&restart_guard=off",
+        server.url_by(proxy.port())
+    );
+    let outsider = connect(&url).await;
+    let mut observer = outsider.election("x").observe();
+    assert_eq!(seen(&mut observer).await, None);
+    let before = proxy.connections();
+    proxy.hold_both(true);
+    proxy.cut();
+    let observing = tokio::spawn(async move {
+        until_seen(&mut observer, Some("first")).await;
+        observer
+    });
+    until("it connects again", || proxy.connections() > before).await;
+    let term = lead(&leader, "first").await;
+    // Longer than an observer waits for the first push.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    proxy.hold_both(false);
+    let mut observer = observing.await.unwrap();
+    // The client is usable, and the observer hears pushes again.
+    soon(outsider.election("x").leader()).await.unwrap();
+    soon(term.resign()).await.unwrap();
+    until_seen(&mut observer, None).await;
+}
+
+/// An observer that is left alone while it connects keeps no other request of its client from the connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_that_is_not_polled_holds_up_no_request() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let url = format!(
+        "{}?timeout=20s&restart_guard=off",
+        server.url_by(proxy.port())
+    );
+    let client = connect(&url).await;
+    let mut observer = client.election("x").observe();
+    assert_eq!(seen(&mut observer).await, None);
+    let before = proxy.connections();
+    proxy.hold_both(true);
+    proxy.cut();
+    // Until the observer connects again, and no longer.
+    tokio::select! {
+        item = observer.next() => panic!("nothing has changed: {item:?}"),
+        () = until("it connects again", || proxy.connections() > before) => {}
+    }
+    proxy.hold_both(false);
+    assert!(soon(client.election("x").leader()).await.unwrap().is_none());
+    let term = lead(&client, "first").await;
+    until_seen(&mut observer, Some("first")).await;
+    soon(term.resign()).await.unwrap();
+}
+
 /// The request of a candidate whose outcome is unknown is released, and observers are told.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_of_unknown_outcome_leads_for_a_moment_only() {

@@ -68,6 +68,7 @@ fn a_queue_store_shows_every_behaviour_that_it_claims() {
             // What this store does not do.
             ("no `min_hold`", &[]),
             ("no `lock_delay`", &[]),
+            ("no elections", &[]),
             // What this harness cannot do to the server.
             ("no request to this store can get lost", &[]),
             ("requests to this store cannot be counted", &[]),
