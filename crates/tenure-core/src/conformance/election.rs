@@ -310,7 +310,9 @@ pub(super) async fn hostile_names_are_elections_of_their_own(case: Arc<Case>) ->
     let (client, other) = (case.client().await?, case.client().await?);
     let names = hostile::names();
     names.iter().for_each(|name| case.note(name));
-    let of = |client: &Client, name: &String| client.election(name).ttl(case.long());
+    // So short that a leader soon learns of a request with its renewal.
+    let ttl = case.ttl() * 3;
+    let of = |client: &Client, name: &String| client.election(name).ttl(ttl);
     let campaigns = names.iter().map(|name| of(&client, name).value(&**name));
     let elected = each(campaigns.collect(), |it| async move { it.campaign().await }).await?;
     let mut terms = Vec::new();
@@ -331,7 +333,7 @@ pub(super) async fn hostile_names_are_elections_of_their_own(case: Arc<Case>) ->
         let asked = of(&other, name).ask_to_resign().await?;
         check!(asked.is_some(), "nobody leads {name:?}");
     }
-    let limit = asked_within(case.long());
+    let limit = asked_within(ttl);
     for (name, term) in names.iter().zip(&terms).step_by(8) {
         let mut observer = of(&other, name).observe();
         let shown = case.in_time(OBSERVED, "the leader", observer.next());

@@ -14,7 +14,7 @@ pub(super) async fn a_leader_is_asked_to_resign_and_decides(case: Arc<Case>) -> 
     let leading = election.short_candidate().await?.campaign("asked").await?;
     let outsider = election.outsider().await?;
     let asked = case.start(leading.term.asked_to_resign()).await;
-    case.pass(case.ttl()).await;
+    case.pass(case.ttl() * 2 / 3).await;
     check!(!asked.is_finished(), "asked by nobody");
     let leader = outsider.ask_to_resign().await?;
     let token = leader.and_then(|leader| leader.token);
@@ -26,7 +26,7 @@ pub(super) async fn a_leader_is_asked_to_resign_and_decides(case: Arc<Case>) -> 
     outsider.ask_to_resign().await?;
     let again = case.soon("the second call", leading.term.asked_to_resign());
     check!(again.await?, "the term has ended");
-    case.pass(case.ttl()).await;
+    case.pass(case.ttl() * 2 / 3).await;
     check!(leading.term.is_leader(), "a request has ended the term");
     let leader = election.leader().await?;
     check!(
@@ -88,7 +88,7 @@ pub(super) async fn a_request_never_reaches_a_later_leader(case: Arc<Case>) -> V
     ];
     let outsider = election.outsider().await?;
     let mut leading = candidates[1].campaign("term 0").await?;
-    for turn in 1..=6 {
+    for turn in 1..=3 {
         let (next, value) = (&candidates[turn % 2], format!("term {turn}"));
         let next = next.start_campaign(&case, &value).await;
         case.until_waiting(&election.name, 1).await?;
@@ -121,7 +121,8 @@ pub(super) async fn a_request_never_reaches_a_later_leader(case: Arc<Case>) -> V
             "{asked:?} was asked after {old}"
         );
         let waits = case.start(leading.term.asked_to_resign()).await;
-        case.pass(case.ttl()).await;
+        // The holder learns of a request with its next renewal, or when it looks, each second.
+        case.pass(case.ttl() * 2 / 3).await;
         check!(
             is_for_next || !waits.is_finished(),
             "a request for {asked:?} has reached {}",

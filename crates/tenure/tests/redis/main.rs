@@ -27,6 +27,7 @@ mod majority_elections;
 mod majority_modes;
 mod modes;
 mod nodes;
+mod observers;
 mod proxy;
 mod redisson;
 mod refusals;
