@@ -187,19 +187,16 @@ impl Observers {
             reads.begin()
         };
         let first = number;
-        let running = Running(observed.clone());
+        let mut running = Running::new(observed.clone());
         self.tasks.spawn(&self.spawner, async move {
-            let observed = &running.0;
             loop {
-                let sighting = (observed.read_leader)().await;
+                let sighting = (running.observed.read_leader)().await;
                 let answer = Answer { number, sighting };
-                observed.answer.send_replace(Some(answer));
-                let mut reads = lock(&observed.reads);
-                if !reads.is_due || observed.answer.receiver_count() == 0 {
-                    reads.is_running = false;
-                    return;
+                running.observed.answer.send_replace(Some(answer));
+                match running.begin_next() {
+                    Some(next) => number = next,
+                    None => return,
                 }
-                number = reads.begin();
             }
         });
         first
@@ -207,17 +204,42 @@ impl Observers {
 }
 
 /// The task that reads a name. Its runtime may drop it.
-struct Running(Arc<ObservedName>);
+struct Running {
+    observed: Arc<ObservedName>,
+    /// From then on another task may read the name.
+    has_ended: bool,
+}
+
+impl Running {
+    fn new(observed: Arc<ObservedName>) -> Self {
+        Self {
+            observed,
+            has_ended: false,
+        }
+    }
+
+    /// Returns the number of the next read. `None`: none is due, and the task has ended.
+    fn begin_next(&mut self) -> Option<u64> {
+        let mut reads = lock(&self.observed.reads);
+        if reads.is_due && self.observed.answer.receiver_count() > 0 {
+            return Some(reads.begin());
+        }
+        reads.is_running = false;
+        self.has_ended = true;
+        None
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let was_running = std::mem::take(&mut lock(&self.0.reads).is_running);
-        if was_running {
-            self.0.answer.send_replace(Some(Answer {
-                number: u64::MAX,
-                sighting: Err(closed()),
-            }));
+        if self.has_ended {
+            return;
         }
+        lock(&self.observed.reads).is_running = false;
+        self.observed.answer.send_replace(Some(Answer {
+            number: u64::MAX,
+            sighting: Err(closed()),
+        }));
     }
 }
 
@@ -379,6 +401,34 @@ mod tests {
         server.settle().await;
         assert_eq!(server.requests(), 0);
         observers.all_read().await;
+    }
+
+    /// The next read may begin, in another thread, before the task that has read is dropped.
+    #[tokio::test]
+    async fn the_end_of_a_read_is_not_the_end_of_the_next_one() {
+        let server = Server::default();
+        let observers = observers();
+        let mut sightings = server.observe(&observers);
+        server.reply(Ok(nobody(1))).await;
+        assert_eq!(next(&mut sightings).await, Some(1));
+        let observed = lock(&observers.names)[&name("a")].observed.clone();
+        let mut running = Running::new(observed.clone());
+        lock(&observed.reads).begin();
+        assert_eq!(running.begin_next(), None);
+        observers.read(&observed);
+        drop(running);
+        assert!(poll_now(sightings.next()).is_err(), "no answer has come");
+        server.reply(Ok(nobody(2))).await;
+        assert_eq!(next(&mut sightings).await, Some(2));
+        assert_eq!(server.requests(), 0);
+        // A task that its runtime drops has an answer too, and the next read is possible.
+        lock(&observed.reads).begin();
+        drop(Running::new(observed.clone()));
+        let err = sightings.next().await.unwrap().unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::Closed);
+        observers.read(&observed);
+        server.reply(Ok(nobody(3))).await;
+        assert_eq!(next(&mut sightings).await, Some(3));
     }
 
     #[tokio::test]
