@@ -62,7 +62,7 @@ pub(super) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
                 pacing.retries.extend(clock.now().after(request.ttl));
                 continue;
             }
-            Ok(AttemptOutcome::SessionEnded(err)) => err,
+            Ok(AttemptOutcome::SessionEnded(err) | AttemptOutcome::TakenBack(err)) => err,
             // The wait is too short for a server that was started lately.
             Err(err) if err.restart_guard().is_some() => return Err(err),
             // The server was not reached, so nothing was done.
@@ -186,7 +186,10 @@ async fn try_once(
             store.remove_acquisition(request.owner);
             Err(errors::of_operation(error, server))
         }
-        Err(error @ OperationError::TimedOut) => Err(errors::of_operation(error, server)),
+        Err(error @ OperationError::TimedOut) => {
+            let err = errors::of_operation(error, server);
+            Box::pin(attempt::after_timeout(store, request, err)).await
+        }
         Err(error @ OperationError::SessionEnded(_)) => {
             Box::pin(attempt::after_session_end(store, request, &session, error)).await
         }

@@ -27,6 +27,8 @@ pub(super) enum AttemptOutcome {
     NotBefore(Time),
     /// The session ended during the attempt.
     SessionEnded(Error),
+    /// The server did not answer in time, and what it may have done is taken back.
+    TakenBack(Error),
 }
 
 /// How often a request that does not wait is sent, if its session ends meanwhile.
@@ -192,9 +194,35 @@ pub(super) async fn after_session_end(
     error: OperationError,
 ) -> Result<AttemptOutcome, Error> {
     let err = errors::of_operation(error, &store.context.settings.server);
-    if !session.confirm_closed().await {
+    // A server that starts confirms the end later than a request may take, and one that waits has the time.
+    let is_confirmed = match request.wait {
+        true => {
+            let confirmed = store.until_cancelled(request, session.end.closed.raised());
+            confirmed.await.is_some() || session.confirm_closed().await
+        }
+        false => session.confirm_closed().await,
+    };
+    if !is_confirmed {
         return Err(err);
     }
     store.remove_acquisition(request.owner);
     Ok(AttemptOutcome::SessionEnded(err))
+}
+
+/// The server did not answer an attempt in time. A request that waits takes back what the attempt may have done, and can ask
+/// again then.
+pub(super) async fn after_timeout(
+    store: &Store,
+    request: &Request,
+    err: Error,
+) -> Result<AttemptOutcome, Error> {
+    let clock = &store.context.clock;
+    let mut retries = RetryBudget::until(clock.now().after(request.ttl));
+    while request.wait && !store.is_cancelled(request) && !retries.is_spent(clock) {
+        if give_back(store, request, 0).await.is_ok() {
+            return Ok(AttemptOutcome::TakenBack(err));
+        }
+        store.until_cancelled(request, retries.pause(clock)).await;
+    }
+    Err(err)
 }

@@ -121,7 +121,9 @@ pub(super) async fn upgrade(store: &Arc<Store>, request: &Request) -> Result<Ans
                 tracing::debug!(name = %request.name, store = store.guarantees.scheme, "the server cancelled the wait for an upgrade; asking again");
                 wait::poll_later(store, request, &mut pacing).await;
             }
-            AttemptOutcome::SessionEnded(err) => return Err(errors::lost(server).with_source(err)),
+            AttemptOutcome::SessionEnded(err) | AttemptOutcome::TakenBack(err) => {
+                return Err(errors::lost(server).with_source(err));
+            }
             AttemptOutcome::Busy | AttemptOutcome::Cancelled | AttemptOutcome::NotBefore(_) => {
                 return Ok(Answer::Busy);
             }

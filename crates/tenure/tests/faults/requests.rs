@@ -151,6 +151,8 @@ async fn a_wait_survives_what_happens_to_its_requests(store: &'static Store) {
                     release(guard).await;
                 }
                 Err(err) => {
+                    // A lock ends with its session, so the store can always ask again.
+                    assert!(!store.ends_with_connection, "{step}, {fault:?}: {err:?}");
                     check::<()>(store.lost_reply, step, &fault, Err(err));
                 }
             }

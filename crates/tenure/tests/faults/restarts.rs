@@ -1,5 +1,7 @@
 //! The server is killed and started again.
 
+use std::time::Duration;
+
 use tenure_testkit::TEST_TIMEOUT;
 
 use crate::common::{answered, soon, take, until, until_renewed};
@@ -9,6 +11,7 @@ on!(alone [redis etcd zookeeper mysql_table postgres_table]: a_restart_keeps_hol
 on!(alone [redis redis_in_memory etcd zookeeper mysql postgres mysql_table postgres_table]:
     an_idle_client_goes_on_after_a_restart
     a_waiter_outlasts_a_server_that_is_down);
+on!(alone [mysql postgres]: a_waiter_outlasts_a_server_that_starts_slowly);
 
 /// What was granted is on disk: the holder goes on, and so does the waiter.
 async fn a_restart_keeps_holder_and_waiter(store: &'static Store) {
@@ -60,6 +63,15 @@ async fn an_idle_client_goes_on_after_a_restart(store: &'static Store) {
 
 /// Waiters go on waiting when the server dies, and are served when it is back, whether it still knows the holder or not.
 async fn a_waiter_outlasts_a_server_that_is_down(store: &'static Store) {
+    outlast(store, Duration::ZERO).await;
+}
+
+/// The same, when the server answers nothing for longer than a request may take after its start.
+async fn a_waiter_outlasts_a_server_that_starts_slowly(store: &'static Store) {
+    outlast(store, Duration::from_secs(5)).await;
+}
+
+async fn outlast(store: &'static Store, silence: Duration) {
     let (first, second) = (store.client().await, store.client().await);
     let (ttl, name) = (TTL * 6, name("down"));
     let holder = take(&first, &name, ttl).await;
@@ -67,6 +79,11 @@ async fn a_waiter_outlasts_a_server_that_is_down(store: &'static Store) {
     store.server.kill();
     tokio::time::sleep(TTL / 4).await;
     store.server.start();
+    if !silence.is_zero() {
+        store.server.stop();
+        tokio::time::sleep(silence).await;
+        store.server.resume();
+    }
     // The holder may learn that it lost the lock, or keep the lock and release it.
     let released = soon(holder.release()).await;
     let waited = tokio::time::timeout(ttl + TEST_TIMEOUT, waiting).await;
