@@ -215,11 +215,7 @@ impl<'a> Supervision<'a> {
                     }
                     Ok(Some(Report::TooLate)) => return Ending::TooLate,
                     Ok(Some(Report::Ended { status, by_guardian, survivors })) => {
-                        if survivors > 0 {
-                            self.console.error(format!(
-                                "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
-                            ));
-                        }
+                        self.report_survivors(survivors);
                         return if by_guardian { Ending::ByGuardian(status) } else { Ending::Itself(status) };
                     }
                     Ok(None) | Err(_) => return Ending::GuardianGone,
@@ -251,6 +247,14 @@ impl<'a> Supervision<'a> {
                 () = sleep_until(self.sent.term_at), if self.ready.is_some() => self.ready = None,
                 () = sleep_until(give_up_at) => return Ending::GuardianGone,
             }
+        }
+    }
+
+    fn report_survivors(&self, survivors: u32) {
+        if survivors > 0 {
+            self.console.error(format!(
+                "{survivors} processes of the command are still running: they belong to another user, so they cannot be ended"
+            ));
         }
     }
 

@@ -83,28 +83,32 @@ pub(crate) fn patterns(kinds: impl Iterator<Item = FaultKind>) -> String {
     out + "</defs>"
 }
 
+fn swatch(class: &str, y: u64, height: u64) -> String {
+    format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")
+}
+
+/// What the colours of the workers' bars mean.
+fn names(report: &Report) -> Vec<(String, String)> {
+    let names = report.history.names();
+    if names.len() < 2 {
+        return vec![(swatch("hold n0", 0, 12), "holds".to_owned())];
+    }
+    let elections = report.history.election_names();
+    let item = |name| {
+        let does = match elections.contains(name) {
+            true => "leads",
+            false => "holds",
+        };
+        let color = color_of(&names, name);
+        let text = format!("{does} {}", shortened(name));
+        (swatch(&format!("hold n{color}"), 0, 12), text)
+    };
+    names.iter().map(item).collect()
+}
+
 /// Swatches of 18 by 12 pixels, as SVG, and their meaning. Only things that are in the drawing have a swatch.
 pub(crate) fn items(report: &Report) -> Vec<(String, String)> {
-    let swatch = |class: &str, y: u64, height: u64| {
-        format!("<rect class=\"{class}\" y=\"{y}\" width=\"18\" height=\"{height}\"/>")
-    };
-    let names = report.history.names();
-    let elections = report.history.election_names();
-    let mut items: Vec<_> = match names.len() {
-        0 | 1 => vec![(swatch("hold n0", 0, 12), "holds".to_owned())],
-        _ => names
-            .iter()
-            .map(|name| {
-                let color = color_of(&names, name);
-                let does = match elections.contains(name) {
-                    true => "leads",
-                    false => "holds",
-                };
-                let text = format!("{does} {}", shortened(name));
-                (swatch(&format!("hold n{color}"), 0, 12), text)
-            })
-            .collect(),
-    };
+    let mut items = names(report);
     items.push((swatch("wait", 3, 6), "waits".to_owned()));
     if !report.history.elections.observers.is_empty() {
         let sight = "<rect class=\"sight n0\" y=\"4\" width=\"18\" height=\"2.5\"/>\

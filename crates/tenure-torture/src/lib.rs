@@ -150,10 +150,14 @@ pub async fn torture(
         page: setup.out.join("page.html"),
         picture: setup.out.join("timeline.svg"),
     };
-    std::fs::write(&report.page, report_page::report_page(&report))
-        .and_then(|()| std::fs::write(&report.picture, timeline::picture(&report)))
-        .map_err(|error| refused(&setup, error))?;
+    draw(&report).map_err(|error| refused(&setup, error))?;
     Ok(report)
+}
+
+/// Writes the page and the picture of a run.
+fn draw(report: &Report) -> std::io::Result<()> {
+    std::fs::write(&report.page, report_page::report_page(report))?;
+    std::fs::write(&report.picture, timeline::picture(report))
 }
 
 /// The modes that the store has, of those that were asked for.

@@ -126,8 +126,7 @@ pub fn run(
     tell: &mut dyn FnMut(&str),
 ) -> io::Result<VanishedConnections> {
     let workload = setup.workload;
-    let path = events_of(&setup.out);
-    let mut log = Log::create(&path)?;
+    let mut log = Log::create(&events_of(&setup.out))?;
     let register = Register::open(log.try_clone()?)?;
     let worker_log = OpenOptions::new()
         .append(true)
@@ -136,22 +135,7 @@ pub fn run(
     let proxies = proxies(setup)?;
     let mut workers = WorkerProcesses::new(setup.program.clone(), worker_log);
     for worker in 0..workload.workers {
-        let url = match (proxies.get(worker), ServerUrl::parse(&setup.url)) {
-            (Some(proxy), Ok(server_url)) => server_url.with_servers(proxy.addresses()),
-            _ => setup.url.clone(),
-        };
-        workers.start(Settings {
-            url,
-            worker,
-            life: 0,
-            names: lock_names(&workload),
-            elections: election_names(&workload),
-            workload,
-            register: register.address(),
-            events: path.clone(),
-            seed: setup.seed,
-            runner: getpid().as_raw_pid(),
-        })?;
+        workers.start(settings_of(worker, setup, &proxies, &register))?;
     }
     let began = now();
     log.append(&Event::Began { at: began })?;
@@ -182,6 +166,26 @@ pub fn run(
     drop(workers);
     drop(register);
     Ok(proxies.iter().map(Proxy::take_vanished).collect())
+}
+
+/// What one worker is told when it starts.
+fn settings_of(worker: usize, setup: &Setup, proxies: &[Proxy], register: &Register) -> Settings {
+    let url = match (proxies.get(worker), ServerUrl::parse(&setup.url)) {
+        (Some(proxy), Ok(server_url)) => server_url.with_servers(proxy.addresses()),
+        _ => setup.url.clone(),
+    };
+    Settings {
+        url,
+        worker,
+        life: 0,
+        names: lock_names(&setup.workload),
+        elections: election_names(&setup.workload),
+        workload: setup.workload,
+        register: register.address(),
+        events: events_of(&setup.out),
+        seed: setup.seed,
+        runner: getpid().as_raw_pid(),
+    }
 }
 
 /// Has the workers acquire nothing more, while the first of them leads one of the elections or none, until each observer knows

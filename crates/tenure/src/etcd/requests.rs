@@ -56,6 +56,39 @@ pub(super) async fn acquire(
     entry: &QueueEntry,
     waits: bool,
 ) -> Result<AcquireReply<AcquireOutcome>, RequestError> {
+    let reply = send_txn(connections, acquire_txn(entry, waits)).await?;
+    let (round_trip, is_repeated) = (reply.round_trip, reply.is_repeated);
+    let wire::TxnResponse {
+        header,
+        succeeded,
+        mut responses,
+    } = reply.value;
+    let range = responses.pop().and_then(|it| it.range);
+    let kvs = range.unwrap_or_default().kvs;
+    let outcome = if succeeded {
+        AcquireOutcome::Created(snapshot(entry, header, kvs))
+    } else {
+        match kvs.first() {
+            Some(own) if *own.value == *entry.value => {
+                AcquireOutcome::CreatedBefore(own.create_revision)
+            }
+            _ if is_try(entry, waits) => AcquireOutcome::Busy,
+            _ => AcquireOutcome::KeyInUse,
+        }
+    };
+    Ok(AcquireReply {
+        outcome,
+        round_trip,
+        is_repeated,
+    })
+}
+
+/// Whether the request writes nothing when the lock is taken: one for an exclusive lock that does not wait.
+fn is_try(entry: &QueueEntry, waits: bool) -> bool {
+    !waits && !entry.goal.needs_values()
+}
+
+fn acquire_txn(entry: &QueueEntry, waits: bool) -> wire::Txn {
     let put = |key: &[u8], value: &[u8]| wire::Put {
         key: key.to_vec(),
         value: value.to_vec(),
@@ -65,10 +98,8 @@ pub(super) async fn acquire(
         key: entry.unique_key().to_vec(),
         ..wire::Range::default()
     };
-    // A request for an exclusive lock that does not wait writes nothing when the lock is taken.
-    let is_try = !waits && !entry.goal.needs_values();
     let (start, end) = (entry.directory.start(), entry.directory.end());
-    let compare = match is_try {
+    let compare = match is_try(entry, waits) {
         true => wire::Compare::is_empty(start, &end),
         false => wire::Compare::created(&entry.key, 0),
     };
@@ -89,31 +120,7 @@ pub(super) async fn acquire(
         txn.success.push(put(key, value).into());
     }
     txn.success.push(keys_ahead(entry, 0).into());
-    let reply = send_txn(connections, txn).await?;
-    let (round_trip, is_repeated) = (reply.round_trip, reply.is_repeated);
-    let wire::TxnResponse {
-        header,
-        succeeded,
-        mut responses,
-    } = reply.value;
-    let range = responses.pop().and_then(|it| it.range);
-    let kvs = range.unwrap_or_default().kvs;
-    let outcome = if succeeded {
-        AcquireOutcome::Created(snapshot(entry, header, kvs))
-    } else {
-        match kvs.first() {
-            Some(own) if *own.value == *entry.value => {
-                AcquireOutcome::CreatedBefore(own.create_revision)
-            }
-            _ if is_try => AcquireOutcome::Busy,
-            _ => AcquireOutcome::KeyInUse,
-        }
-    };
-    Ok(AcquireReply {
-        outcome,
-        round_trip,
-        is_repeated,
-    })
+    txn
 }
 
 pub(super) enum AcquireAllOutcome {

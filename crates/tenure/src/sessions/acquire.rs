@@ -14,7 +14,7 @@ use super::inspect;
 use super::keep;
 use super::mode::KeyMode;
 use super::names::KeySource;
-use super::operations::{LockRequest, OperationError, OperationReply, OperationResult};
+use super::operations::{LockRequest, OperationReply, OperationResult};
 use super::pool::SessionChoice;
 use super::renew;
 use super::session::Session;
@@ -164,7 +164,6 @@ async fn try_once(
         request.report_taken();
         return Ok(AttemptOutcome::NotBefore(from));
     }
-    let server = &store.context.settings.server;
     match batch::request(&session, lock_request.try_lock(), Some(request.owner)).await {
         Ok(
             reply @ OperationReply {
@@ -182,17 +181,7 @@ async fn try_once(
             }
             Ok(AttemptOutcome::Busy)
         }
-        Err(error @ OperationError::Refused(_)) => {
-            store.remove_acquisition(request.owner);
-            Err(errors::of_operation(error, server))
-        }
-        Err(error @ OperationError::TimedOut) => {
-            let err = errors::of_operation(error, server);
-            Box::pin(attempt::after_timeout(store, request, err)).await
-        }
-        Err(error @ OperationError::SessionEnded(_)) => {
-            Box::pin(attempt::after_session_end(store, request, &session, error)).await
-        }
+        Err(error) => Box::pin(attempt::failed(store, request, &session, error)).await,
     }
 }
 

@@ -185,6 +185,26 @@ async fn give_back(store: &Store, request: &Request, token: u64) -> Result<(), E
     released.map(drop).map_err(unknown)
 }
 
+/// The server did not do what was asked of the session, or did not say so.
+pub(super) async fn failed(
+    store: &Store,
+    request: &Request,
+    session: &Session,
+    error: OperationError,
+) -> Result<AttemptOutcome, Error> {
+    match error {
+        OperationError::Refused(_) => {
+            store.remove_acquisition(request.owner);
+            Err(errors::of_operation(error, &store.context.settings.server))
+        }
+        OperationError::TimedOut => {
+            let err = errors::of_operation(error, &store.context.settings.server);
+            after_timeout(store, request, err).await
+        }
+        OperationError::SessionEnded(_) => after_session_end(store, request, session, error).await,
+    }
+}
+
 /// The session ended during the attempt. As soon as the server confirms the end, a lock that the attempt may have taken
 /// is free.
 pub(super) async fn after_session_end(
@@ -211,7 +231,7 @@ pub(super) async fn after_session_end(
 
 /// The server did not answer an attempt in time. A request that waits takes back what the attempt may have done, and can ask
 /// again then.
-pub(super) async fn after_timeout(
+async fn after_timeout(
     store: &Store,
     request: &Request,
     err: Error,

@@ -13,15 +13,15 @@ pub struct Configuration {
     pub dialect: Dialect,
 }
 
-/// The promises of a configuration.
-pub fn guarantees(of: Configuration) -> Guarantees {
-    let failover = match of.is_single {
+/// What each fault does to a hold.
+fn faults(is_single: bool) -> Vec<Cell> {
+    let failover = match is_single {
         true => Cell::not_applicable(Fault::Failover, "there is one server"),
         false => Cell::claims(Fault::Failover, "a majority has every write, and a new leader gives each session its whole timeout again",
         )
         .late(),
     };
-    let faults = Cell::of_lease_store(&[
+    Cell::of_lease_store(&[
         Cell::effects(Fault::HolderKilled, "the session ends within one ttl and a second, rounded up to a tick of the server",
         )
         .late(),
@@ -40,7 +40,12 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         ),
         Cell::claims(Fault::StoreClockBack, "sessions end by the server's monotonic clock",
         ),
-    ]);
+    ])
+}
+
+/// The promises of a configuration.
+pub fn guarantees(of: Configuration) -> Guarantees {
+    let faults = faults(of.is_single);
     let dialect = match of.dialect {
         Dialect::Curator => None,
         Dialect::ReadWrite => Some("dialect=curator-readwrite"),
