@@ -138,8 +138,8 @@ fn after_max_hold_another_process_leads() {
     let store = Store::new();
     let options = ["--max-hold", "1s"];
     let mut first = stand_by(&store, &options, "x", UP);
-    let mut second = stand_by(&store, &options, "x", UP);
     let before = token(&mut first);
+    let mut second = stand_by(&store, &options, "x", UP);
     let between = token(&mut second);
     assert!(between > before);
     assert!(token(&mut first) > between);
