@@ -161,6 +161,7 @@ fn maintain_one(store: &Arc<Store>, session: &Arc<Session>, now: Time) -> Time {
         return check_due_at.min(scan.next_expiry);
     }
     if !session.busy.is_being_checked.swap(true, Ordering::SeqCst) {
+        session.lifetime.check_at(now);
         let (store, session) = (store.clone(), session.clone());
         store.clone().context.spawn(async move {
             check(&store, &session).await;

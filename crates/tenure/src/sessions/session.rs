@@ -65,6 +65,8 @@ pub(super) struct SessionLifetime {
     sent: AtomicU64,
     /// When the session was last needed, in ns.
     used: AtomicU64,
+    /// When the last check began, or the first of the holds that the session has now, in ns.
+    checked: AtomicU64,
 }
 
 /// The connection of a session, and the operations that wait for it.
@@ -103,6 +105,7 @@ impl SessionLifetime {
             opened,
             sent: sent.as_nanos().into(),
             used: sent.as_nanos().into(),
+            checked: sent.as_nanos().into(),
         }
     }
 
@@ -124,6 +127,16 @@ impl SessionLifetime {
     /// The session is needed now.
     pub(super) fn use_at(&self, now: Time) {
         self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// When the last check began, or the first of the holds that the session has now.
+    pub(super) fn checked(&self) -> Time {
+        Time::from_nanos(self.checked.load(Ordering::SeqCst))
+    }
+
+    /// A check begins now, or the session has its first hold.
+    pub(super) fn check_at(&self, now: Time) {
+        self.checked.fetch_max(now.as_nanos(), Ordering::SeqCst);
     }
 
     /// When the session ends unless another request is answered.
@@ -251,10 +264,12 @@ impl Session {
         self.busy.is_waiting.load(Ordering::SeqCst) || self.busy.is_keeping.load(Ordering::SeqCst)
     }
 
-    /// When the maintenance task checks whether the session is there.
+    /// When the maintenance task checks whether the session is there, and what others want of its holders. Other requests show
+    /// that the session is there, but not what others want; so a session that is never idle is checked as often.
     pub(super) fn check_due_at(&self) -> Time {
         let interval = self.context.settings.validate.min(self.lifetime.ttl / 3);
-        self.lifetime.sent().after(interval)
+        let lifetime = &self.lifetime;
+        lifetime.sent().min(lifetime.checked()).after(interval)
     }
 
     /// When a release that is sent now is sent again if it has no reply.
@@ -268,6 +283,10 @@ impl Session {
         let state = acquisitions.get(&owner).map(|it| it.state);
         // The caller may have given up meanwhile, or the session may have ended.
         if let Some(AcquisitionState::Requested | AcquisitionState::Held { .. }) = state {
+            let is_hold = |state| matches!(state, AcquisitionState::Held { .. });
+            if !acquisitions.iter().any(|(_, it)| is_hold(it.state)) {
+                self.lifetime.check_at(self.lifetime.sent());
+            }
             acquisitions.set(&owner, AcquisitionState::Held { token, until });
         }
     }

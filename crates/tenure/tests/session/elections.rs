@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tenure::{Client, ErrorKind, Observer, Options, Term};
+use tenure::{Client, ErrorKind, LostReason, Observer, Options, Term};
 
 use crate::support::{
     Database, TTL, assert_says, connect, name, on_both, on_both_alone, proxy, soon, take, until,
@@ -13,7 +13,7 @@ use tenure_testkit::postgres::Postgres;
 use tenure_testkit::proxy::Direction;
 
 on_both!(without_the_table_an_election_is_refused);
-on_both_alone!(value_and_request_are_in_the_row a_user_without_the_right_to_write_is_not_elected observers_see_the_end_of_a_term_however_it_ends a_leader_that_was_cut_off_publishes_nothing);
+on_both_alone!(what_others_want_reaches_a_holder_whose_session_is_never_idle value_and_request_are_in_the_row a_user_without_the_right_to_write_is_not_elected observers_see_the_end_of_a_term_however_it_ends a_leader_that_was_cut_off_publishes_nothing);
 
 async fn campaign(client: &Client, name: &str, value: &str, ttl: Duration) -> Term {
     let election = client.election(name).value(value).ttl(ttl);
@@ -59,6 +59,38 @@ fn row(database: &dyn Database, name: &str) -> [String; 2] {
         false => "CAST(wanted AS CHAR)",
     };
     [value(holder), value(wanted)]
+}
+
+/// The session answers other requests all the time, which show that it is there, but not what others want.
+async fn what_others_want_reaches_a_holder_whose_session_is_never_idle(database: &dyn Database) {
+    let (client, other) = (
+        connect(&database.url()).await,
+        connect(&database.url()).await,
+    );
+    soon(client.init()).await.unwrap();
+    let (led, held, busy) = (name("led"), name("held"), name("busy"));
+    let term = campaign(&client, &led, "here", TTL).await;
+    let guard = take(&client, &held).await;
+    let lock = client.lock(&busy).ttl(TTL);
+    let work = async {
+        loop {
+            let guard = soon(lock.acquire()).await.unwrap();
+            soon(guard.release()).await.unwrap();
+        }
+    };
+    let ask = async {
+        let asked = soon(other.election(&led).ask_to_resign()).await.unwrap();
+        assert!(asked.is_some());
+        assert!(soon(term.asked_to_resign()).await, "the term has ended");
+        let broken = other.break_lock(&held, guard.token());
+        assert!(soon(broken).await.unwrap());
+        assert_eq!(soon(guard.lost()).await, Some(LostReason::TakenOver));
+    };
+    tokio::select! {
+        () = ask => {}
+        () = work => {}
+    }
+    soon(term.resign()).await.unwrap();
 }
 
 async fn without_the_table_an_election_is_refused(database: &dyn Database) {
