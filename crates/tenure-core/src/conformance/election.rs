@@ -62,13 +62,15 @@ pub(super) async fn a_value_is_there_from_the_grant_on_and_survives_renewals(
     check!(leader == expected, "{leader:?} instead of {expected:?}");
     shown_with_value(&case, &election.name, "first").await?;
     election.until_seen("first").await?;
-    for _ in 0..3 {
-        case.pass(case.ttl()).await;
+    // Longer than the first lease.
+    for _ in 0..2 {
+        case.pass(case.ttl() * 2 / 3).await;
         let leader = election.leader().await?;
         check!(leader == expected, "{leader:?} instead of {expected:?}");
     }
     leading.proclaim("second").await?;
-    case.pass(case.ttl()).await;
+    // A renewal comes meanwhile.
+    case.pass(case.ttl() * 2 / 3).await;
     let leader = election.leader().await?;
     let expected = Some((leading.token(), "second".to_owned()));
     check!(leader == expected, "{leader:?} instead of {expected:?}");

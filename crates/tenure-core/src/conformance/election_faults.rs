@@ -51,24 +51,20 @@ pub(super) async fn a_killed_leader_is_followed(case: Arc<Case>) -> Verdict {
     let election = ElectionCase::new(&case, "killed");
     election.observe(2).await?;
     let candidate = election.short_candidate().await?;
-    for turn in 0..2 {
-        let value = format!("killed {turn}");
-        let (mut leader, token) = start_leader(&case, &election, &value).await?;
-        election.until_seen(&value).await?;
-        let value = format!("next {turn}");
-        let next = candidate.start_campaign(&case, &value).await;
-        case.until_waiting(&election.name, 1).await?;
-        leader.kill()?;
-        let limit = killed_within(&case);
-        let leading = case.in_time(limit, "the next term", next).await???;
-        check!(
-            leading.token() > token,
-            "{} follows {token}",
-            leading.token()
-        );
-        election.until_seen(&value).await?;
-        leading.resign().await?;
-    }
+    let (mut leader, token) = start_leader(&case, &election, "killed").await?;
+    election.until_seen("killed").await?;
+    let next = candidate.start_campaign(&case, "next").await;
+    case.until_waiting(&election.name, 1).await?;
+    leader.kill()?;
+    let limit = killed_within(&case);
+    let leading = case.in_time(limit, "the next term", next).await???;
+    check!(
+        leading.token() > token,
+        "{} follows {token}",
+        leading.token()
+    );
+    election.until_seen("next").await?;
+    leading.resign().await?;
     let (mut leader, _) = start_leader(&case, &election, "the last").await?;
     election.until_seen("the last").await?;
     leader.kill()?;
@@ -258,11 +254,11 @@ pub(super) async fn observers_see_the_order_though_connections_break(case: Arc<C
     let election = ElectionCase::new(&case, "cut");
     election.observe(3).await?;
     let contest = Contest::start(&election, 3).await?;
-    for _ in 0..4 {
-        case.pass(case.ttl() / 2).await;
+    for _ in 0..3 {
+        case.pass(case.ttl() / 3).await;
         case.break_connection().await?;
     }
-    case.pass(case.ttl()).await;
+    case.pass(case.ttl() / 2).await;
     let terms = contest.end(&case).await?;
     check!(terms > 0, "nobody has led");
     let candidate = election.short_candidate().await?;

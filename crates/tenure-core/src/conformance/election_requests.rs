@@ -122,7 +122,7 @@ pub(super) async fn a_request_never_reaches_a_later_leader(case: Arc<Case>) -> V
         );
         let waits = case.start(leading.term.asked_to_resign()).await;
         // The holder learns of a request with its next renewal, or when it looks, each second.
-        case.pass(case.ttl() * 2 / 3).await;
+        case.pass(case.ttl() / 2).await;
         check!(
             is_for_next || !waits.is_finished(),
             "a request for {asked:?} has reached {}",

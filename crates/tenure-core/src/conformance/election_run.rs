@@ -119,7 +119,7 @@ pub(super) async fn run_returns_to_the_queue_after_a_loss(case: Arc<Case>) -> Ve
         .await?;
         check!(!run.is_finished(), "`run` has ended with a loss");
         let begun = bodies.terms().len();
-        case.pass(case.ttl()).await;
+        case.pass(case.ttl() / 2).await;
         check!(
             bodies.terms().len() == begun,
             "a body runs while another client leads"
