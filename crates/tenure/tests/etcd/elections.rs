@@ -1,4 +1,4 @@
-//! Elections: the keys of a candidate, what is left of them, pushes, and requests to resign.
+//! Elections: the keys of a candidate, what is left of them, and requests to resign.
 
 use std::time::Duration;
 
@@ -7,26 +7,25 @@ use tenure::{Client, ErrorKind, Observer, Options, Term};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    TTL, assert_says, connect, name, soon, start_acquire, take, take_and_release, until,
-    until_renewed,
+    TTL, assert_says, connect, name, soon, start_acquire, take, until, until_renewed,
 };
 use tenure_testkit::etcd::{Etcd, Key};
 use tenure_testkit::needs;
-use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::proxy::{Fault, Proxy};
 
 /// No lease ends during a test.
-const HOUR: Duration = Duration::from_secs(3_600);
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
 /// How long nothing happens, where that is to be seen.
-const MOMENT: Duration = Duration::from_millis(300);
+pub(crate) const MOMENT: Duration = Duration::from_millis(300);
 
-async fn campaign(client: &Client, name: &str, value: &str) -> Term {
+pub(crate) async fn campaign(client: &Client, name: &str, value: &str) -> Term {
     let election = client.election(name).ttl(TTL).value(value);
     soon(election.campaign()).await.unwrap()
 }
 
 /// A candidate that waits until the term in front of it has ended.
-async fn campaign_behind(
+pub(crate) async fn campaign_behind(
     etcd: &Etcd,
     client: &Client,
     name: &str,
@@ -41,19 +40,19 @@ async fn campaign_behind(
 }
 
 /// Token and value of the next leader that the observer tells; `None`: nobody leads.
-async fn next(observer: &mut Observer) -> Option<(u64, String)> {
+pub(crate) async fn next(observer: &mut Observer) -> Option<(u64, String)> {
     let leader = soon(observer.next()).await.unwrap().unwrap()?;
     let value = leader.value().unwrap_or_default().to_owned();
     Some((leader.token.unwrap().get(), value))
 }
 
 /// What the term looks like to observers.
-fn seen(term: &Term, value: &str) -> Option<(u64, String)> {
+pub(crate) fn seen(term: &Term, value: &str) -> Option<(u64, String)> {
     Some((term.token().get(), value.to_owned()))
 }
 
 /// The leader with this value, whatever the observer tells before.
-async fn until_led_by(observer: &mut Observer, value: &str) {
+pub(crate) async fn until_led_by(observer: &mut Observer, value: &str) {
     loop {
         // An outage is told, too.
         let told = soon(observer.next()).await.unwrap();
@@ -267,163 +266,6 @@ async fn a_value_that_arrives_late_replaces_no_later_one() {
     assert!(etcd.keys("").is_empty());
 }
 
-/// A new value comes with the event; a new leader costs one read; at rest there are no requests.
-#[tokio::test(flavor = "multi_thread")]
-async fn changes_are_pushed() {
-    needs!(etcd);
-    let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::etcd(etcd.members[0].port());
-    let observing = connect(&etcd.url_by(&[proxy.address()])).await;
-    let (first, second) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
-    let mut observer = observing.election("e").observe();
-    assert_eq!(next(&mut observer).await, None);
-    let term = campaign(&first, "e", "one").await;
-    assert_eq!(next(&mut observer).await, seen(&term, "one"));
-    proxy.take_seen();
-    for value in ["two", "", "three"] {
-        soon(term.proclaim(value)).await.unwrap();
-        assert_eq!(next(&mut observer).await, seen(&term, value));
-    }
-    let waiting = campaign_behind(&etcd, &second, "e", "four").await;
-    assert_eq!(proxy.take_seen(), [""; 0], "a push tells it all");
-    soon(term.resign()).await.unwrap();
-    let term = soon(waiting).await.unwrap();
-    assert_eq!(next(&mut observer).await, seen(&term, "four"));
-    assert_eq!(proxy.take_seen(), ["look"]);
-    soon(term.resign()).await.unwrap();
-    assert_eq!(next(&mut observer).await, None);
-    // The holder of a lock leads, too, and has no value; readers do not lead.
-    let guard = take(&first, "e", TTL).await;
-    let leader = soon(observer.next()).await.unwrap().unwrap().unwrap();
-    assert_eq!((leader.token, leader.value()), (Some(guard.token()), None));
-    soon(guard.release()).await.unwrap();
-    assert_eq!(next(&mut observer).await, None);
-    let reader = first.lock("e").ttl(TTL).shared();
-    let reader = soon(reader.acquire()).await.unwrap();
-    let waiting = campaign_behind(&etcd, &second, "e", "behind a reader").await;
-    tokio::time::sleep(MOMENT).await;
-    soon(reader.release()).await.unwrap();
-    let term = soon(waiting).await.unwrap();
-    assert_eq!(next(&mut observer).await, seen(&term, "behind a reader"));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_observers_of_one_client_share_a_watch_that_ends_with_the_last() {
-    needs!(etcd);
-    let etcd = Etcd::start(1, &[]);
-    let (client, candidate) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
-    let term = campaign(&candidate, "e", "v").await;
-    let mut observers: Vec<_> = (0..20).map(|_| client.election("e").observe()).collect();
-    let firsts = observers.iter_mut().map(next);
-    for first in futures_util::future::join_all(firsts).await {
-        assert_eq!(first, seen(&term, "v"));
-    }
-    until("there is one watch", || etcd.watches() == 1).await;
-    soon(term.proclaim("w")).await.unwrap();
-    // One that comes later begins with what is there.
-    let mut late = client.election("e").observe();
-    assert_eq!(next(&mut late).await, seen(&term, "w"));
-    for observer in &mut observers {
-        assert_eq!(next(observer).await, seen(&term, "w"));
-    }
-    assert_eq!(etcd.watches(), 1);
-    drop(observers);
-    soon(term.proclaim("x")).await.unwrap();
-    assert_eq!(next(&mut late).await, seen(&term, "x"));
-    drop(late);
-    until("no watch is left", || etcd.watches() == 0).await;
-    // An observer that is not polled holds up nothing, however much there is to be read.
-    let mut idle = client.election("e").observe();
-    assert_eq!(next(&mut idle).await, seen(&term, "x"));
-    let long = "v".repeat(4_096);
-    for number in 0..100 {
-        soon(term.proclaim(format!("{number}{}", &long[4..])))
-            .await
-            .unwrap();
-    }
-    take_and_release(&client, "other", TTL).await;
-    soon(term.proclaim("last")).await.unwrap();
-    until_led_by(&mut idle, "last").await;
-}
-
-/// The history is compacted while the observer cannot be reached: it begins again with what is there.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_observer_outlasts_a_compaction_and_broken_connections() {
-    needs!(etcd);
-    let etcd = Etcd::start(1, &[]);
-    let proxy = Proxy::etcd(etcd.members[0].port());
-    let url = format!("{}?timeout=1s", etcd.url_by(&[proxy.address()]));
-    let (observing, candidate) = (connect(&url).await, connect(&etcd.url()).await);
-    let mut observer = observing.election("e").observe();
-    assert_eq!(next(&mut observer).await, None);
-    for (turn, fault) in ["compaction", "cut", "silence", "refused", "lost"]
-        .into_iter()
-        .enumerate()
-    {
-        let value = format!("{turn} {fault}");
-        match fault {
-            "compaction" => {
-                proxy.hold(Direction::Down, true);
-                soon(campaign(&candidate, "e", "short").await.resign())
-                    .await
-                    .unwrap();
-                etcd.compact();
-                proxy.cut();
-                proxy.hold(Direction::Down, false);
-            }
-            "cut" => proxy.cut(),
-            "silence" => {
-                proxy.plan("watch", Fault::NoReply);
-                proxy.cut();
-            }
-            "refused" => {
-                proxy.plan("watch", Fault::Answer("14 etcdserver: no leader"));
-                proxy.cut();
-            }
-            _ => {
-                proxy.plan("look", Fault::CutAfter);
-                proxy.cut();
-            }
-        }
-        let term = campaign(&candidate, "e", &value).await;
-        until_led_by(&mut observer, &value).await;
-        proxy.resume();
-        soon(term.resign()).await.unwrap();
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn observers_and_leaders_outlast_each_member_in_turn() {
-    needs!(etcd);
-    let etcd = Etcd::start(3, &[]);
-    let url = format!("{}?timeout=2s", etcd.url());
-    let (first, second) = (connect(&url).await, connect(&url).await);
-    let mut observers = [
-        connect(&url).await.election("e").observe(),
-        connect(&url).await.election("e").observe(),
-        connect(&url).await.election("e").observe(),
-    ];
-    let mut term = campaign(&first, "e", "begin").await;
-    for observer in &mut observers {
-        until_led_by(observer, "begin").await;
-    }
-    for (turn, member) in etcd.members.iter().enumerate() {
-        let value = format!("turn {turn}");
-        let candidate = if turn % 2 == 0 { &second } else { &first };
-        let waiting = campaign_behind(&etcd, candidate, "e", &value).await;
-        member.kill();
-        // The outcome of the request may be unknown.
-        let _ = soon(term.resign()).await;
-        term = soon(waiting).await.unwrap();
-        for observer in &mut observers {
-            until_led_by(observer, &value).await;
-        }
-        member.start();
-        etcd.until_ready();
-    }
-    soon(term.resign()).await.unwrap();
-}
-
 /// The holder hears of it by a push; what was asked before it listened counts, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_is_asked_to_let_go() {
@@ -504,34 +346,6 @@ async fn a_foreign_leader_is_shown_and_cannot_be_asked() {
     assert_eq!(etcd.keys("").len(), 1);
     etcd.delete("e/7");
     assert_eq!(next(&mut observer).await, None);
-}
-
-/// An observer needs no right to write.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_observer_needs_the_right_to_read() {
-    needs!(etcd);
-    let etcd = Etcd::start_secured(&[]);
-    let guest = connect(&crate::access::introduce_guest(&etcd)).await;
-    let mut observer = guest.election("e").observe();
-    let outcome = soon(observer.next()).await.unwrap();
-    assert_says(outcome, ErrorKind::Denied, &["permission denied"]);
-    assert!(soon(observer.next()).await.is_none(), "a denial is final");
-    crate::access::allow(&etcd, 0);
-    let mut observer = guest.election("e").observe();
-    assert_eq!(next(&mut observer).await, None);
-    let leader = connect(&format!("{}?prefix=jobs/", etcd.url())).await;
-    let term = campaign(&leader, "e", "v").await;
-    assert_eq!(next(&mut observer).await, seen(&term, "v"));
-    let outcome = soon(guest.election("e").ask_to_resign()).await;
-    assert_says(outcome, ErrorKind::Denied, &["docs/stores/etcd.md"]);
-    crate::access::allow(&etcd, 2);
-    assert!(
-        soon(guest.election("e").ask_to_resign())
-            .await
-            .unwrap()
-            .is_some()
-    );
-    assert!(soon(term.asked_to_resign()).await);
 }
 
 /// A name that is written as it is may be the directory of another name: the records are in none.

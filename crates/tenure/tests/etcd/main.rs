@@ -14,6 +14,7 @@ mod elections;
 mod leaks;
 mod members;
 mod modes;
+mod observers;
 mod several;
 mod steps;
 mod trio;

@@ -13,6 +13,7 @@ mod elections;
 mod failovers;
 mod leaks;
 mod modes;
+mod observers;
 mod queue;
 mod refusals;
 mod semaphore;
