@@ -16,7 +16,7 @@ use tenure_core::store::Sightings;
 
 use super::connection::Connections;
 use super::context::Context;
-use super::errors::{Recovery, RequestError};
+use super::errors::RequestError;
 use super::leader::{self, Change, Reading};
 use super::names::Directory;
 use super::subscribe::{Reports, Watch};
@@ -185,11 +185,6 @@ impl Forwarding {
 
     async fn open_and_forward(&self) -> Option<Error> {
         let source = match self.open().await {
-            // A stream that is refused logs in again.
-            Err(err) if err.recovery == Recovery::LogIn => self.open().await,
-            opened => opened,
-        };
-        let source = match source {
             Ok(source) => source,
             Err(err) => return Some(err.error),
         };

@@ -255,6 +255,23 @@ impl Watch {
         range_end: Vec<u8>,
         reports: Reports,
     ) -> Result<Self, RequestError> {
+        let opened = Self::open_once(connections, key.clone(), range_end.clone(), reports).await;
+        match opened {
+            // The login token may be over: some versions call that a denial. A read logs in again, or has the error.
+            Err(err) if matches!(err.recovery, Recovery::LogIn | Recovery::None) => {
+                check_login(connections, key.clone()).await?;
+                Self::open_once(connections, key, range_end, reports).await
+            }
+            opened => opened,
+        }
+    }
+
+    async fn open_once(
+        connections: &Arc<Connections>,
+        key: Vec<u8>,
+        range_end: Vec<u8>,
+        reports: Reports,
+    ) -> Result<Self, RequestError> {
         let filters = match reports {
             // NOPUT: a key that is put from now on is behind ours.
             Reports::Deletions => vec![0],
@@ -328,6 +345,17 @@ impl Watch {
             self.events.extend(response.events);
         }
     }
+}
+
+/// Reads a key, and logs in for that if there is no valid login.
+async fn check_login(connections: &Connections, key: Vec<u8>) -> Result<(), RequestError> {
+    let range = wire::Range {
+        key,
+        ..wire::Range::default()
+    };
+    let reply = connections.call(path::RANGE, range).await?;
+    let wire::RangeResponse { .. } = reply.value;
+    Ok(())
 }
 
 /// The server ended a watch: its events were compacted away, or this user may not watch these keys.

@@ -156,6 +156,23 @@ async fn observers_and_leaders_outlast_each_member_in_turn() {
     soon(term.resign()).await.unwrap();
 }
 
+/// A member has the logins in its memory, and refuses a watch with one that it does not know.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_whose_login_is_over_logs_in_again() {
+    needs!(etcd);
+    let etcd = Etcd::start_secured(&[]);
+    let observing = connect(&etcd.url()).await;
+    let mut observer = observing.election("e").observe();
+    assert_eq!(next(&mut observer).await, None);
+    etcd.members[0].kill();
+    etcd.members[0].start();
+    etcd.until_ready();
+    let leader = connect(&etcd.url()).await;
+    let term = campaign(&leader, "e", "v").await;
+    until_led_by(&mut observer, "v").await;
+    soon(term.resign()).await.unwrap();
+}
+
 /// An observer needs no right to write.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_needs_the_right_to_read() {
