@@ -72,18 +72,15 @@ pub(super) fn asked_start(settings: &Settings, lease: i64) -> Vec<u8> {
     format!("{}{ASKED_START}{lease:x}:", settings.prefix).into_bytes()
 }
 
-/// The request to let go for the hold whose key was created at this revision. `None`: the key is not named after a lease, as
-/// all keys of ours are.
+/// The request to let go for the hold whose key was created at this revision: several keys of one lease may have been created at
+/// one revision. `None`: the key is not named after a lease, as all keys of ours are.
 pub(super) fn asked_key(settings: &Settings, key: &[u8], created: i64) -> Option<Vec<u8>> {
     let mut asked = asked_start(settings, lease_in(key)?);
-    asked.extend(created.to_string().bytes());
+    let key = key.strip_prefix(settings.prefix.as_bytes())?;
+    // Always encoded: a key without `/` is in no directory.
+    let key = encoded(std::str::from_utf8(key).ok()?, false);
+    asked.extend(format!("{created}:{key}").bytes());
     Some(asked)
-}
-
-/// The create revision of the key whose holder a request asks to let go. `start`: see [`asked_start`].
-pub(super) fn asked_revision(start: &[u8], asked: &[u8]) -> Option<i64> {
-    let revision = std::str::from_utf8(asked.strip_prefix(start)?).ok()?;
-    revision.parse().ok()
 }
 
 /// A name as it is written in keys. A waiter for `a` waits for all keys that begin with `a/`, so no name may be in the
@@ -246,11 +243,13 @@ mod tests {
         assert_eq!(directory.record_key(&key), b"locks/%record:a%2Fb%:42aa1f-1");
         assert!(directory.record_key(&key).starts_with(directory.records()));
         let asked = asked_key(&plain, &key, 17).unwrap();
-        assert_eq!(asked, b"locks/%asked:42aa1f:17");
-        let start = asked_start(&plain, 0x42_aa1f);
-        assert_eq!(asked_revision(&start, &asked), Some(17));
-        assert_eq!(asked_revision(&start, b"locks/%asked:42aa1f:x"), None);
+        assert_eq!(asked, b"locks/%asked:42aa1f:17:a%252Fb%2F42aa1f-1");
+        assert!(asked.starts_with(&asked_start(&plain, 0x42_aa1f)));
         assert_eq!(asked_key(&plain, b"locks/x", 17), None);
+        // `lock_all` makes the keys of several names at one revision.
+        let other = Directory::new(&plain, &LockName::new("c").unwrap());
+        let other = other.key(0x42_aa1f, 1);
+        assert_ne!(asked_key(&plain, &other, 17), Some(asked.clone()));
         for other in [&asked, &directory.record_key(&key)] {
             assert_eq!(name_of(&plain, other, 0x42_aa1f), None);
             assert_eq!(lease_in(other), None);

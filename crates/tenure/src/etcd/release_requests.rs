@@ -1,7 +1,7 @@
 //! Requests to let go that other clients have stored for holds of this client.
 //!
-//! A request is a key that is named after the lease in the key of the hold and after the create revision of that key, so it can
-//! reach no other hold. Once a guard waits to be asked, the client watches all such keys of that lease.
+//! A request is a key that is named after the lease in the key of the hold, the create revision of that key, and the key itself,
+//! so it can reach no other hold. Once a guard waits to be asked, the client watches all such keys of that lease.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tenure_core::time::Time;
 use super::connection::Connections;
 use super::context::Context;
 use super::errors::RequestError;
-use super::names::{after_prefix, asked_key, asked_revision, asked_start, lease_in};
+use super::names::{after_prefix, asked_key, asked_start, lease_in};
 use super::requests;
 use super::subscribe::{Reports, Watch};
 use super::wire;
@@ -32,8 +32,8 @@ pub(super) struct ReleaseRequests {
 }
 
 struct Listener {
-    /// By the create revision of the key of the hold.
-    owners: HashMap<i64, OwnerId>,
+    /// By the key of the request.
+    owners: HashMap<Vec<u8>, OwnerId>,
     signals: Arc<Signals>,
 }
 
@@ -61,14 +61,17 @@ impl ReleaseRequests {
 
     /// From now on the client listens to requests for the hold whose key was created at this revision.
     pub(super) fn listen(self: &Arc<Self>, key: &[u8], created: i64, owner: OwnerId) {
-        let Some(lease) = lease_in(key) else { return };
+        let asked = asked_key(&self.context.settings, key, created);
+        let Some((lease, asked)) = lease_in(key).zip(asked) else {
+            return;
+        };
         let mut listeners = lock(&self.listeners);
         let is_new = !listeners.contains_key(&lease);
         let listener = listeners.entry(lease).or_insert_with(|| Listener {
             owners: HashMap::new(),
             signals: Arc::default(),
         });
-        listener.owners.insert(created, owner);
+        listener.owners.insert(asked, owner);
         let signals = listener.signals.clone();
         drop(listeners);
         signals.added.notify_one();
@@ -82,14 +85,15 @@ impl ReleaseRequests {
     /// The hold has ended. A request for a candidate was deleted together with its keys; that for another hold is deleted now,
     /// in the background.
     pub(super) fn forget(&self, key: &[u8], created: i64, is_candidate: bool) {
-        let has_listened = lease_in(key).is_some_and(|lease| self.remove(lease, created));
+        let context = &self.context;
+        let asked = asked_key(&context.settings, key, created);
+        let Some((lease, key)) = lease_in(key).zip(asked) else {
+            return;
+        };
+        let has_listened = self.remove(lease, &key);
         if !has_listened || is_candidate {
             return;
         }
-        let context = &self.context;
-        let Some(key) = asked_key(&context.settings, key, created) else {
-            return;
-        };
         let connections = self.connections.clone();
         context.background.spawn(&context.spawner, async move {
             // A request that cannot be deleted ends with its lease.
@@ -98,12 +102,12 @@ impl ReleaseRequests {
     }
 
     /// Returns whether the client has listened to requests for that hold.
-    fn remove(&self, lease: i64, created: i64) -> bool {
+    fn remove(&self, lease: i64, asked: &[u8]) -> bool {
         let mut listeners = lock(&self.listeners);
         let Some(listener) = listeners.get_mut(&lease) else {
             return false;
         };
-        let has_listened = listener.owners.remove(&created).is_some();
+        let has_listened = listener.owners.remove(asked).is_some();
         if listener.owners.is_empty() {
             listener.signals.is_unused.raise();
             listeners.remove(&lease);
@@ -111,9 +115,9 @@ impl ReleaseRequests {
         has_listened
     }
 
-    fn owner(&self, lease: i64, created: i64) -> Option<OwnerId> {
+    fn owner(&self, lease: i64, asked: &[u8]) -> Option<OwnerId> {
         let listeners = lock(&self.listeners);
-        listeners.get(&lease)?.owners.get(&created).copied()
+        listeners.get(&lease)?.owners.get(asked).copied()
     }
 
     /// Listens until no hold is left, or the client closes.
@@ -156,7 +160,7 @@ impl ReleaseRequests {
         loop {
             let there = requests::read_range(&self.connections, &start, &end).await?;
             for kv in there {
-                self.pass_on(lease, &start, &kv.key);
+                self.pass_on(lease, &kv.key);
             }
             retries.restart(Time::MAX);
             loop {
@@ -165,7 +169,7 @@ impl ReleaseRequests {
                     event = source.next_event() => {
                         let event = event?;
                         if let Some(kv) = event.kv.filter(|_| event.kind != 1) {
-                            self.pass_on(lease, &start, &kv.key);
+                            self.pass_on(lease, &kv.key);
                         }
                     }
                     () = connection.left.raised() => return Ok(()),
@@ -175,10 +179,9 @@ impl ReleaseRequests {
         }
     }
 
-    fn pass_on(&self, lease: i64, start: &[u8], asked: &[u8]) {
-        let created = asked_revision(start, asked);
+    fn pass_on(&self, lease: i64, asked: &[u8]) {
         // A guard that does not wait yet hears of the request when it begins to wait.
-        if let Some(owner) = created.and_then(|created| self.owner(lease, created)) {
+        if let Some(owner) = self.owner(lease, asked) {
             self.losses.asked_to_release(owner);
         }
     }
