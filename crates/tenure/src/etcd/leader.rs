@@ -32,6 +32,8 @@ pub(super) struct Reading {
 struct LeaderKey {
     key: Vec<u8>,
     created: i64,
+    /// With another lease the key may have another `lock_delay`, or reserve the name.
+    lease: i64,
     /// A new value of the key is all that can change, except for its end. Otherwise the key has to be read after each change.
     has_bare_value: bool,
 }
@@ -65,7 +67,7 @@ impl Reading {
         let is_put = event.kind != 1;
         let is_value = leader.has_bare_value
             && is_put
-            && kv.create_revision == leader.created
+            && (kv.create_revision, kv.lease) == (leader.created, leader.lease)
             && KeyRecord::parse(&kv.value).is_none();
         match &mut self.sighting.leader {
             Some(seen) if is_value => seen.holder.value = Some(published(kv)),
@@ -106,13 +108,20 @@ pub(super) async fn read(
         return Ok(Reading::of_nobody(first.revision, first.revision));
     };
     let record = record_of(directory, &kv, &first.records);
-    let contender = Contender::new(kv.clone(), record);
+    let contender = Contender::new(kv, record);
     let is_exclusive = contender.record.mode() == Mode::Exclusive;
-    match is_exclusive && !contender.record.is_reserved() {
+    match is_exclusive && !contender.record.is_reserved() && !is_hidden(&contender, &first.records)
+    {
         // The first key holds.
         true => reading(connections, &contender, first.revision).await,
         false => read_all(connections, directory).await,
     }
+}
+
+/// Whether the record of this contender may come after the records that were read: the key of an older record may be gone.
+fn is_hidden(contender: &Contender, first_records: &[wire::KeyValue]) -> bool {
+    let is_older = |record: &wire::KeyValue| record.create_revision < contender.kv.create_revision;
+    contender.kind == ContenderKind::Foreign && first_records.iter().any(is_older)
 }
 
 async fn read_first(
@@ -155,20 +164,38 @@ async fn read_first(
     }
 }
 
-/// The same where the first key does not decide: it is not exclusive, or it reserves the name.
+/// The same where the first key does not decide: it is not exclusive, it reserves the name, or its record was not read.
 async fn read_all(connections: &Connections, directory: &Directory) -> Result<Reading, Error> {
     let (contenders, revision) = contenders::read(connections, directory).await?;
-    // A waiter gets a token that is greater than those of all holders.
-    let mut last_token = if contenders.is_empty() { revision } else { 0 };
-    for contender in contenders.iter().filter(|it| it.is_held) {
-        let is_leader = contender.record.mode() == Mode::Exclusive;
-        if is_leader && !contender.record.is_reserved() {
-            return reading(connections, contender, revision).await;
-        }
-        let token = contender.token().unwrap_or(0);
-        last_token = last_token.max(i64::try_from(token).unwrap_or(0));
+    let is_leader = |it: &&Contender| {
+        it.is_held && it.record.mode() == Mode::Exclusive && !it.record.is_reserved()
+    };
+    match contenders.iter().find(is_leader) {
+        Some(leader) => reading(connections, leader, revision).await,
+        None => Ok(Reading::of_nobody(
+            last_token(&contenders, revision),
+            revision,
+        )),
     }
-    Ok(Reading::of_nobody(last_token, revision))
+}
+
+/// A number that is not less than any token so far, and less than that of the next leader. `contenders`: all of them, the oldest
+/// first, without a leader.
+fn last_token(contenders: &[Contender], revision: i64) -> i64 {
+    let held = || contenders.iter().filter(|it| it.is_held);
+    let may_upgrade = |it: &Contender| it.record.may_upgrade() && !it.record.is_reserved();
+    if held().any(may_upgrade) {
+        // The token of an upgrade may be the next number.
+        return held().map(token_of).max().unwrap_or(0);
+    }
+    // The keys of the holds do not tell: that of a reservation has no token of an upgrade.
+    let waiter = contenders.iter().find(|it| !it.is_held);
+    waiter.map_or(revision, |waiter| waiter.kv.create_revision - 1)
+}
+
+fn token_of(contender: &Contender) -> i64 {
+    let token = contender.token().unwrap_or(0);
+    i64::try_from(token).unwrap_or(0)
 }
 
 /// What the exclusive holder means for observers. With a `lock_delay` the holder has ended before its key.
@@ -181,10 +208,11 @@ async fn reading(
     let mut ttl_left = None;
     if !delay.is_zero() {
         let left = lease_requests::lease_time_left(connections, kv.lease).await?;
-        ttl_left = Some(left.unwrap_or(Duration::ZERO).saturating_sub(delay));
-    }
-    if ttl_left == Some(Duration::ZERO) {
-        return Ok(Reading::of_nobody(kv.create_revision, revision));
+        ttl_left = hold_time_left(left.unwrap_or(Duration::ZERO), delay);
+        if ttl_left.is_none() {
+            let last_token = kv.create_revision.max(token_of(holder));
+            return Ok(Reading::of_nobody(last_token, revision));
+        }
     }
     let mut shown = holder.holder();
     if holder.kind == ContenderKind::Foreign {
@@ -198,9 +226,17 @@ async fn reading(
         leader: Some(LeaderKey {
             key: kv.key.clone(),
             created: kv.create_revision,
+            lease: kv.lease,
             has_bare_value: holder.kind != ContenderKind::Lock && delay.is_zero(),
         }),
     })
+}
+
+/// How long a hold lasts at most whose lease lasts for `left`, in whole seconds rounded down, and goes on for `delay` after the
+/// hold. `None`: the hold has ended.
+fn hold_time_left(left: Duration, delay: Duration) -> Option<Duration> {
+    let left = left.checked_sub(delay)?;
+    Some(left + Duration::from_secs(1))
 }
 
 #[cfg(test)]
@@ -245,6 +281,7 @@ mod tests {
             leader: Some(LeaderKey {
                 key: own.key,
                 created: 10,
+                lease: 7,
                 has_bare_value: kind != ContenderKind::Lock,
             }),
         }
@@ -285,8 +322,12 @@ mod tests {
         let owner = OwnerId::random();
         let record = KeyRecord::new(&Holder::new("h", 1), Mode::Shared, owner, UNIX_EPOCH);
         let record = String::from_utf8(record.to_bytes()).unwrap();
+        let mut moved = kv("k", "first", [10, 21]);
+        moved.lease = 8;
         for (kind, event) in [
             (ContenderKind::Candidate, deleted("k", 21)),
+            // Under this lease the name stays reserved after the term.
+            (ContenderKind::Candidate, put(moved)),
             // The key was made anew.
             (ContenderKind::Candidate, put(kv("k", "v", [21, 21]))),
             // The term became a shared hold.
@@ -301,5 +342,72 @@ mod tests {
             assert_eq!(nobody.apply(&event), Change::Unknown, "{event:?}");
         }
         assert_eq!(nobody.apply(&deleted("k", 20)), Change::None);
+    }
+
+    #[test]
+    fn a_lease_in_its_last_second_is_not_over() {
+        let secs = Duration::from_secs;
+        let delay = secs(30);
+        assert_eq!(hold_time_left(secs(31), delay), Some(secs(2)));
+        assert_eq!(hold_time_left(secs(30), delay), Some(secs(1)));
+        assert_eq!(hold_time_left(secs(29), delay), None);
+        assert_eq!(hold_time_left(secs(0), delay), None);
+    }
+
+    fn contender(record: &KeyRecord, created: i64, is_held: bool) -> Contender {
+        let value = String::from_utf8(record.to_bytes()).unwrap();
+        Contender {
+            is_held,
+            ..Contender::new(kv("k", &value, [created, created]), None)
+        }
+    }
+
+    #[test]
+    fn nobody_leads_with_a_number_between_the_last_token_and_the_next_one() {
+        let owner = OwnerId::random();
+        let of = |mode| KeyRecord::new(&Holder::new("h", 1), mode, owner, UNIX_EPOCH);
+        let shared = of(Mode::Shared);
+        let upgradable = of(Mode::Upgradable);
+        let again = upgradable
+            .clone()
+            .upgraded(15)
+            .with_mode(Mode::Upgradable, 15);
+        // The hold was upgraded under the token 15 and has ended; that token is not in the store any more.
+        let reserved = |mode| KeyRecord::reserved(mode);
+        let waiting = of(Mode::Exclusive);
+        for (held, waiter, expected) in [
+            (vec![], None, 40),
+            (vec![(&reserved(Mode::Exclusive), 10)], None, 40),
+            (vec![(&reserved(Mode::Exclusive), 10)], Some(20), 19),
+            (vec![(&reserved(Mode::Upgradable), 10)], Some(20), 19),
+            (
+                vec![(&reserved(Mode::Shared), 10), (&shared, 18)],
+                Some(20),
+                19,
+            ),
+            (vec![(&shared, 18)], None, 40),
+            // An upgrade to the token 10 or 16 may be next.
+            (vec![(&upgradable, 10)], Some(11), 9),
+            (vec![(&again, 10)], Some(17), 15),
+            (vec![(&again, 10)], None, 15),
+        ] {
+            let held = held.into_iter();
+            let mut all: Vec<_> = held
+                .map(|(it, created)| contender(it, created, true))
+                .collect();
+            all.extend(waiter.map(|created| contender(&waiting, created, false)));
+            assert_eq!(last_token(&all, 40), expected);
+        }
+    }
+
+    #[test]
+    fn an_older_record_may_hide_that_of_the_leader() {
+        let record = |created| [kv("%record:a%:7", "{}", [created, created])];
+        let theirs = Contender::new(kv("k", "v", [10, 10]), None);
+        assert!(is_hidden(&theirs, &record(9)));
+        assert!(!is_hidden(&theirs, &record(11)), "that of a waiter");
+        assert!(!is_hidden(&theirs, &[]));
+        let ours = Contender::new(kv("k", "v", [10, 10]), Some(&record(10)[0]));
+        assert!(!is_hidden(&ours, &record(10)));
     }
 }

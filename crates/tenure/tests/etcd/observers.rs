@@ -1,3 +1,66 @@
+//! Elections: what observers are told, by pushes and by reads.
+
+use tenure::ErrorKind;
+
+use crate::elections::{HOUR, MOMENT, campaign, campaign_behind, next, seen, until_led_by};
+use crate::support::{TTL, assert_says, connect, soon, take, take_and_release, until};
+use tenure_testkit::etcd::Etcd;
+use tenure_testkit::needs;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
+
+/// The reservation does not say under which token the hold was upgraded.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_hold_whose_name_is_reserved_leads_no_more() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let (client, other) = (connect(&etcd.url()).await, connect(&etcd.url()).await);
+    for option in ["min_hold", "lock_delay"] {
+        let lock = client.lock(option).ttl(TTL).upgradable();
+        let lock = match option {
+            "min_hold" => lock.min_hold(HOUR),
+            _ => lock.lock_delay(HOUR),
+        };
+        let guard = soon(lock.acquire()).await.unwrap();
+        soon(guard.upgrade()).await.unwrap();
+        let (key, token) = (etcd.keys(&format!("{option}/")).remove(0), guard.token());
+        assert!(token.get() > key.created);
+        let mut observer = other.election(option).observe();
+        assert_eq!(
+            next(&mut observer).await,
+            Some((token.get(), String::new()))
+        );
+        match option {
+            "min_hold" => soon(guard.release()).await.unwrap(),
+            _ => assert!(soon(other.break_lock(option, token)).await.unwrap()),
+        }
+        assert_eq!(next(&mut observer).await, None, "{option}");
+        assert!(
+            soon(other.inspect(option))
+                .await
+                .unwrap()
+                .reserved
+                .is_some()
+        );
+    }
+}
+
+/// The record was left by a program that deleted the key of a candidate of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_record_of_a_key_that_is_gone_hides_no_leader() {
+    needs!(etcd);
+    let etcd = Etcd::start(1, &[]);
+    let client = connect(&etcd.url()).await;
+    let record = r#"{"host":"gone","client":"c","owner":"0123456789abcdef0123456789abcdef"}"#;
+    etcd.try_put("%record:e%:7", record).unwrap();
+    let term = campaign(&client, "e", "v").await;
+    let leader = soon(client.election("e").leader()).await.unwrap().unwrap();
+    assert_eq!(
+        (leader.token, leader.value()),
+        (Some(term.token()), Some("v"))
+    );
+    assert_eq!(leader.holder.pid, std::process::id());
+    soon(term.resign()).await.unwrap();
+}
 
 /// A new value comes with the event; a new leader costs one read; at rest there are no requests.
 #[tokio::test(flavor = "multi_thread")]
