@@ -1,6 +1,6 @@
 //! The requests about the keys of a candidate, one function each.
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 
 use super::connection::Connections;
 use super::errors::{Recovery, RequestError, unexpected_reply};
@@ -123,15 +123,16 @@ pub(super) async fn publish(
         ],
         failure: vec![range(key), range(record_key)],
     };
+    let reply = match requests::send_txn(connections, txn).await {
+        Ok(reply) => reply,
+        Err(err) if err.recovery == Recovery::NewLease => return Ok(Published::Gone),
+        Err(err) => return Err(err.error),
+    };
     let wire::TxnResponse {
         header,
         succeeded,
         responses,
-    } = match requests::send_txn(connections, txn).await {
-        Ok(reply) => reply.value,
-        Err(err) if err.recovery == Recovery::NewLease => return Ok(Published::Gone),
-        Err(err) => return Err(err.error),
-    };
+    } = reply.value;
     if succeeded {
         let revision = header.map_or(0, |header| header.revision);
         return Ok(Published::Done(revision));
@@ -140,31 +141,40 @@ pub(super) async fn publish(
         .into_iter()
         .map(|it| it.range.unwrap_or_default().kvs.into_iter().next());
     let found: Vec<_> = found.collect();
-    Ok(match &found[..] {
-        [kv, record] => outcome(publication, kv.as_ref(), record.as_ref()),
-        _ => return Err(unexpected_reply()),
-    })
+    match &found[..] {
+        [kv, record] => {
+            let found = (kv.as_ref(), record.as_ref());
+            outcome(publication, found, reply.is_repeated)
+        }
+        _ => Err(unexpected_reply()),
+    }
 }
 
-/// What the keys say after a request was refused.
+/// What the keys say after a request was refused. `is_repeated`: an attempt before it got no reply.
 fn outcome(
     publication: &Publication<'_>,
-    kv: Option<&KeyValue>,
-    record: Option<&KeyValue>,
-) -> Published {
+    (kv, record): (Option<&KeyValue>, Option<&KeyValue>),
+    is_repeated: bool,
+) -> Result<Published, Error> {
     let is_own =
         |kv: &&KeyValue| (kv.create_revision, kv.lease) == (publication.created, publication.lease);
     let Some(kv) = kv.filter(is_own) else {
-        return Published::Gone;
+        return match is_repeated {
+            true => Err(Error::new(
+                ErrorKind::Lost,
+                "the term ended before the store answered, and observers may have seen the value",
+            )),
+            false => Ok(Published::Gone),
+        };
     };
     // A first attempt of this request was applied, or this request is late.
     let is_known = record.is_some_and(|record| {
         KeyRecord::read(&record.value).number() >= publication.record.number()
     });
-    match is_known {
+    Ok(match is_known {
         true => Published::Done(kv.mod_revision),
         false => Published::Changed(kv.mod_revision),
-    }
+    })
 }
 
 /// Stores a request to let go, if that key was created at this revision. `false`: there is no such key.
@@ -239,8 +249,16 @@ mod tests {
             (Some(kv(10, 7)), Some(stored(1)), Published::Changed(15)),
             (Some(kv(10, 7)), None, Published::Changed(15)),
         ] {
-            let found = outcome(&publication, kv.as_ref(), record.as_ref());
-            assert_eq!(found, expected);
+            for is_repeated in [false, true] {
+                let found = (kv.as_ref(), record.as_ref());
+                let found = outcome(&publication, found, is_repeated);
+                if is_repeated && expected == Published::Gone {
+                    // Observers may have seen the value of the first attempt.
+                    assert_eq!(found.unwrap_err().kind(), ErrorKind::Lost);
+                } else {
+                    assert_eq!(found.unwrap(), expected);
+                }
+            }
         }
     }
 }
