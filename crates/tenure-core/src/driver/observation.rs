@@ -202,7 +202,7 @@ impl Observation {
                 },
             };
             match pushed {
-                Some(pushed) => return Ok((pushed?, Cause::Pushed)),
+                Some(pushed) => return Ok((pushed.map_err(Error::of_read)?, Cause::Pushed)),
                 // The observer was too slow, or the connection has ended: the store is asked anew.
                 None => {
                     let now = clock.now();
