@@ -1,5 +1,6 @@
 //! Opens connections, and sets up sessions on them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -24,6 +25,8 @@ pub(super) struct Connector {
     observer: Weak<dyn SessionObserver>,
     /// A session whose connection will be used for the first session that takes locks.
     prewarmed: Mutex<Option<Arc<Session>>>,
+    /// The client has found a server that can keep locks.
+    has_connected: AtomicBool,
 }
 
 impl Connector {
@@ -32,6 +35,21 @@ impl Connector {
             context,
             observer,
             prewarmed: Mutex::default(),
+            has_connected: AtomicBool::new(false),
+        }
+    }
+
+    /// The client is connected. From now on a server that cannot keep locks is one that takes over or is taken over from, and
+    /// the next attempt may find another one.
+    pub(super) fn note_connected(&self) {
+        self.has_connected.store(true, Ordering::SeqCst);
+    }
+
+    /// The kind of the error that a session cannot keep locks.
+    fn objection_kind(&self) -> ErrorKind {
+        match self.has_connected.load(Ordering::SeqCst) {
+            true => ErrorKind::Unreachable,
+            false => ErrorKind::Unsupported,
         }
     }
 
@@ -114,7 +132,7 @@ impl Connector {
             Some("0") => Ok(connection),
             _ => {
                 connection.give_back();
-                Err(errors::locks_in_pool())
+                Err(errors::locks_in_pool(self.objection_kind()))
             }
         }
     }
@@ -159,10 +177,8 @@ impl Connector {
         let server_info = context.dialect.server_info(&rows, version);
         let server_info = server_info.ok_or_else(errors::unexpected_reply)?;
         if let Some(objection) = &server_info.objection {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!("{server} {objection}"),
-            ));
+            let kind = self.objection_kind();
+            return Err(Error::new(kind, format!("{server} {objection}")));
         }
         let lifetime = SessionLifetime::new(ttl, opened, sent);
         let end_watch = connection.end_watch();

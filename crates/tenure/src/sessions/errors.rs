@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::error::{
     Error,
-    ErrorKind::{self, Denied, Store},
+    ErrorKind::{self, Denied, Store, Unreachable},
     ErrorParts as _,
 };
 
@@ -45,6 +45,17 @@ const MEANINGS: &[Meaning] = &[
         Store,
         "another session of {server} has a lock on the table tenure_holders; try again when it is done",
     ),
+    // The server took writes when this client connected, so the server takes over or is taken over from.
+    (
+        &["25006"],
+        Unreachable,
+        "{server} is read-only: a standby, or ALTER DATABASE .. SET default_transaction_read_only = off",
+    ),
+    (
+        &["1290", "1836"],
+        Unreachable,
+        "{server} is read-only: a replica, or SET GLOBAL read_only = 0",
+    ),
     // The session that was to be ended is gone.
     (&["1094"], Store, "{server} knows no such session"),
 ];
@@ -64,9 +75,9 @@ pub(super) fn no_free_connection(pool: &DatabasePool, limit: Duration) -> Error 
 }
 
 /// A session of the caller's pool would get the lock that it has once more.
-pub(super) fn locks_in_pool() -> Error {
+pub(super) fn locks_in_pool(kind: ErrorKind) -> Error {
     Error::new(
-        ErrorKind::Unsupported,
+        kind,
         "a session of the program's pool has advisory locks already, and the server would grant it such a lock once more; release them (pg_advisory_unlock_all), or use locks of transactions (pg_advisory_xact_lock) there",
     )
 }

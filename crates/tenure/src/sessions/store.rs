@@ -148,6 +148,7 @@ impl Store {
         }
         // Locks work without the table, which only shows the holders to operators.
         let _ = store.holder_table.find().await;
+        store.connector.note_connected();
         Ok(store)
     }
 
