@@ -27,7 +27,7 @@ pub(super) enum AttemptOutcome {
     NotBefore(Time),
     /// The session ended during the attempt.
     SessionEnded(Error),
-    /// The server did not answer in time, and what it may have done is taken back.
+    /// The server did not answer, and what it may have done is taken back.
     TakenBack(Error),
 }
 
@@ -171,8 +171,14 @@ async fn publish_grant(
         return Ok(AttemptOutcome::Granted(grant));
     }
     give_back(store, request, token).await?;
-    // Without the lock the session has ended in the server.
-    published.map(|_| AttemptOutcome::SessionEnded(errors::lost(&store.context.settings.server)))
+    match published {
+        // Without the lock the session has ended in the server.
+        Ok(_) => Ok(AttemptOutcome::SessionEnded(errors::lost(
+            &store.context.settings.server,
+        ))),
+        Err(err) if err.is_retryable() => Ok(AttemptOutcome::TakenBack(err)),
+        Err(err) => Err(err),
+    }
 }
 
 /// Releases a lock that was granted and does not count.
