@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::lock;
 use tenure_core::support::{SingleFlight, closed};
 
@@ -118,6 +118,12 @@ impl ControlConnection {
             Ok(new)
         };
         self.opening.run(&self.context.clock, find, open).await
+    }
+
+    /// Whether the server refused a statement with this error, and not the login: a login that the server refused leaves no
+    /// session.
+    pub(super) fn is_refused_statement(&self, err: &Error) -> bool {
+        err.kind() == ErrorKind::Denied && lock(&self.current).is_some()
     }
 
     /// Closes the connection in order. It is not opened again.

@@ -123,7 +123,7 @@ async fn holders(store: &Store, key: &Key) -> Result<Vec<KeyHolder>, Error> {
     loop {
         let has_table = store.holder_table.is_usable();
         let rows = match requests::holders(&store.control, key, has_table).await {
-            Err(err) if has_table && err.kind() == ErrorKind::Denied => {
+            Err(err) if has_table && store.control.is_refused_statement(&err) => {
                 store.holder_table.disable();
                 continue;
             }
@@ -146,12 +146,12 @@ pub(super) async fn leader(store: &Store, name: &LockName) -> Result<Sighting, E
     let mut pauses = RetryBudget::without_limit().after_failures(SKIPPED_PAUSES);
     loop {
         let read = requests::leader(&store.control, &key).await;
-        let (last_token, rows) = read.map_err(|err| match err.kind() {
-            ErrorKind::Denied => {
-                store.holder_table.disable();
-                errors::no_room_for_values(&store.context.settings.server).with_source(err)
+        let (last_token, rows) = read.map_err(|err| {
+            if !store.control.is_refused_statement(&err) {
+                return err;
             }
-            _ => err,
+            store.holder_table.disable();
+            errors::no_room_for_values(&store.context.settings.server).with_source(err)
         })?;
         let read = |row| KeyHolder::read(&*store.context.dialect, row);
         let holders: Vec<_> = rows.iter().filter_map(read).collect();
@@ -178,9 +178,9 @@ pub(super) async fn require_room_for_values(store: &Store) -> Result<(), Error> 
     }
     let server = &store.context.settings.server;
     let found = store.holder_table.find().await;
-    found.map_err(|err| match err.kind() {
-        ErrorKind::Denied => errors::no_room_for_values(server).with_source(err),
-        _ => err,
+    found.map_err(|err| match store.control.is_refused_statement(&err) {
+        true => errors::no_room_for_values(server).with_source(err),
+        false => err,
     })
 }
 
