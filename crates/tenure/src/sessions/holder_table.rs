@@ -27,6 +27,12 @@ use super::server_info::SessionId;
 /// How long changes are collected before they are written: the row of a hold that is over by then is never written.
 const WRITE_DELAY: Duration = Duration::from_millis(5);
 
+/// The pause after a statement that failed.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// How often the deletion of the rows of leaders is tried while all statements fail.
+const MAX_ATTEMPTS: u32 = 30;
+
 /// Rows in one statement.
 const MAX_BATCH: usize = 200;
 
@@ -61,6 +67,8 @@ struct Changes {
     /// Keys of which a row may be in the table that no longer counts.
     stale: HashSet<(SessionId, Key)>,
     swept: Option<Time>,
+    /// Statements in a row that failed.
+    failures: u32,
 }
 
 /// What one statement writes.
@@ -85,6 +93,7 @@ impl Changes {
         let removed: Vec<_> = self.to_delete.drain(..count).collect();
         if added.is_empty() && removed.is_empty() {
             self.is_writing = false;
+            self.failures = 0;
             return None;
         }
         let sweeps = self
@@ -100,13 +109,31 @@ impl Changes {
         })
     }
 
-    /// These rows are deleted.
-    fn deleted(&mut self, removed: Vec<HolderRow>) {
+    /// How long changes wait before they are written.
+    fn delay(&self) -> Duration {
+        match self.failures {
+            0 => WRITE_DELAY,
+            _ => RETRY_DELAY,
+        }
+    }
+
+    /// The statement that deletes these rows failed. The rows of leaders are kept for another one, which also tells observers.
+    /// The sweep deletes the others.
+    fn failed(&mut self, mut removed: Vec<HolderRow>) {
+        self.failures += 1;
+        removed.retain(|row| row.value_number().is_some());
+        if self.failures < MAX_ATTEMPTS {
+            self.to_delete.extend(removed);
+        }
+    }
+
+    /// These rows are deleted, or are not waited for any more.
+    fn deleted(&mut self, removed: &[HolderRow]) {
         for row in removed {
             // A later row of the same key may have been inserted meanwhile, and have to be deleted.
             let is_to_delete = |it: &HolderRow| it.session == row.session && it.key == row.key;
             if !self.to_delete.iter().any(is_to_delete) {
-                self.stale.remove(&(row.session, row.key));
+                self.stale.remove(&(row.session, row.key.clone()));
             }
         }
     }
@@ -262,7 +289,8 @@ impl HolderTable {
         self.context.spawn(async move {
             while let Some(table) = table.upgrade() {
                 let context = &table.context;
-                let at = context.clock.now().after(WRITE_DELAY);
+                let delay = lock(&table.changes).delay();
+                let at = context.clock.now().after(delay);
                 tokio::select! {
                     () = context.clock.sleep_until(at) => {}
                     () = context.closing.raised() => {}
@@ -282,24 +310,28 @@ impl HolderTable {
             return false;
         };
         let written = requests::write_holder_table(&self.control, &batch.added, &batch.removed);
-        match written.await {
-            Ok(()) if batch.sweeps => {
-                // The next sweep deletes what this one does not.
-                let _ = requests::sweep_holder_table(&self.control).await;
-            }
-            Ok(()) => {}
-            Err(err) => {
-                tracing::debug!(
-                    err = format_args!("{err:#}"),
-                    "the table tenure_holders cannot be written"
-                );
-                if err.kind() == ErrorKind::Denied {
-                    self.disable();
-                }
+        let written = written.await;
+        if written.is_ok() && batch.sweeps {
+            // The next sweep deletes what this one does not.
+            let _ = requests::sweep_holder_table(&self.control).await;
+        }
+        if let Err(err) = &written {
+            tracing::debug!(
+                err = format_args!("{err:#}"),
+                "the table tenure_holders cannot be written"
+            );
+            if self.control.is_refused_statement(err) {
+                self.disable();
             }
         }
         let mut changes = lock(&self.changes);
-        changes.deleted(batch.removed);
+        changes.deleted(&batch.removed);
+        match written {
+            Ok(()) => changes.failures = 0,
+            Err(err) if err.kind() == ErrorKind::Denied => {}
+            Err(_) if self.context.closing.is_raised() => {}
+            Err(_) => changes.failed(batch.removed),
+        }
         let has_stale = !changes.stale.is_empty();
         self.has_stale.store(has_stale, Ordering::SeqCst);
         drop(changes);

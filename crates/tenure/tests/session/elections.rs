@@ -5,15 +5,16 @@ use std::time::Duration;
 use tenure::{Client, ErrorKind, LostReason, Observer, Options, Term};
 
 use crate::support::{
-    Database, TTL, assert_says, connect, name, on_both, on_both_alone, proxy, soon, take, until,
+    Database, OPTIONS, TTL, assert_says, connect, name, on_both, on_both_alone, proxy, soon, take,
+    until,
 };
-use tenure_testkit::mariadb::{DATABASE, PASSWORD, USER};
+use tenure_testkit::mariadb::{DATABASE, MariaDb, PASSWORD, USER};
 use tenure_testkit::needs;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::proxy::Direction;
+use tenure_testkit::proxy::{Direction, Fault, Proxy};
 
 on_both!(without_the_table_an_election_is_refused);
-on_both_alone!(what_others_want_reaches_a_holder_whose_session_is_never_idle value_and_request_are_in_the_row a_user_without_the_right_to_write_is_not_elected observers_see_the_end_of_a_term_however_it_ends a_leader_that_was_cut_off_publishes_nothing);
+on_both_alone!(what_others_want_reaches_a_holder_whose_session_is_never_idle value_and_request_are_in_the_row a_user_without_the_right_to_write_is_not_elected observers_see_the_end_of_a_term_however_it_ends a_leader_that_was_cut_off_publishes_nothing a_candidate_without_an_answer_asks_again a_row_that_was_not_deleted_is_deleted_later a_refused_login_forgets_no_leader);
 
 async fn campaign(client: &Client, name: &str, value: &str, ttl: Duration) -> Term {
     let election = client.election(name).value(value).ttl(ttl);
@@ -283,6 +284,103 @@ async fn a_leader_that_was_cut_off_publishes_nothing(database: &dyn Database) {
     );
     soon(next.resign()).await.unwrap();
     until_seen(&mut observer, None).await;
+}
+
+/// A proxy, and a client behind it.
+async fn proxied(database: &dyn Database) -> (Proxy, Client) {
+    let proxy = proxy(database);
+    let url = format!("{}?{OPTIONS}", database.url_at(proxy.port()));
+    let client = connect(&url).await;
+    (proxy, client)
+}
+
+/// The lock is granted, and the connection that writes its row breaks, twice.
+async fn a_candidate_without_an_answer_asks_again(database: &dyn Database) {
+    let (proxy, client) = proxied(database).await;
+    soon(client.init()).await.unwrap();
+    for _ in 0..2 {
+        proxy.plan("publish", Fault::CutAfter);
+    }
+    let term = campaign(&client, "e", "v", TTL).await;
+    assert!(proxy.is_done());
+    let leader = soon(client.election("e").leader()).await.unwrap().unwrap();
+    assert_eq!(
+        (leader.token, leader.value()),
+        (Some(term.token()), Some("v"))
+    );
+    soon(term.resign()).await.unwrap();
+    until("the rows are deleted", || row(database, "e")[0].is_empty()).await;
+}
+
+/// The statement that deletes the row also tells observers.
+async fn a_row_that_was_not_deleted_is_deleted_later(database: &dyn Database) {
+    let (proxy, client) = proxied(database).await;
+    soon(client.init()).await.unwrap();
+    let term = campaign(&client, "e", "v", TTL * 100).await;
+    proxy.plan(
+        "board",
+        Fault::Answer(match database.url().starts_with("postgres") {
+            true => "55P03 canceling statement due to lock timeout",
+            false => "1205 Lock wait timeout exceeded",
+        }),
+    );
+    soon(term.resign()).await.unwrap();
+    until("the row is deleted", || {
+        proxy.is_done() && row(database, "e")[0].is_empty()
+    })
+    .await;
+}
+
+/// The password was changed. That says nothing about the table, and the leader still leads.
+async fn a_refused_login_forgets_no_leader(database: &dyn Database) {
+    let client = connect(&database.url()).await;
+    soon(client.init()).await.unwrap();
+    let term = campaign(&client, "e", "v", TTL).await;
+    let set_password = |password: &str| {
+        database.rows(&match database.url().starts_with("postgres") {
+            true => format!("ALTER ROLE {USER} PASSWORD '{password}'"),
+            false => format!("ALTER USER {USER}@'%' IDENTIFIED BY '{password}'"),
+        });
+    };
+    set_password("another");
+    let leading = database.holders("e");
+    for session in database.sessions() {
+        if !leading.contains(&session) {
+            database.end(session);
+        }
+    }
+    let denied = soon(client.election("e").leader()).await;
+    assert_says(denied, ErrorKind::Denied, &[USER]);
+    set_password(PASSWORD);
+    let leader = soon(client.election("e").leader()).await.unwrap().unwrap();
+    assert_eq!(leader.token, Some(term.token()));
+    soon(term.resign()).await.unwrap();
+    until("the row is deleted", || row(database, "e")[0].is_empty()).await;
+}
+
+/// A server that is replaced takes no writes for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_found_later_ends_no_candidate_and_no_observer() {
+    needs!(mariadb);
+    let server = MariaDb::start(&[]);
+    let client = connect(&Database::url(&server)).await;
+    soon(client.init()).await.unwrap();
+    let mut observer = client.election("e").observe();
+    until_seen(&mut observer, None).await;
+    server.admin().rows("SET GLOBAL read_only = 1");
+    for session in server.sessions() {
+        server.end(session);
+    }
+    let unknown = soon(observer.next()).await.unwrap();
+    assert!(unknown.unwrap_err().is_retryable());
+    let election = client.election("e").value("v").ttl(TTL * 10);
+    let campaigning = tokio::spawn(async move { election.campaign().await });
+    let unknown = soon(client.election("e").leader()).await;
+    assert_says(unknown, ErrorKind::Unreachable, &["read-only"]);
+    server.admin().rows("SET GLOBAL read_only = 0");
+    let term = soon(campaigning).await.unwrap().unwrap();
+    until_seen(&mut observer, Some("v")).await;
+    soon(term.resign()).await.unwrap();
 }
 
 /// Each process with an observer has one connection that listens, and one read for all of its observers.
