@@ -4,6 +4,9 @@
 //! would receive what it did not ask for. So the connection first checks that its session is its own. And subscribers rely
 //! on messages only after the connection has received one that was sent over another connection.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -23,6 +26,10 @@ use super::connection::Row;
 /// How long the connection stays open after the last subscriber has left, in steps of [`IDLE_STEP`].
 const IDLE_STEPS: u32 = 5;
 const IDLE_STEP: Duration = Duration::from_secs(1);
+
+/// After so many steps the connection itself is asked for an answer: a device on the way may have dropped it silently, and
+/// reading alone would never notice.
+const PROBE_STEPS: u32 = 30;
 
 /// While no connection listens, subscribers look by themselves this often.
 const BLIND_INTERVAL: Duration = Duration::from_secs(1);
@@ -92,6 +99,21 @@ struct Listening {
     channels: BTreeSet<String>,
     /// The message that the connection has to receive, and its channel.
     hello: (String, String),
+}
+
+/// Counts the steps of a connection that listens.
+#[derive(Default)]
+struct Steps {
+    /// Since the last subscriber has left.
+    idle: u32,
+    since_probe: u32,
+}
+
+impl Steps {
+    fn count(&mut self, is_idle: bool) {
+        self.idle = if is_idle { self.idle + 1 } else { 0 };
+        self.since_probe += 1;
+    }
 }
 
 impl<S: Subscribers> Listener<S> {
@@ -207,19 +229,31 @@ impl<S: Subscribers> Listener<S> {
         }
     }
 
-    /// Passes messages on until the connection breaks or there was no subscriber for a while.
-    async fn forward(&self, listening: &mut Listening) {
+    /// Passes messages on until the connection breaks or there was no subscriber for a while. Returns whether a message that was
+    /// sent over another connection arrived.
+    async fn forward(&self, listening: &mut Listening) -> bool {
         let (channel, message) = &listening.hello;
         let hello = format!("/*tenure:hello*/ SELECT pg_notify('{channel}','{message}')");
         if self.subscribers.ask(hello).await.is_err() {
-            return;
+            return false;
         }
-        let (mut is_heard, mut idle) = (false, 0);
-        while idle < IDLE_STEPS {
-            let step = self.clock.now().after(IDLE_STEP);
+        let mut steps = Steps::default();
+        let mut is_heard = false;
+        // Longer than one round: messages that arrive all the time must not put off a step.
+        let mut next_step = self.clock.now().after(IDLE_STEP);
+        while steps.idle < IDLE_STEPS {
             tokio::select! {
                 biased;
-                () = self.closing.raised() => return,
+                () = self.closing.raised() => return is_heard,
+                () = self.clock.sleep_until(next_step) => {
+                    next_step = self.clock.now().after(IDLE_STEP);
+                    steps.count(self.subscribers.channels().is_empty());
+                    if !is_heard {
+                        self.subscribers.listens_to(&BTreeSet::new());
+                    } else if !self.step(listening, &mut steps).await {
+                        return is_heard;
+                    }
+                }
                 received = listening.connection.try_recv() => match received {
                     Ok(Some(received)) if received.payload() == listening.hello.1 => {
                         is_heard = true;
@@ -228,23 +262,29 @@ impl<S: Subscribers> Listener<S> {
                     Ok(Some(received)) => {
                         self.subscribers.received(received.channel(), received.payload());
                     }
-                    _ => return,
+                    _ => return is_heard,
                 },
                 () = self.changed.notified(), if is_heard => {
                     if !self.listen_to_more(listening).await {
-                        return;
-                    }
-                }
-                () = self.clock.sleep_until(step) => {
-                    idle = if self.subscribers.channels().is_empty() { idle + 1 } else { 0 };
-                    if !is_heard {
-                        self.subscribers.listens_to(&BTreeSet::new());
-                    } else if idle == 0 && !self.leave_unused(listening).await {
-                        return;
+                        return is_heard;
                     }
                 }
             }
         }
+        is_heard
+    }
+
+    /// What is done in each step of a connection that receives messages. `false`: the connection is broken.
+    async fn step(&self, listening: &mut Listening, steps: &mut Steps) -> bool {
+        if steps.idle == 0 && !self.leave_unused(listening).await {
+            return false;
+        }
+        if steps.since_probe < PROBE_STEPS {
+            return true;
+        }
+        steps.since_probe = 0;
+        let probe = sqlx::raw_sql("/*tenure:hello*/ SELECT 1").execute(&mut listening.connection);
+        self.in_time(async { probe.await.map(drop) }).await
     }
 
     /// Listens to the channels of new subscribers too. `false`: the connection is broken.
@@ -297,6 +337,15 @@ impl<S: Subscribers> Listener<S> {
         }
     }
 
+    /// No connection listens: subscribers look by themselves, unless they did so a moment ago.
+    fn look(&self, next_look: &mut Time) {
+        let now = self.clock.now();
+        if *next_look <= now {
+            *next_look = now.after(BLIND_INTERVAL);
+            self.subscribers.listens_to(&BTreeSet::new());
+        }
+    }
+
     /// Closes the connection that listened, unless the server does not answer.
     async fn disconnect(&self, listening: Listening) {
         let Listening {
@@ -325,10 +374,15 @@ async fn listen<S: Subscribers>(listener: Weak<Listener<S>>) {
         if let Some(before) = listener.server_time().await {
             match listener.connect(before).await {
                 Connected::Listening(mut listening) => {
-                    listener.forward(&mut listening).await;
-                    listener.subscribers.listens_to(&BTreeSet::new());
+                    match listener.forward(&mut listening).await {
+                        // Messages of the time without a connection get lost.
+                        true => {
+                            listener.subscribers.listens_to(&BTreeSet::new());
+                            budget.restart(Time::MAX);
+                        }
+                        false => listener.look(&mut next_look),
+                    }
                     listener.disconnect(listening).await;
-                    budget.restart(Time::MAX);
                 }
                 Connected::SharedSession => {
                     tracing::debug!(
@@ -338,13 +392,7 @@ async fn listen<S: Subscribers>(listener: Weak<Listener<S>>) {
                     listener.subscribers.has_no_session();
                     return;
                 }
-                Connected::Failed => {
-                    let now = listener.clock.now();
-                    if next_look <= now {
-                        next_look = now.after(BLIND_INTERVAL);
-                        listener.subscribers.listens_to(&BTreeSet::new());
-                    }
-                }
+                Connected::Failed => listener.look(&mut next_look),
             }
         }
         tokio::select! {
