@@ -3,19 +3,38 @@
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::Holder;
 use tenure_core::name::LockName;
-use tenure_core::store::Hold;
+use tenure_core::rt::lock;
+use tenure_core::store::{Hold, Request};
 use tenure_core::support::HolderRecord;
 
 use super::holder_text;
+use super::pool::StatementReply;
 use super::requests::Requests;
-use super::sql::SEVERAL;
 use super::sql::elections::PublishItem;
+use super::sql::{Dialect, SEVERAL, Statement};
 use super::step::NameRows;
 
 /// How often a request to let go is written while the holder publishes one value after the other.
 const MAX_ATTEMPTS: u32 = 10;
 
 impl Requests {
+    /// Sends a request for a lock, and remembers a candidate that got no answer.
+    pub(super) async fn ask_for_lock(
+        &self,
+        statement: Statement,
+        request: &Request,
+    ) -> Result<StatementReply, Error> {
+        let reply = self.pool.ask_for_lock(statement, &request.stop).await;
+        let is_told = self.own.dialect == Dialect::Postgres && request.holder.value.is_some();
+        if let Err(err) = &reply
+            && err.kind() == ErrorKind::Indeterminate
+            && is_told
+        {
+            lock(&self.unanswered).insert(request.owner);
+        }
+        reply
+    }
+
     /// The row of the name. `None`: the table has no row of that name.
     pub(super) async fn leader<'a>(
         &self,

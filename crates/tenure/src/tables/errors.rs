@@ -94,6 +94,23 @@ pub(super) fn explain(error: RequestError, settings: &Settings) -> Error {
     }
 }
 
+/// The same, from a database that has taken writes before: one that takes none now takes over or is taken over from.
+pub(super) fn explain_later(error: RequestError, settings: &Settings) -> Error {
+    let is_read_only = matches!(
+        error.code().as_deref(),
+        Some("25006" | "1290" | "1836" | "1792")
+    );
+    let err = explain(error, settings);
+    match is_read_only {
+        true => Error::new(
+            ErrorKind::Unreachable,
+            "the database takes no writes any more; another server may take over",
+        )
+        .with_source(err),
+        false => err,
+    }
+}
+
 /// The error of an attempt to connect: nothing was done, whatever it was.
 pub(super) fn no_connection(error: RequestError, settings: &Settings) -> Error {
     match &settings.location {

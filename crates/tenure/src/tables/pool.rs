@@ -59,6 +59,8 @@ pub(super) struct Pool {
     /// request never waits behind all the others.
     ordinary_permits: Semaphore,
     is_closed: AtomicBool,
+    /// The database has taken a write.
+    has_written: AtomicBool,
     /// `None`: the table lies in a server.
     #[cfg(feature = "sqlite")]
     file: Option<DatabaseFile>,
@@ -74,6 +76,7 @@ impl Pool {
             permits: Semaphore::new(connections),
             ordinary_permits: Semaphore::new(connections.saturating_sub(1).max(1)),
             is_closed: AtomicBool::new(false),
+            has_written: AtomicBool::new(false),
             #[cfg(feature = "sqlite")]
             file: match &settings.location {
                 Location::File(path) => {
@@ -188,8 +191,19 @@ impl Pool {
         self.ask_twice(statement, stop, None).await
     }
 
-    /// The same; `decide` makes a second statement of the rows, which ends the transaction that the first one began. The
-    /// reply has the rows of the first statement.
+    /// The same with a statement that asks for a lock, and so writes.
+    pub(super) async fn ask_for_lock(
+        &self,
+        statement: Statement,
+        stop: &Flag,
+    ) -> Result<StatementReply, Error> {
+        let reply = self.ask_unless(statement, stop).await?;
+        self.has_written.store(true, Ordering::Relaxed);
+        Ok(reply)
+    }
+
+    /// As [`ask_unless`](Self::ask_unless); `decide` makes a second statement of the rows, which ends the transaction that the
+    /// first one began. The reply has the rows of the first statement.
     pub(super) async fn ask_twice(
         &self,
         statement: Statement,
@@ -228,7 +242,10 @@ impl Pool {
             }
             let is_silent = matches!(error, RequestError::TimedOut(_));
             let is_broken = error.is_fatal() && !is_silent;
-            let err = errors::explain(error, &self.settings);
+            let err = match self.has_written.load(Ordering::Relaxed) {
+                true => errors::explain_later(error, &self.settings),
+                false => errors::explain(error, &self.settings),
+            };
             if is_broken {
                 // The cause has probably broken the other connections as well.
                 lock(&self.idle).clear();

@@ -1,7 +1,7 @@
 //! One function per request to the database: what is asked, and what the answer means.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind};
@@ -11,7 +11,7 @@ use tenure_core::logic::table::Table;
 use tenure_core::lost::LostReason;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::rt::{Clock, wall_micros};
+use tenure_core::rt::{Clock, lock, wall_micros};
 use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::support::{HoldRegistry, HolderRecord, micros_up, millis_down};
 use tenure_core::time::Time;
@@ -26,7 +26,7 @@ use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, StatementReply};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
-use super::sql::{self, Dialect, SEVERAL, shedlock};
+use super::sql::{self, Dialect, SEVERAL, Statement, shedlock};
 use super::step::{NameRows, StepSubject};
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
@@ -42,6 +42,9 @@ pub(super) struct Requests {
     pub(super) pool: Arc<Pool>,
     /// What was granted to this client.
     pub(super) holds: HoldRegistry<HeldRow>,
+    /// Candidates whose request for the lock got no answer: observers may have been told of a grant. The release, which the
+    /// driver sends after that, tells them too.
+    pub(super) unanswered: Mutex<HashSet<OwnerId>>,
     pub(super) clock: Clock,
     /// The name of this host, as the driver has it: known with the first request.
     host: OnceLock<String>,
@@ -122,6 +125,7 @@ impl Requests {
             shedlock: shedlock::Statements::new(dialect, table),
             pool,
             holds: HoldRegistry::default(),
+            unanswered: Mutex::default(),
             clock,
             host: OnceLock::new(),
         }
@@ -201,7 +205,7 @@ impl Requests {
                 (self.shedlock.acquire(&acquire_item), acquire_item.locked_by)
             }
         };
-        let reply = self.pool.ask_unless(statement, &request.stop).await?;
+        let reply = self.ask_for_lock(statement, request).await?;
         let token = match reply.rows.last().map(Vec::as_slice) {
             None => None,
             Some([_]) => Some(token(&reply.rows[0], 0)?),
@@ -292,6 +296,9 @@ impl Requests {
             ends: lease_end(reply.sent, grant.ttl),
         };
         self.holds.insert(request.owner, entry);
+        if is_leader {
+            lock(&self.unanswered).remove(&request.owner);
+        }
         grant
     }
 
@@ -307,7 +314,7 @@ impl Requests {
         }
         let acquire_item = self.acquire_item(request);
         let statement = self.own.enqueue(&acquire_item);
-        let reply = self.pool.ask_unless(statement, &request.stop).await?;
+        let reply = self.ask_for_lock(statement, request).await?;
         let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         let token = token(row, 1)?;
         if text(row, 0)? == acquire_item.owner {
@@ -452,7 +459,9 @@ impl Requests {
 
     async fn dequeue(&self, hold: &Hold) -> Result<Release, Error> {
         let (name, owner) = (self.encode(&hold.name), hold.owner.to_hex());
-        let statement = self.own.dequeue(&name, &owner, HoldEnd::of(hold));
+        let may_lead = lock(&self.unanswered).contains(&hold.owner);
+        let end = HoldEnd::of(hold);
+        let statement = self.own.dequeue(&name, &owner, end, may_lead);
         let reply = self.pool.ask(statement).await?;
         let (mut was_held, mut are_shared) = (false, false);
         if let Some(row) = reply.rows.first() {
@@ -466,7 +475,11 @@ impl Requests {
                 .step(StepSubject::Name(&hold.name, "release"), |_, _| ())
                 .await;
         }
-        released(was_held, reply.is_repeated)
+        let released = released(was_held, reply.is_repeated)?;
+        if may_lead {
+            lock(&self.unanswered).remove(&hold.owner);
+        }
+        Ok(released)
     }
 
     /// Ends the hold with that token. `false`: there is none.
@@ -559,7 +572,7 @@ impl Requests {
     /// The rows of a statement that changes nothing.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn read(&self, sql: String) -> Result<Vec<Row>, Error> {
-        Ok(self.pool.ask(sql::Statement::rows(sql)).await?.rows)
+        Ok(self.pool.ask(Statement::rows(sql)).await?.rows)
     }
 }
 

@@ -7,11 +7,11 @@ use tenure::{Client, ErrorKind, Observer, Renew, Term};
 use crate::support::{
     Db, OPTIONS, SHORT, TTL, assert_says, connect, name, shared, soon, take, until, until_renewed,
 };
-use tenure_testkit::mariadb::USER;
+use tenure_testkit::mariadb::{DATABASE, USER};
 use tenure_testkit::needs;
 use tenure_testkit::pgbouncer::Pooler;
 use tenure_testkit::postgres::Postgres;
-use tenure_testkit::proxy::Proxy;
+use tenure_testkit::proxy::{Fault, Proxy};
 
 impl Db {
     /// What the row of the name says about its holder.
@@ -444,7 +444,6 @@ async fn a_table_of_shedlock_has_no_elections() {
 /// Candidates whose requests get lost, and observers beside them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proclamation_without_an_answer_may_be_repeated() {
-    use tenure_testkit::proxy::Fault;
     for db in Db::servers() {
         db.init().await;
         let (proxy, url): (Proxy, String) = db.proxied();
@@ -464,6 +463,63 @@ async fn a_proclamation_without_an_answer_may_be_repeated() {
             assert!(proxy.is_done());
             until_seen(&mut observer, Some(&value)).await;
         }
+        soon(term.resign()).await.unwrap();
+    }
+}
+
+/// Observers were told of the grant, whose answer got lost. The candidate gives the lock back, and never led.
+#[tokio::test(flavor = "multi_thread")]
+async fn observers_see_the_end_of_a_grant_without_an_answer() {
+    let Some(db) = Db::postgres(&[]) else {
+        return;
+    };
+    db.init().await;
+    let (proxy, url) = db.proxied();
+    let (client, other) = (connect(&url).await, connect(&db.url()).await);
+    let mut observer = other.election("e").observe();
+    until_seen(&mut observer, None).await;
+    until("it listens", || db.listeners() == 1).await;
+    // The request is sent once more over another connection.
+    for _ in 0..2 {
+        proxy.plan("acquire", Fault::CutAfter);
+    }
+    proxy.block("release");
+    let election = client.election("e").value("v").ttl(TTL * 100);
+    let campaigning = tokio::spawn(async move { election.campaign().await });
+    until_seen(&mut observer, Some("v")).await;
+    proxy.resume();
+    until_seen(&mut observer, None).await;
+    let failed = soon(campaigning).await.unwrap();
+    assert!(failed.unwrap_err().is_retryable());
+    assert!(proxy.is_done());
+}
+
+/// A server that is replaced takes no writes for a while.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_candidate_may_try_again_while_the_server_takes_no_writes() {
+    for db in Db::servers() {
+        db.init().await;
+        let client = connect(&db.url()).await;
+        let term = campaign(&client, "e", "v", TTL).await;
+        soon(term.resign()).await.unwrap();
+        let set_read_only = |word: &str| {
+            db.rows(&match &db {
+                Db::MySql(_) => format!("SET GLOBAL read_only = {word}"),
+                _ => {
+                    format!("ALTER DATABASE {DATABASE} SET default_transaction_read_only = {word}")
+                }
+            });
+            db.kill_connections();
+        };
+        set_read_only("on");
+        // The first request may meet a connection that was ended.
+        let failed = soon(client.election("e").campaign()).await;
+        assert!(failed.unwrap_err().is_retryable());
+        let failed = soon(client.election("e").campaign()).await;
+        let says = ["takes no writes", "read-only"];
+        assert_says(failed, ErrorKind::Unreachable, &says);
+        set_read_only("off");
+        let term = campaign(&client, "e", "v", TTL).await;
         soon(term.resign()).await.unwrap();
     }
 }

@@ -85,9 +85,15 @@ impl Statements {
         self.finish("break", name, &which, (HoldEnd::Unclean, true))
     }
 
-    /// Releases the hold, or leaves the queue, whichever the owner has.
-    /// The first row is `[owner, µs until the lease ends]`, as it was before.
-    pub(crate) fn dequeue(&self, name: &str, owner: &str, end: HoldEnd) -> Statement {
+    /// Releases the hold, or leaves the queue, whichever the owner has. `may_lead`: the hold may be one of which observers were
+    /// told. The first row is `[owner, µs until the lease ends]`, as it was before.
+    pub(crate) fn dequeue(
+        &self,
+        name: &str,
+        owner: &str,
+        end: HoldEnd,
+        may_lead: bool,
+    ) -> Statement {
         let (now, locks, waiters) = (self.dialect.now(), &self.locks, &self.waiters);
         let (literal, rest) = (self.dialect.name(name), self.rest(end));
         let lock = match self.dialect {
@@ -98,13 +104,42 @@ impl Statements {
             format!("SELECT owner,until-{now} FROM {locks} WHERE name={literal}{lock}"),
             format!("DELETE FROM {waiters} WHERE owner='{owner}'"),
             format!("DELETE FROM {waiters} WHERE name={literal} AND until<={now}"),
-            format!(
-                "UPDATE {locks} SET until={rest},owner='',holder='' WHERE name={literal} AND owner='{owner}' AND until>{now}"
-            ),
-            self.count_queue(&literal),
         ];
+        let is_held = format!("name={literal} AND owner='{owner}' AND until>{now}");
+        if may_lead {
+            let tell = self.tell_observers(name);
+            steps.extend(tell.map(|tell| format!("{tell}FROM {locks} WHERE {is_held}")));
+        }
+        steps.push(format!(
+            "UPDATE {locks} SET until={rest},owner='',holder='' WHERE {is_held}"
+        ));
+        steps.push(self.count_queue(&literal));
         steps.extend(self.tell_first(&literal, ""));
         steps.extend(self.tell_free(name));
         self.transaction("release", &steps).urgent()
+    }
+}
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use super::*;
+
+    /// Otherwise observers would show a leader that never led, until its lease ends.
+    #[test]
+    fn observers_are_told_of_the_end_of_a_hold_that_may_be_a_leaders() {
+        let statements = Statements::new(Dialect::Postgres, "tenure_locks");
+        let channel = statements.channel("a").unwrap();
+        let of = |may_lead| {
+            let dequeue = statements.dequeue("a", "1f", HoldEnd::Unused, may_lead);
+            dequeue.sql
+        };
+        assert!(!of(false).contains(&channel));
+        let tells = of(true);
+        let (before, after) = tells.split_once(&channel).unwrap();
+        // The row says whether it is held until it is changed.
+        let ends = "SET until=0,owner=''";
+        assert!(!before.contains(ends), "{tells}");
+        let (tells_if, _) = after.split_once(ends).unwrap();
+        assert!(tells_if.contains("AND owner='1f' AND until>"), "{tells}");
     }
 }
