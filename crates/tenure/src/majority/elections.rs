@@ -11,7 +11,7 @@ use tenure_core::name::LockName;
 use tenure_core::store::{BoxFuture, Elections, Hold};
 use tenure_core::support::RetryBudget;
 
-use super::errors::{no_answer, no_majority};
+use super::errors::{no_answer, no_answer_to_read, no_majority};
 use super::requests::NodeRequests;
 use super::sightings::{merge, tokens_on_nodes};
 use super::store::Store;
@@ -185,6 +185,9 @@ async fn read(store: &Arc<Store>, name: &LockName) -> Result<Vec<Option<Sighting
         }
     }
     if known.iter().flatten().count() < majority {
+        let timeout = store.settings.node_timeout_for(Duration::MAX);
+        let silent = (0..nodes).filter(|node| requests.is_open(*node));
+        errors.extend(silent.map(|_| no_answer_to_read(timeout)));
         return Err(no_majority(errors, nodes, "could not be asked"));
     }
     Ok(known)
