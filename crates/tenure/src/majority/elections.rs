@@ -13,10 +13,11 @@ use tenure_core::support::RetryBudget;
 
 use super::errors::{no_answer, no_answer_to_read, no_majority};
 use super::requests::NodeRequests;
-use super::sightings::{merge, tokens_on_nodes};
+use super::sightings::{Merged, is_same_term, merge, tokens_on_nodes};
 use super::store::Store;
 
-/// How much longer the other nodes may take when a majority has answered that nobody leads.
+/// How much longer the other nodes may take when a majority has answered, and all of them together say more: that nobody
+/// leads, or under which token one leads.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The pace of the slowest node.
@@ -139,14 +140,22 @@ impl PublishVotes {
 }
 
 /// Who leads, as soon as a majority says so. Where the answers leave it open, because a node is silent while another one
-/// leads on the rest or begins to, the nodes are asked again.
+/// leads on the rest or begins to, the nodes are asked again; and so where a majority has one leader and no common token.
 pub(super) async fn leader(store: &Arc<Store>, name: &LockName) -> Result<Sighting, Error> {
     let mut retries = RetryBudget::until(store.node_deadline(Duration::MAX));
+    let mut likely: Option<Sighting> = None;
     loop {
         let known = read(store, name).await?;
-        if let Some(sighting) = merge(&known, store.majority()) {
-            return Ok(sighting);
-        }
+        likely = match merge(&known, store.majority()) {
+            Merged::Sure(sighting) => return Ok(sighting),
+            Merged::Likely(sighting) => {
+                if likely.is_some_and(|before| is_same_term(&before, &sighting)) {
+                    return Ok(sighting);
+                }
+                Some(sighting)
+            }
+            Merged::Open => None,
+        };
         if retries.is_spent(&store.clock) || store.closing.is_raised() {
             let answered = known.iter().flatten().count();
             let message = format!(
@@ -174,14 +183,16 @@ async fn read(store: &Arc<Store>, name: &LockName) -> Result<Vec<Option<Sighting
             Ok(sighting) => known[node] = Some(sighting),
             Err(err) => errors.push(err),
         }
-        let answered = known.iter().flatten().count();
-        match merge(&known, majority).filter(|_| answered >= majority) {
-            Some(Sighting {
-                leader: Some(_), ..
-            }) => break,
-            // The more nodes say so, the surer is the last token.
-            Some(_) => until = until.min(store.clock.now().after(GRACE_PERIOD)),
-            None => {}
+        if known.iter().flatten().count() < majority {
+            continue;
+        }
+        match merge(&known, majority) {
+            Merged::Sure(sighting) if sighting.leader.is_some() => break,
+            // The more nodes say so, the surer is the token.
+            Merged::Sure(_) | Merged::Likely(_) => {
+                until = until.min(store.clock.now().after(GRACE_PERIOD));
+            }
+            Merged::Open => {}
         }
     }
     if known.iter().flatten().count() < majority {

@@ -8,33 +8,44 @@ use tenure_core::leader::{Leader, Sighting};
 
 use super::merge::{identity, latest_value};
 
-/// What the nodes say together; `known` has what each node said, `None` for a node that has not answered. At least a
-/// majority has answered.
+/// What the nodes say together.
+#[derive(Clone, Debug)]
+pub(super) enum Merged {
+    /// A majority says so.
+    Sure(Sighting),
+    /// A majority has this leader, and no token in common. Such a state may last, or the leader raises the token of a node just
+    /// now: it leads if the next look says the same.
+    Likely(Sighting),
+    /// It depends on nodes that have not answered: ask again.
+    Open,
+}
+
+/// Merges what the nodes say; `known` has what each node said, `None` for a node that has not answered. At least a majority
+/// has answered.
 ///
-/// - That leader leads whom a majority has under one token. Of its values the latest counts: it is on a majority, or the
-///   leader does not know whether it is, and will publish again.
+/// - That leader leads whom a majority has, under the greatest token that a majority knows: this one or a greater one, as a
+///   node has that was given back and granted again. Of its values the latest counts: it is on a majority, or the leader does
+///   not know whether it is, and will publish again.
 /// - If no hold can have a majority, also with the nodes that have not answered, nobody leads.
-/// - Otherwise the answer is `None`: ask again.
-pub(super) fn merge(known: &[Option<Sighting>], majority: usize) -> Option<Sighting> {
+pub(super) fn merge(known: &[Option<Sighting>], majority: usize) -> Merged {
     let missing = known.iter().filter(|answer| answer.is_none()).count();
     let leaders = || known.iter().flatten().filter(|it| it.leader.is_some());
-    let with = |one: &Sighting| leaders().filter(|it| is_same_term(it, one)).count();
-    let best = leaders().max_by_key(|one| with(one));
-    match best.map_or(0, with) {
-        count if count >= majority => best.map(|best| {
-            let parts = leaders().filter(|it| is_same_term(it, best));
-            merge_parts(parts.collect(), best, majority)
-        }),
-        count if count + missing >= majority && count > 0 => None,
-        _ => Some(Sighting::of_nobody(last_token(known, majority, missing))),
+    let parts_of = |one| leaders().filter(move |it| is_same(it, one));
+    let best = leaders().max_by_key(|one| parts_of(one).count());
+    let parts: Vec<_> = best.map_or_else(Vec::new, |best| parts_of(best).collect());
+    match parts.len() {
+        count if count >= majority => merge_leader(parts, majority),
+        count if count + missing >= majority && count > 0 => Merged::Open,
+        _ => Merged::Sure(Sighting::of_nobody(last_token(known, majority, missing))),
     }
 }
 
-/// A number that is not less than the token of each term that is over, and less than the token of each later one.
+/// A number that is not less than the token of each term that is over, and less than the token of each later one; 0 if it is
+/// not known.
 ///
-/// Each term that was led is known to a majority, of which at most `missing` nodes have not answered: so the greatest
-/// numbers may be those of contenders without a majority, and one of the others is that of the last term. A hold that a node
-/// has now may yet get its majority, so its token does not count.
+/// Each term that was led is known to a majority, so that number is the one that a majority knows at least. The greater ones
+/// are those of contenders without a majority. It is known if the nodes that have not answered cannot change it. A hold that a
+/// node has now may yet get its majority, so its token does not count.
 fn last_token(known: &[Option<Sighting>], majority: usize, missing: usize) -> u64 {
     let of_node = |answer: &Sighting| match answer.leader {
         Some(_) => answer.last_token.saturating_sub(1),
@@ -42,12 +53,29 @@ fn last_token(known: &[Option<Sighting>], majority: usize, missing: usize) -> u6
     };
     let mut tokens: Vec<_> = known.iter().flatten().map(of_node).collect();
     tokens.sort_unstable_by_key(|token| Reverse(*token));
-    let rank = majority.saturating_sub(missing).saturating_sub(1);
-    tokens.get(rank).copied().unwrap_or(0)
+    let with_greater = |greater: usize| tokens.get((majority - 1).saturating_sub(greater));
+    let (least, most) = (with_greater(0), with_greater(missing));
+    let token = least.filter(|least| most == Some(least));
+    token.copied().unwrap_or(0)
 }
 
-/// One leader, from what the nodes say that have it. Its lease ends when the best majority of its leases ends.
-fn merge_parts(parts: Vec<&Sighting>, best: &Sighting, majority: usize) -> Sighting {
+/// One leader, from what the nodes say that have it.
+fn merge_leader(mut parts: Vec<&Sighting>, majority: usize) -> Merged {
+    parts.sort_by_key(|part| Reverse(term_of(part)));
+    let best = parts[majority - 1];
+    let token = term_of(best);
+    // A node with another token may have what is left of an earlier hold of this process.
+    let with_token = parts.iter().copied().filter(|it| term_of(it) == token);
+    let with_token: Vec<_> = with_token.collect();
+    if with_token.len() >= majority {
+        return Merged::Sure(merge_parts(&with_token, best, majority));
+    }
+    parts.retain(|it| term_of(it) >= token);
+    Merged::Likely(merge_parts(&parts, best, majority))
+}
+
+/// Its lease ends when the best majority of its leases ends.
+fn merge_parts(parts: &[&Sighting], best: &Sighting, majority: usize) -> Sighting {
     let left = parts.iter().map(|it| it.ttl_left.unwrap_or(Duration::MAX));
     let mut left: Vec<_> = left.collect();
     left.sort_unstable_by_key(|left| Reverse(*left));
@@ -67,9 +95,18 @@ fn merge_parts(parts: Vec<&Sighting>, best: &Sighting, majority: usize) -> Sight
     merged
 }
 
-fn is_same_term(one: &Sighting, other: &Sighting) -> bool {
+fn term_of(sighting: &Sighting) -> Option<FencingToken> {
+    sighting.leader.as_ref()?.token
+}
+
+/// Whether two looks show one term.
+pub(super) fn is_same_term(one: &Sighting, other: &Sighting) -> bool {
+    term_of(one) == term_of(other) && is_same(one, other)
+}
+
+fn is_same(one: &Sighting, other: &Sighting) -> bool {
     match (&one.leader, &other.leader) {
-        (Some(one), Some(other)) => one.token == other.token && is_same_leader(one, other),
+        (Some(one), Some(other)) => is_same_leader(one, other),
         _ => false,
     }
 }
@@ -79,14 +116,16 @@ pub(super) fn is_same_leader(one: &Leader, other: &Leader) -> bool {
     identity(&one.holder) == identity(&other.holder)
 }
 
-/// Under which token each node has the hold that others know under `token`.
+/// Under which token each node has the hold that others know under `token`. Where the nodes hand over, different contenders
+/// may have one token: then the one is meant whom most nodes have.
 pub(super) fn tokens_on_nodes(known: &[Option<Sighting>], token: u64) -> Vec<Option<u64>> {
     let leader = |answer: &Option<Sighting>| answer.as_ref().and_then(|it| it.leader.clone());
     let token_of = |leader: &Leader| leader.token.map(FencingToken::get);
-    let wanted = known
-        .iter()
-        .filter_map(leader)
-        .find(|it| token_of(it) == Some(token));
+    let leaders = || known.iter().filter_map(leader);
+    let nodes_of = |one: &Leader| leaders().filter(|it| is_same_leader(it, one)).count();
+    let wanted = leaders()
+        .filter(|it| token_of(it) == Some(token))
+        .max_by_key(nodes_of);
     let on_node = |answer: &Option<Sighting>| {
         let (leader, wanted) = (leader(answer)?, wanted.as_ref()?);
         is_same_leader(&leader, wanted)
@@ -102,6 +141,8 @@ mod tests {
     use tenure_core::options::Mode;
 
     use super::*;
+
+    use Shown::{Leads, Likely, Nobody, Open};
 
     fn leads(pid: u32, token: u64, number: u64) -> Option<Sighting> {
         let mut holder = Holder::new("h", pid);
@@ -119,50 +160,96 @@ mod tests {
         Some(Sighting::of_nobody(token))
     }
 
-    /// Process and token of the leader and number of its value; the last token if nobody leads.
-    fn merged(known: &[Option<Sighting>]) -> Result<Option<(u32, u64, u64)>, u64> {
-        let majority = known.len() / 2 + 1;
-        let Some(sighting) = merge(known, majority) else {
-            return Ok(None);
+    #[derive(Debug, PartialEq)]
+    enum Shown {
+        /// Process, token, and number of the value.
+        Leads(u32, u64, u64),
+        Likely(u32, u64, u64),
+        /// The last token.
+        Nobody(u64),
+        Open,
+    }
+
+    fn merged(known: &[Option<Sighting>]) -> Shown {
+        let shown = |sighting: Sighting| {
+            let leader = sighting.leader?;
+            let number = leader.holder.value.unwrap().number;
+            Some((leader.holder.pid, sighting.last_token, number))
         };
-        let leader = sighting.leader.ok_or(sighting.last_token)?;
-        let value = leader.holder.value.unwrap();
-        Ok(Some((leader.holder.pid, sighting.last_token, value.number)))
+        match merge(known, known.len() / 2 + 1) {
+            Merged::Sure(sighting) => match (sighting.last_token, shown(sighting)) {
+                (_, Some((pid, token, number))) => Leads(pid, token, number),
+                (token, None) => Nobody(token),
+            },
+            Merged::Likely(sighting) => {
+                let (pid, token, number) = shown(sighting).unwrap();
+                Likely(pid, token, number)
+            }
+            Merged::Open => Open,
+        }
     }
 
     #[test]
     fn a_majority_with_one_token_leads_with_its_latest_value() {
-        let leader = Ok(Some((1, 7, 2)));
+        let leader = Leads(1, 7, 2);
         assert_eq!(merged(&[leads(1, 7, 0), leads(1, 7, 2), nobody(3)]), leader);
         assert_eq!(merged(&[leads(1, 7, 2), leads(1, 7, 0), None]), leader);
         assert_eq!(
             merged(&[leads(2, 8, 0), leads(1, 7, 2), leads(1, 7, 1)]),
             leader
         );
-        // Another process with the same token, or the same one with another.
-        assert_eq!(merged(&[leads(1, 7, 0), leads(2, 7, 0), nobody(5)]), Err(6));
-        assert_eq!(merged(&[leads(1, 7, 0), leads(1, 8, 0), nobody(5)]), Err(6));
+        // Another process with the same token.
+        assert_eq!(
+            merged(&[leads(1, 7, 0), leads(2, 7, 0), nobody(5)]),
+            Nobody(6)
+        );
+    }
+
+    /// A node that was given back and granted again has a greater token, as long as the term lasts.
+    #[test]
+    fn a_majority_with_different_tokens_probably_leads() {
+        let (first, again) = (leads(1, 7, 2), leads(1, 9, 1));
+        let all = [first.clone(), first.clone(), again.clone()];
+        assert_eq!(merged(&all), Leads(1, 7, 2));
+        let probably = Likely(1, 7, 2);
+        let known = [first.clone(), again.clone(), None];
+        assert_eq!(merged(&known), probably);
+        assert_eq!(merged(&[first.clone(), again, nobody(5)]), probably);
+        // The first node was to be raised to 7, and does not know.
+        let behind = [leads(1, 5, 9), first, leads(1, 9, 0)];
+        assert_eq!(merged(&behind), probably);
+        // Two looks show one term only under one token.
+        let Merged::Likely(sighting) = merge(&known, 2) else {
+            panic!("{known:?}");
+        };
+        assert!(is_same_term(&sighting, &leads(1, 7, 0).unwrap()));
+        assert!(!is_same_term(&sighting, &leads(1, 9, 2).unwrap()));
+        assert!(!is_same_term(&sighting, &leads(2, 7, 2).unwrap()));
     }
 
     #[test]
     fn a_silent_node_may_have_the_hold_too() {
-        assert_eq!(merged(&[leads(1, 7, 0), nobody(6), None]), Ok(None));
-        assert_eq!(merged(&[nobody(7), nobody(6), None]), Err(7));
+        assert_eq!(merged(&[leads(1, 7, 0), nobody(6), None]), Open);
+        assert_eq!(merged(&[nobody(7), nobody(7), None]), Nobody(7));
         let five = [leads(1, 7, 0), nobody(6), nobody(6), nobody(6), None];
-        assert_eq!(merged(&five), Err(6));
+        assert_eq!(merged(&five), Nobody(6));
     }
 
     /// Terms up to 5 are over, and 5 is on two of three nodes. The next winner takes one of these to a greater token.
     #[test]
     fn nobody_leads_after_the_last_term_and_before_the_next_one() {
-        assert_eq!(merged(&[nobody(5), nobody(5), nobody(2)]), Err(5));
-        assert_eq!(merged(&[nobody(5), nobody(2), None]), Err(5));
+        assert_eq!(merged(&[nobody(5), nobody(5), nobody(2)]), Nobody(5));
         // A contender had one node under 9, and has given it back.
-        assert_eq!(merged(&[nobody(5), nobody(9), nobody(5)]), Err(5));
+        assert_eq!(merged(&[nobody(5), nobody(9), nobody(5)]), Nobody(5));
         // The next one has 6 on one node, and will have it on two.
-        assert_eq!(merged(&[leads(1, 6, 0), nobody(5), nobody(2)]), Err(5));
-        assert_eq!(merged(&[leads(1, 6, 0), leads(2, 6, 0), nobody(5)]), Err(5));
-        assert_eq!(merged(&[nobody(0), nobody(0), nobody(0)]), Err(0));
+        let next = leads(1, 6, 0);
+        assert_eq!(merged(&[next.clone(), nobody(5), nobody(2)]), Nobody(5));
+        assert_eq!(merged(&[next, leads(2, 6, 0), nobody(5)]), Nobody(5));
+        assert_eq!(merged(&[nobody(0), nobody(0), nobody(0)]), Nobody(0));
+        // The silent node may have any number: the last term had 5, and the next one may have 6.
+        assert_eq!(merged(&[nobody(5), nobody(2), None]), Nobody(0));
+        assert_eq!(merged(&[nobody(5), nobody(9), None]), Nobody(0));
+        assert_eq!(merged(&[nobody(5), nobody(5), None]), Nobody(5));
     }
 
     #[test]
@@ -177,6 +264,11 @@ mod tests {
         let tokens = tokens_on_nodes(&known, 7);
         assert_eq!(tokens, [Some(7), Some(6), None, None, None]);
         assert_eq!(tokens_on_nodes(&known, 9), [None; 5]);
+        // Two of three lead; the third hands over to a waiter, whose number is the same.
+        let known = [leads(2, 7, 0), leads(1, 7, 0), leads(1, 7, 0)];
+        assert_eq!(tokens_on_nodes(&known, 7), [None, Some(7), Some(7)]);
+        let known = [leads(1, 7, 0), leads(1, 7, 0), leads(2, 7, 0)];
+        assert_eq!(tokens_on_nodes(&known, 7), [Some(7), Some(7), None]);
     }
 
     #[test]
@@ -185,7 +277,10 @@ mod tests {
         for (part, secs) in parts.iter_mut().zip([1, 9, 4]) {
             part.as_mut().unwrap().ttl_left = Some(Duration::from_secs(secs));
         }
-        let left = |parts: &[Option<Sighting>]| merge(parts, 2).unwrap().ttl_left;
+        let left = |parts: &[Option<Sighting>]| match merge(parts, 2) {
+            Merged::Sure(sighting) => sighting.ttl_left,
+            other => panic!("{other:?}"),
+        };
         assert_eq!(left(&parts), Some(Duration::from_secs(4)));
         parts[0].as_mut().unwrap().ttl_left = None;
         parts[2].as_mut().unwrap().ttl_left = None;
