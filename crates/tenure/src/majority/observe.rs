@@ -1,41 +1,47 @@
 //! What one observer of an election hears: the nodes push, each for itself, and after a push a majority is read.
+//!
+//! Pushes and reads are tasks of the client, which end with the observer. An observer that is not polled would keep what
+//! they need (a connection, or the turn to connect) from the renewals of the client, and pushes that are not polled during
+//! a read would keep it from the read.
 
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use futures_util::{StreamExt as _, stream};
+use tokio::sync::{mpsc, oneshot};
 
 use tenure_core::error::Error;
 use tenure_core::leader::Sighting;
 use tenure_core::logic::election::retry_pause;
 use tenure_core::name::LockName;
-use tenure_core::rt::Clock;
 use tenure_core::store::Sightings;
-use tenure_core::time::Time;
+use tenure_core::support::closed;
 
 use super::elections;
 use super::store::Store;
-use super::wait::sleep_until;
 
 /// Who leads now, and after each push of a node again. `None`: not every node pushes.
 pub(super) fn watch(store: Arc<Store>, name: LockName) -> Option<Sightings> {
-    let nodes = (0..store.nodes.len()).map(|node| {
-        let pushes = push(&store, node, &name)?;
-        Some(NodePushes {
-            pushes: Some(pushes),
-            open_at: Time::MAX,
-            failures: 0,
-        })
-    });
-    let nodes = nodes.collect::<Option<_>>()?;
-    let watch = Watch { store, name, nodes };
+    let nodes = 0..store.nodes.len();
+    let pushes: Vec<_> = nodes
+        .map(|node| push(&store, node, &name))
+        .collect::<Option<_>>()?;
+    // One read is enough for all that the nodes have pushed: a change that finds the channel full is noted already.
+    let (changed, changes) = mpsc::channel(1);
+    for (node, pushes) in pushes.into_iter().enumerate() {
+        hear_in_background(&store, node, &name, pushes, changed.clone());
+    }
+    let watch = Watch {
+        store,
+        name,
+        changes,
+    };
     Some(Box::pin(stream::unfold(watch, |mut watch| async {
         let sighting = watch.next().await;
         Some((sighting, watch))
     })))
 }
 
+/// The first push of a node says what it has, so nothing is missed.
 fn push(store: &Store, node: usize, name: &LockName) -> Option<Sightings> {
     let elections = store.nodes[node].clone().as_elections()?;
     elections.watch(name.clone())
@@ -44,79 +50,75 @@ fn push(store: &Store, node: usize, name: &LockName) -> Option<Sightings> {
 struct Watch {
     store: Arc<Store>,
     name: LockName,
-    nodes: Vec<NodePushes>,
-}
-
-/// The pushes of one node.
-struct NodePushes {
-    /// `None`: the node does not push until they are opened again.
-    pushes: Option<Sightings>,
-    open_at: Time,
-    /// In a row.
-    failures: u32,
-}
-
-/// What the nodes did.
-enum Event {
-    /// A node has pushed.
-    Changed,
-    /// A node does not push any more.
-    Closed,
+    /// A message says that a node has pushed.
+    changes: mpsc::Receiver<()>,
 }
 
 impl Watch {
     /// Who leads after the next push. The observer ends the stream after an error.
     async fn next(&mut self) -> Result<Sighting, Error> {
-        let clock = self.store.clock.clone();
-        loop {
-            self.open_due(clock.now());
-            let due = self.nodes.iter().map(|node| node.open_at);
-            let due = due.min().unwrap_or(Time::MAX);
-            let event = tokio::select! {
+        // No task is left if the client is closed, or its runtime gone.
+        self.changes.recv().await.ok_or_else(closed)?;
+        self.read().await
+    }
+
+    async fn read(&self) -> Result<Sighting, Error> {
+        let (mut answer, answered) = oneshot::channel();
+        let (store, name) = (self.store.clone(), self.name.clone());
+        self.store.background.run(Box::pin(async move {
+            let sighting = tokio::select! {
                 biased;
-                event = poll_fn(|cx| self.poll_nodes(&clock, cx)) => event,
-                () = sleep_until(&clock, due) => continue,
+                () = store.closing.raised() => return,
+                () = answer.closed() => return,
+                sighting = elections::leader(&store, &name) => sighting,
             };
-            if let Event::Changed = event {
-                return elections::leader(&self.store, &self.name).await;
-            }
-        }
+            // The observer may be gone.
+            let _ = answer.send(sighting);
+        }));
+        answered.await.map_err(|_| closed())?
     }
+}
 
-    /// The first push of a node says what it has, so nothing is missed.
-    fn open_due(&mut self, now: Time) {
-        let (store, name) = (&self.store, &self.name);
-        for (node, part) in self.nodes.iter_mut().enumerate() {
-            if part.open_at <= now {
-                part.open_at = Time::MAX;
-                part.pushes = push(store, node, name);
-            }
+fn hear_in_background(
+    store: &Arc<Store>,
+    node: usize,
+    name: &LockName,
+    pushes: Sightings,
+    changed: mpsc::Sender<()>,
+) {
+    let (of_client, name) = (store.clone(), name.clone());
+    store.background.run(Box::pin(async move {
+        tokio::select! {
+            biased;
+            () = of_client.closing.raised() => {}
+            () = changed.closed() => {}
+            () = hear(&of_client, node, &name, pushes, &changed) => {}
         }
-    }
+    }));
+}
 
-    /// Takes all that the nodes have pushed: one read is enough for all of it.
-    fn poll_nodes(&mut self, clock: &Clock, cx: &mut Context<'_>) -> Poll<Event> {
-        let (mut is_changed, mut is_closed) = (false, false);
-        for node in &mut self.nodes {
-            while let Some(pushes) = &mut node.pushes
-                && let Poll::Ready(pushed) = pushes.poll_next_unpin(cx)
-            {
-                if let Some(Ok(_)) = pushed {
-                    node.failures = 0;
-                    is_changed = true;
-                } else {
-                    let pause = retry_pause(node.failures, clock.random());
-                    node.failures = node.failures.saturating_add(1);
-                    node.pushes = None;
-                    node.open_at = clock.now().after(pause);
-                    is_closed = true;
-                }
-            }
+/// Notes each push of one node. Opens the pushes again, after a pause, when they have ended.
+async fn hear(
+    store: &Store,
+    node: usize,
+    name: &LockName,
+    mut pushes: Sightings,
+    changed: &mpsc::Sender<()>,
+) {
+    let clock = &store.clock;
+    let mut failures = 0;
+    loop {
+        while let Some(Ok(_)) = pushes.next().await {
+            failures = 0;
+            let _ = changed.try_send(());
         }
-        match (is_changed, is_closed) {
-            (true, _) => Poll::Ready(Event::Changed),
-            (false, true) => Poll::Ready(Event::Closed),
-            (false, false) => Poll::Pending,
+        drop(pushes);
+        let pause = retry_pause(failures, clock.random());
+        failures = failures.saturating_add(1);
+        clock.sleep_until(clock.now().after(pause)).await;
+        match push(store, node, name) {
+            Some(again) => pushes = again,
+            None => return,
         }
     }
 }
