@@ -7,6 +7,7 @@ use crate::support::{TTL, assert_says, connect, soon, take, take_and_release, un
 use tenure_testkit::etcd::Etcd;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
+use tenure_testkit::redis::{PASSWORD, USER};
 
 /// The reservation does not say under which token the hold was upgraded.
 #[tokio::test(flavor = "multi_thread")]
@@ -219,17 +220,18 @@ async fn observers_and_leaders_outlast_each_member_in_turn() {
     soon(term.resign()).await.unwrap();
 }
 
-/// A member has the logins in its memory, and refuses a watch with one that it does not know.
+/// A new password ends all logins of its user, also if it is the old one. An open watch goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_whose_login_is_over_logs_in_again() {
     needs!(etcd);
     let etcd = Etcd::start_secured(&[]);
-    let observing = connect(&etcd.url()).await;
+    let proxy = Proxy::etcd(etcd.members[0].port());
+    let observing = connect(&etcd.url_by(&[proxy.address()])).await;
     let mut observer = observing.election("e").observe();
     assert_eq!(next(&mut observer).await, None);
-    etcd.members[0].kill();
-    etcd.members[0].start();
-    etcd.until_ready();
+    let password = serde_json::json!({ "name": USER, "password": PASSWORD });
+    etcd.order("auth/user/changepw", &password);
+    proxy.cut();
     let leader = connect(&etcd.url()).await;
     let term = campaign(&leader, "e", "v").await;
     until_led_by(&mut observer, "v").await;
