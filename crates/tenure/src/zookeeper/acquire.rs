@@ -11,9 +11,9 @@ use tenure_core::queue::{self, Acquisition, Created, Position, is_temporary};
 use tenure_core::store::{Answer, Hold, Request};
 use tenure_core::support::RetryBudget;
 
-use super::asking;
 use super::cache::CacheAnswer;
 use super::contact::LeasePeriod;
+use super::directory_data;
 use super::enqueue;
 use super::errors::{ClientError, RequestError};
 use super::mode::{ChangedHold, MZXID, NodeRecord};
@@ -168,7 +168,7 @@ async fn grant_unless_older(
 ) -> Result<Option<Answer>, Error> {
     let Operation { store, request, .. } = operation;
     let (session, node) = (&entry.session, &entry.node);
-    match asking::last_token_of(session, &entry.dir).await {
+    match directory_data::last_token_of(session, &entry.dir).await {
         Ok(last) if last <= node.token => {
             let answer = renew::granted(store, request, node, lease);
             Ok(Some(answer))

@@ -9,7 +9,8 @@ use tenure_core::holder::HoldInfo;
 use tenure_core::leader::Sighting;
 use tenure_core::options::Mode;
 
-use super::errors::RequestError;
+use super::directory_data;
+use super::errors::{ClientError, RequestError};
 use super::mode;
 use super::names::{self, Child};
 use super::node_data::NodeData;
@@ -22,15 +23,13 @@ pub(super) struct First {
     pub(super) path: String,
     pub(super) stat: Stat,
     pub(super) data: NodeData,
+    /// The number of its term.
+    pub(super) token: u64,
 }
 
 impl First {
-    pub(super) fn token(&self) -> u64 {
-        mode::token(&self.stat, self.data.record())
-    }
-
     fn sighting(&self, session: &Session) -> Sighting {
-        let (token, record) = (self.token(), self.data.record());
+        let (token, record) = (self.token, self.data.record());
         if mode::current_mode(self.child.mode, record) != Mode::Exclusive {
             return Sighting::of_nobody(token);
         }
@@ -42,7 +41,8 @@ impl First {
 
 /// What the list of a directory says.
 enum Front {
-    First(Child),
+    /// The state of the directory, too.
+    First(Child, Stat),
     /// There is no contender; the state of the directory.
     Empty(Stat),
     /// There is no directory.
@@ -52,11 +52,11 @@ enum Front {
 /// The first contender in `dir`; `None`: there is no contender.
 pub(super) async fn first(session: &Session, dir: &str) -> Result<Option<First>, RequestError> {
     loop {
-        let Front::First(child) = list(session, dir).await? else {
+        let Front::First(child, directory) = list(session, dir).await? else {
             return Ok(None);
         };
         // A node that is gone by now may have another one behind it.
-        if let Some(first) = read_first(session, dir, child).await? {
+        if let Some(first) = read_first(session, dir, child, &directory).await? {
             return Ok(Some(first));
         }
     }
@@ -66,8 +66,8 @@ pub(super) async fn first(session: &Session, dir: &str) -> Result<Option<First>,
 pub(super) async fn read(session: &Session, dir: &str) -> Result<Sighting, RequestError> {
     loop {
         match list(session, dir).await? {
-            Front::First(child) => {
-                if let Some(first) = read_first(session, dir, child).await? {
+            Front::First(child, directory) => {
+                if let Some(first) = read_first(session, dir, child, &directory).await? {
                     return Ok(first.sighting(session));
                 }
             }
@@ -89,14 +89,17 @@ pub(super) async fn watch(
 ) -> Result<(Sighting, OneshotWatcher), RequestError> {
     loop {
         match list(session, dir).await? {
-            Front::First(child) => {
+            Front::First(child, directory) => {
                 let path = format!("{dir}/{}", child.name);
-                if let Some((stat, data, watcher)) = requests::watch_data(session, &path).await? {
+                if let Some((stat, data, watcher)) = requests::watch_data(session, &path).await?
+                    && let Some(token) = term(session, dir, &directory, (&stat, &data)).await?
+                {
                     let first = First {
                         child,
                         path,
                         stat,
                         data,
+                        token,
                     };
                     return Ok((first.sighting(session), watcher));
                 }
@@ -124,8 +127,10 @@ async fn list(session: &Session, dir: &str) -> Result<Front, RequestError> {
         return Ok(Front::Absent);
     };
     let order = requests::in_order(session, dir, &children).await?;
-    let first = order.into_iter().next();
-    Ok(first.map_or(Front::Empty(stat), Front::First))
+    Ok(match order.into_iter().next() {
+        Some(first) => Front::First(first, stat),
+        None => Front::Empty(stat),
+    })
 }
 
 /// `None`: the node is gone.
@@ -133,15 +138,45 @@ async fn read_first(
     session: &Session,
     dir: &str,
     child: Child,
+    directory: &Stat,
 ) -> Result<Option<First>, RequestError> {
     let path = format!("{dir}/{}", child.name);
-    let node = requests::read_node(session, &path).await?;
-    Ok(node.map(|(stat, data)| First {
+    let Some((stat, data)) = requests::read_node(session, &path).await? else {
+        return Ok(None);
+    };
+    let token = term(session, dir, directory, (&stat, &data)).await?;
+    Ok(token.map(|token| First {
         child,
         path,
         stat,
         data,
+        token,
     }))
+}
+
+/// The number of the term of the first contender: the token of its hold, if that is one of ours. `None`: the directory is gone.
+async fn term(
+    session: &Session,
+    dir: &str,
+    directory: &Stat,
+    (node, data): (&Stat, &NodeData),
+) -> Result<Option<u64>, RequestError> {
+    let token = mode::token(node, data.record());
+    if data.own_record().is_some() || directory.mzxid.unsigned_abs() <= token {
+        return Ok(Some(token));
+    }
+    // It may be a request to let go that was written there.
+    match directory_data::last_token_of(session, dir).await {
+        Ok(last) => Ok(Some(term_after(last, token, data.is_readable()))),
+        Err(err) if err.is(&ClientError::NoNode) => Ok(None),
+        Err(err) => Err(err),
+    }
+}
+
+/// The number of a term without a record of ours. Another program takes no new token after an upgrade before it, but observers
+/// need a greater number. In the directory of a hold whose record cannot be read, its own token may be the last one.
+fn term_after(last: u64, token: u64, is_readable: bool) -> u64 {
+    token.max(last + u64::from(is_readable))
 }
 
 /// A number that is not less than any token so far, and less than that of the next node, for a directory without contenders:
@@ -162,4 +197,17 @@ async fn deletion_of(session: &Session, dir: &str) -> Result<u64, RequestError> 
         path = above;
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_term_of_another_program_is_later_than_an_upgrade_before_it() {
+        assert_eq!(term_after(9, 8, true), 10);
+        assert_eq!(term_after(9, 12, true), 12);
+        assert_eq!(term_after(9, 8, false), 9);
+        assert_eq!(term_after(9, 12, false), 12);
+    }
 }

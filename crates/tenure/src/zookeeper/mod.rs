@@ -12,7 +12,7 @@
 //! `names` (paths and node names) · `settings` · `session` (the sessions of a client) · `contact` (until when a session
 //! lasts for certain) · `store` (the parts of a client) · `wait` (a request of the engine: read and watch), `acquire`,
 //! `enqueue`, `queue`, `semaphore`, `upgrade`, `renew`, `release` (the operations) · `mode` (what the data of a node say about
-//! its hold), `node_data` (what other programs have written there) · `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) ·
+//! its hold), `node_data` (what other programs have written there), `directory_data` · `requests` (one function for each request) · `cache` (one round trip) · `errors` (what errors mean) ·
 //! `diagnose`, `server_info` and `handshake` (why there is no session) · `write` (writes that need the hold) · `front` (who
 //! leads), `observers` (what observers hear), `elections`, `asking` (requests to let go) · `inspect` (for operators).
 
@@ -22,6 +22,7 @@ mod builder;
 mod cache;
 mod contact;
 mod diagnose;
+mod directory_data;
 mod elections;
 mod enqueue;
 mod errors;

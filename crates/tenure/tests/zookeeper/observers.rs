@@ -51,6 +51,41 @@ async fn each_change_is_pushed() {
     soon(guard.release()).await.unwrap();
 }
 
+/// A program with Curator queued before the upgrade of the hold in front of it, and takes no new token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_of_another_program_is_seen_after_an_upgrade_before_it() {
+    needs!(zookeeper);
+    let (client, other) = (client_of(&SHARED).await, client_of(&SHARED).await);
+    let name = unique("foreign");
+    let upgradable = client.lock(&name).upgradable().ttl(LONG);
+    let upgradable = soon(upgradable.acquire()).await.unwrap();
+    let mut wire = SHARED.session();
+    let theirs = format!(
+        "{}/_c_01234567-89ab-cdef-0123-456789abcdef-lock-",
+        dir(&name)
+    );
+    let node = wire.create(&theirs, b"", 3).unwrap();
+    soon(upgradable.upgrade()).await.unwrap();
+    let upgraded = Some(upgradable.token());
+    let mut observer = other.election(&name).observe();
+    assert_eq!(heard(&mut observer).await.unwrap().token, upgraded);
+    soon(upgradable.release()).await.unwrap();
+    let leader = heard(&mut observer).await.expect("theirs leads");
+    assert_eq!(leader.holder.label, "another program");
+    assert!(leader.token > upgraded);
+    // A request reaches the leader under this number.
+    let asked = soon(other.election(&name).ask_to_resign()).await.unwrap();
+    assert_eq!(asked.unwrap().token, leader.token);
+    assert_eq!(wire.get(&node).unwrap().data, b"__REVOKE__");
+    let waiting = start_campaign(&client, &name, "next");
+    until("it waits", || nodes(&SHARED, &name).len() == 2).await;
+    wire.delete(&node);
+    let term = soon(waiting).await.unwrap();
+    while value(&mut observer).await.as_deref() != Some("next") {}
+    assert!(Some(term.token()) > leader.token);
+    soon(term.resign()).await.unwrap();
+}
+
 /// Candidates that come and go cost observers nothing, and all observers of one client read once for each change.
 #[tokio::test(flavor = "multi_thread")]
 async fn observers_read_once_for_each_change() {
