@@ -61,7 +61,7 @@ async fn ask_first(session: &Session, dir: &str, token: u64) -> Result<Asked, Re
     let dialect = session.settings().dialect;
     let is_bare = first.data.own_record().is_none() && dialect.has_bare_values();
     let asked = match is_bare || names::is_latch(&first.child.name) {
-        true => ask_in_directory(session, dir, token).await,
+        true => ask_in_directory(session, dir, &first).await,
         false => ask_in_node(session, first, token).await,
     };
     match asked {
@@ -95,11 +95,16 @@ async fn ask_in_node(session: &Session, first: First, token: u64) -> Result<Aske
     Ok(written.map_or(Asked::Overtaken, |_| Asked::Done(true)))
 }
 
-async fn ask_in_directory(session: &Session, dir: &str, token: u64) -> Result<Asked, RequestError> {
+async fn ask_in_directory(
+    session: &Session,
+    dir: &str,
+    first: &First,
+) -> Result<Asked, RequestError> {
+    let First { path, token, .. } = first;
     let directory = session.reply_to(session.client.get_data(dir)).await;
     let (data, stat) = directory?;
     match DirectoryRecord::read(&data) {
-        Some(record) if record.asked == token => return Ok(Asked::Done(true)),
+        Some(record) if record.asked == *token => return Ok(Asked::Done(true)),
         None if !data.is_empty() => {
             return Ok(Asked::Unsupported(
                 "the directory of this name has data of another program, so a request cannot be written there",
@@ -108,13 +113,18 @@ async fn ask_in_directory(session: &Session, dir: &str, token: u64) -> Result<As
         _ => {}
     }
     let record = DirectoryRecord {
-        asked: token,
+        asked: *token,
         last: last_token(&data, &stat),
         version: stat.version,
     };
     let record = record.to_json();
-    let written = requests::set_data(session, dir, record.as_bytes(), stat.version).await?;
-    Ok(written.map_or(Asked::Overtaken, |_| Asked::Done(true)))
+    let data = (record.as_bytes(), stat.version);
+    Ok(
+        match requests::set_directory_data(session, dir, data, path).await? {
+            true => Asked::Done(true),
+            false => Asked::Overtaken,
+        },
+    )
 }
 
 /// Where the requests for one hold of ours are.

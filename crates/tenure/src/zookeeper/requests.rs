@@ -223,6 +223,28 @@ pub(super) async fn set_data(
     }
 }
 
+/// Writes the data of a directory, if the node of a contender is there in the same moment; else the error is `NoNode`. `false`:
+/// the data have another version. `data`: with the version that they replace.
+pub(super) async fn set_directory_data(
+    session: &Session,
+    dir: &str,
+    (data, version): (&[u8], i32),
+    contender: &str,
+) -> Result<bool, RequestError> {
+    let mut writer = checks(session, &[contender])?;
+    let added = writer.add_set_data(dir, data, Some(version));
+    added.map_err(RequestError::Client)?;
+    let commit = writer.commit();
+    match session.reply_to(async { Ok(commit.await) }).await? {
+        Ok(_) => Ok(true),
+        Err(MultiWriteError::OperationFailed {
+            source: ClientError::BadVersion,
+            ..
+        }) => Ok(false),
+        Err(err) => Err(RequestError::Client(err.into())),
+    }
+}
+
 /// Writes what a node says about its hold, which gets the number of this transaction as its token (see `MZXID`). The same
 /// transaction writes the directory, so that contenders with older nodes know that they need greater tokens. `None`: the
 /// data of the node have another version. `version`: `None` for any.

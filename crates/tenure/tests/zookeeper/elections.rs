@@ -9,6 +9,7 @@ use crate::support::{
     ROOT, SHARED, assert_says, client_of, connect, nodes, soon, states, take, unique, until, url,
 };
 use tenure_testkit::needs;
+use tenure_testkit::proxy::Proxy;
 
 /// Longer than a test.
 pub(crate) const LONG: Duration = Duration::from_secs(120);
@@ -205,6 +206,34 @@ async fn a_request_to_let_go_changes_nothing_for_those_who_wait() {
         assert_eq!(term.token().get(), czxid.unsigned_abs(), "{options}");
         soon(term.resign()).await.unwrap();
     }
+}
+
+/// The holder resigns after its node was read, and before the request is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_to_let_go_that_comes_too_late_says_so() {
+    needs!(zookeeper);
+    let proxy = Proxy::zookeeper(SHARED.port());
+    let latch = "&dialect=curator-latch";
+    let client = connect(&url(SHARED.port(), latch)).await;
+    let asking = connect(&url(proxy.port(), latch)).await;
+    let name = unique("too-late");
+    let term = campaign(&client, &name, "one").await;
+    proxy.take_seen();
+    for kind in ["change", "renew"] {
+        proxy.block(kind);
+    }
+    let election = asking.election(&name);
+    let asked = tokio::spawn(async move { election.ask_to_resign().await });
+    let mut seen = Vec::new();
+    // Twice the node of the leader, and then the directory.
+    until("all is read", || {
+        seen.extend(proxy.take_seen());
+        seen.iter().filter(|kind| *kind == "watch").count() == 3
+    })
+    .await;
+    soon(term.resign()).await.unwrap();
+    proxy.resume();
+    assert!(soon(asked).await.unwrap().unwrap().is_none());
 }
 
 /// Curator asks by writing `__REVOKE__` into the node of the holder.
