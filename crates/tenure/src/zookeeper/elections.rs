@@ -19,7 +19,7 @@ use super::errors::{ClientError, RequestError};
 use super::front;
 use super::mode::{ChangedHold, HoldMode, NodeRecord, WrittenToken, token};
 use super::names::Dialect;
-use super::node_data::{check_value, to_write};
+use super::node_data::{REVOKE, check_value, to_write};
 use super::observers::Channel;
 use super::requests;
 use super::session::Session;
@@ -76,21 +76,37 @@ async fn publish(store: &Store, hold: &Hold, holder: &Holder) -> Result<bool, Er
     };
     let clock = &store.clock;
     let mut retries = RetryBudget::until(clock.now().after(store.settings.timeout));
+    let mut may_be_seen = false;
     loop {
-        let err = match replace_value(&session, &path, hold, holder).await {
-            Ok(Published::Done(is_there)) => return Ok(is_there),
+        let err = match replace_value(store, &session, (hold, &path), holder).await {
+            Ok(Published::Done(true)) => return Ok(true),
+            Ok(Published::Done(false)) => return hold_is_gone(may_be_seen),
             Ok(Published::Overtaken) => {
                 let what = "other programs write the node of this hold again and again; retry";
                 Error::new(ErrorKind::Unreachable, what)
             }
-            Err(err) if err.is_session_over() => return Ok(false),
+            Err(err) if err.is_session_over() => return hold_is_gone(may_be_seen),
             Err(err) if !err.is_ambiguous() => return Err(session.explain(err)),
-            Err(err) => session.explain(err),
+            Err(err) => {
+                may_be_seen = true;
+                session.explain(err)
+            }
         };
         if retries.is_spent(clock) {
             return Err(err);
         }
         retries.pause(clock).await;
+    }
+}
+
+/// `may_be_seen`: an attempt before got no reply.
+fn hold_is_gone(may_be_seen: bool) -> Result<bool, Error> {
+    match may_be_seen {
+        true => Err(Error::new(
+            ErrorKind::Lost,
+            "the term ended before the store answered, and observers may have seen the value",
+        )),
+        false => Ok(false),
     }
 }
 
@@ -106,14 +122,18 @@ fn check_change(dialect: Dialect) -> Result<(), Error> {
 }
 
 async fn replace_value(
+    store: &Store,
     session: &Session,
-    path: &str,
-    hold: &Hold,
+    (hold, path): (&Hold, &str),
     holder: &Holder,
 ) -> Result<Published, RequestError> {
     let Some((stat, data)) = requests::read_node(session, path).await? else {
         return Ok(Published::Done(false));
     };
+    if data.is(REVOKE) {
+        // The value replaces the request, which a guard that waits later has to hear of, too.
+        store.losses.asked_to_release(hold.owner);
+    }
     let mut record = match data.own_record() {
         Some(record) => record.clone(),
         None => overwritten(session, hold, holder),

@@ -249,6 +249,14 @@ async fn curators_requests_are_heard() {
     let asked = soon(other.election(&name).ask_to_resign()).await.unwrap();
     assert_eq!(asked.unwrap().token, Some(term.token()));
     soon(term.resign()).await.unwrap();
+    // A value replaces the request, before the guard listens.
+    let term = campaign(&client, &name, "one").await;
+    let path = paths(&name).remove(0);
+    SHARED.session().set(&path, b"__REVOKE__").unwrap();
+    soon(term.proclaim("two")).await.unwrap();
+    assert!(states(&SHARED, &name)[0].contains("two"));
+    assert_asked(term.guard()).await;
+    soon(term.resign()).await.unwrap();
     // A lock of Curator that can be revoked has no data; another one has an address or an id.
     let mut wire = SHARED.session();
     let theirs = format!(
