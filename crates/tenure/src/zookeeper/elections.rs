@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
 use zookeeper_client::{SessionState, StateWatcher};
 
 use tenure_core::error::{Error, ErrorKind};
@@ -11,7 +12,7 @@ use tenure_core::holder::Holder;
 use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::store::{BoxFuture, Elections, Hold, Sightings};
+use tenure_core::store::{BoxFuture, Elections, Hold, Sightings, one_sighting};
 use tenure_core::support::RetryBudget;
 
 use super::asking;
@@ -20,7 +21,7 @@ use super::front;
 use super::mode::{ChangedHold, HoldMode, NodeRecord, WrittenToken, token};
 use super::names::Dialect;
 use super::node_data::{REVOKE, check_value, to_write};
-use super::observers::Channel;
+use super::observers::{Channel, Subscribed};
 use super::requests;
 use super::session::Session;
 use super::store::{ContenderNode, Store};
@@ -35,11 +36,18 @@ impl Elections for Store {
     }
 
     fn watch(self: Arc<Self>, name: LockName) -> Option<Sightings> {
-        let (sightings, channel) = self.observers.subscribe(&name);
-        if let Some(channel) = channel {
-            let store = self.clone();
-            self.spawn_until_closed(async move { serve(&store, channel).await });
-        }
+        let (sightings, subscribed) = self.observers.subscribe(&name);
+        let channel = match subscribed {
+            Subscribed::First(channel) => channel,
+            Subscribed::Early => return Some(sightings),
+            // What the channel has may be older than what this program knows.
+            Subscribed::Late => {
+                let now = one_sighting(self.leader(name));
+                return Some(Box::pin(now.chain(sightings)));
+            }
+        };
+        let store = self.clone();
+        self.spawn_until_closed(async move { serve(&store, channel).await });
         Some(sightings)
     }
 
@@ -186,7 +194,9 @@ async fn leader(store: &Store, name: &LockName) -> Result<Sighting, Error> {
 /// Tells the observers of a name who leads, and each change, until the last of them is gone or the connection is.
 async fn serve(store: &Store, channel: Channel) {
     let telling = async {
-        while let Some(sighting) = next_change(store, &channel).await {
+        let mut is_new = true;
+        while let Some(sighting) = next_change(store, &channel, is_new).await {
+            is_new = false;
             if let Err(err) = sighting {
                 channel.send(Err(err));
                 return;
@@ -200,16 +210,21 @@ async fn serve(store: &Store, channel: Channel) {
     }
 }
 
-/// Sends who leads now, and returns when that may have changed. `None`: no change would be reported any more.
-async fn next_change(store: &Store, channel: &Channel) -> Option<Result<(), Error>> {
+/// Sends who leads now, and returns when that may have changed. `None`: no change would be reported any more. `is_new`: nothing
+/// was sent before, and a server that lags behind must not say what this program knows to be over.
+async fn next_change(store: &Store, channel: &Channel, is_new: bool) -> Option<Result<(), Error>> {
     let next: Result<Option<()>, Error> = async {
         let dir = store.directory(channel.name())?;
         let session = store.sessions.any().await?;
         // From before the read, so that no change of the state is missed.
         let states = session.client.state_watcher();
-        let (sighting, watcher) = front::watch(&session, &dir)
-            .await
-            .map_err(|err| session.explain(err))?;
+        let watch = async {
+            if is_new {
+                requests::sync(&session, &dir).await?;
+            }
+            front::watch(&session, &dir).await
+        };
+        let (sighting, watcher) = watch.await.map_err(|err| session.explain(err))?;
         channel.send(Ok(sighting));
         Ok(tokio::select! {
             biased;

@@ -30,14 +30,28 @@ pub(super) struct Channel {
     sender: Arc<watch::Sender<Last>>,
 }
 
+/// When an observer has come to the channel of a name.
+#[derive(Debug)]
+pub(super) enum Subscribed {
+    /// There was no channel. The caller has to serve this one.
+    First(Channel),
+    /// Nothing was sent before.
+    Early,
+    /// Something was sent before, which the observer does not hear.
+    Late,
+}
+
 impl Observers {
-    /// What an observer of `name` hears. For the first observer also the channel, which the caller has to serve.
-    pub(super) fn subscribe(&self, name: &LockName) -> (Sightings, Option<Channel>) {
+    /// What an observer of `name` hears from now on.
+    pub(super) fn subscribe(&self, name: &LockName) -> (Sightings, Subscribed) {
         let mut names = lock(&self.0);
         if let Some(sender) = names.get(name) {
-            let mut receiver = sender.subscribe();
-            receiver.mark_changed();
-            return (sightings(receiver), None);
+            let receiver = sender.subscribe();
+            let subscribed = match *receiver.borrow() {
+                Some(_) => Subscribed::Late,
+                None => Subscribed::Early,
+            };
+            return (sightings(receiver), subscribed);
         }
         let (sender, receiver) = watch::channel(None);
         let sender = Arc::new(sender);
@@ -48,7 +62,7 @@ impl Observers {
             name: name.clone(),
             sender,
         };
-        (sightings(receiver), Some(channel))
+        (sightings(receiver), Subscribed::First(channel))
     }
 }
 
@@ -120,6 +134,14 @@ mod tests {
         LockName::new(text).unwrap()
     }
 
+    /// The first observer of a name.
+    fn first(observers: &Observers, text: &str) -> (Sightings, Channel) {
+        match observers.subscribe(&name(text)) {
+            (sightings, Subscribed::First(channel)) => (sightings, channel),
+            (_, other) => panic!("there is a channel: {other:?}"),
+        }
+    }
+
     fn heard(sightings: &mut Sightings) -> Option<u64> {
         let next = poll_now(Box::pin(sightings.next())).ok()?;
         Some(next?.unwrap().last_token)
@@ -128,18 +150,19 @@ mod tests {
     #[test]
     fn all_observers_of_a_name_share_a_channel_until_the_last_one_leaves() {
         let observers = Observers::default();
-        let (mut first, channel) = observers.subscribe(&name("a"));
-        let channel = channel.expect("the first observer");
+        let (mut first, channel) = first(&observers, "a");
         assert_eq!(heard(&mut first), None);
+        let (mut early, subscribed) = observers.subscribe(&name("a"));
+        assert!(matches!(subscribed, Subscribed::Early), "{subscribed:?}");
         channel.send(Ok(Sighting::of_nobody(1)));
-        assert_eq!(heard(&mut first), Some(1));
-        assert_eq!(heard(&mut first), None);
-        // One that comes later hears the last sighting at once.
-        let (mut second, none) = observers.subscribe(&name("a"));
-        assert!(none.is_none());
-        assert_eq!(heard(&mut second), Some(1));
-        let (_other, other_channel) = observers.subscribe(&name("b"));
-        assert!(other_channel.is_some());
+        assert_eq!((heard(&mut first), heard(&mut early)), (Some(1), Some(1)));
+        assert_eq!((heard(&mut first), heard(&mut early)), (None, None));
+        drop(early);
+        // One that comes later reads by itself first.
+        let (mut second, subscribed) = observers.subscribe(&name("a"));
+        assert!(matches!(subscribed, Subscribed::Late), "{subscribed:?}");
+        assert_eq!(heard(&mut second), None);
+        let (_other, _channel) = self::first(&observers, "b");
         channel.send(Ok(Sighting::of_nobody(2)));
         channel.send(Ok(Sighting::of_nobody(3)));
         assert_eq!((heard(&mut first), heard(&mut second)), (Some(3), Some(3)));
@@ -148,20 +171,19 @@ mod tests {
         let unused = poll_now(unused).expect_err("one observer is left");
         drop(second);
         assert!(poll_now(unused).is_ok());
-        assert!(observers.subscribe(&name("a")).1.is_some());
+        self::first(&observers, "a");
     }
 
     #[test]
     fn the_end_of_a_channel_comes_after_its_last_error() {
         let observers = Observers::default();
-        let (mut observer, channel) = observers.subscribe(&name("a"));
-        let channel = channel.expect("the first observer");
+        let (mut observer, channel) = first(&observers, "a");
         channel.send(Err(Error::new(ErrorKind::Unreachable, "no answer")));
         drop(channel);
         let next = |observer: &mut Sightings| poll_now(Box::pin(observer.next())).ok().unwrap();
         assert!(next(&mut observer).unwrap().is_err());
         assert!(next(&mut observer).is_none());
         // The stream has ended, and the next one has a channel of its own.
-        assert!(observers.subscribe(&name("a")).1.is_some());
+        first(&observers, "a");
     }
 }
