@@ -153,6 +153,13 @@ async fn a_connection_that_was_dropped_silently_is_replaced() {
     let proxy = Proxy::postgres(server.port());
     let case = Case::start(&server, proxy.port(), &["a"], true);
     case.until_listening_to(&["a"]);
+    until("the channel of the hello is left", || {
+        case.time.advance(IDLE_STEP);
+        let told = lock(&case.listener.subscribers.told);
+        told.last().is_some_and(|told| told.len() == 1)
+    });
+    // The connection is at rest from then on.
+    case.notify("a");
     proxy.hold_both(true);
     until("subscribers look by themselves", || {
         case.time.advance(IDLE_STEP);
