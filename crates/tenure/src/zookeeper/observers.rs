@@ -171,7 +171,7 @@ mod tests {
         let unused = poll_now(unused).expect_err("one observer is left");
         drop(second);
         assert!(poll_now(unused).is_ok());
-        self::first(&observers, "a");
+        drop(self::first(&observers, "a"));
     }
 
     #[test]
@@ -184,6 +184,6 @@ mod tests {
         assert!(next(&mut observer).unwrap().is_err());
         assert!(next(&mut observer).is_none());
         // The stream has ended, and the next one has a channel of its own.
-        first(&observers, "a");
+        drop(first(&observers, "a"));
     }
 }
