@@ -157,7 +157,11 @@ dir=$1; shift
 echo $!
 read -r word
 kill -9 $!; wait $!
-[ "$word" = keep ] || rm -rf "$dir"
+[ "$word" = keep ] && exit
+# PostgreSQL, when it is killed, leaves a segment of memory, which this line of this file names.
+set -- $(sed -n 7p "$dir/data/postmaster.pid" 2>/dev/null)
+[ $# = 2 ] && ipcrm -m "$2" 2>/dev/null
+rm -rf "$dir"
 "#;
 
 /// A server process. Dropped, it is killed and its directory removed.
