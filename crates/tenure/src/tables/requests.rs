@@ -26,7 +26,7 @@ use super::names::{Format, encoded};
 use super::pool::{Decide, Pool, StatementReply};
 use super::sql::ending::HoldEnd;
 use super::sql::modes::Access;
-use super::sql::{self, Dialect, SEVERAL, Statement, shedlock};
+use super::sql::{self, Dialect, SEVERAL, shedlock};
 use super::step::{NameRows, StepSubject};
 
 /// The columns of a row of the table of locks in the reply to [`list`](Requests::list).
@@ -572,7 +572,7 @@ impl Requests {
     /// The rows of a statement that changes nothing.
     #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(super) async fn read(&self, sql: String) -> Result<Vec<Row>, Error> {
-        Ok(self.pool.ask(Statement::rows(sql)).await?.rows)
+        Ok(self.pool.ask(sql::Statement::rows(sql)).await?.rows)
     }
 }
 
