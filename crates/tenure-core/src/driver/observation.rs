@@ -139,6 +139,7 @@ impl Observation {
                     self.plan_read(&sighting);
                     self.older_reads = match seen {
                         Seen::New | Seen::Known => 0,
+                        Seen::Older if self.order.is_of_last_term(&sighting) => 0,
                         Seen::Older => self.older_reads + 1,
                     };
                     if seen == Seen::New {

@@ -15,7 +15,7 @@ pub const FIRST_PUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// not read at the same moment.
 pub const MAX_EXPIRY_JITTER: Duration = Duration::from_millis(500);
 
-/// After so many reads in a row that are older than what was seen, the store has forgotten its tokens; a server that lags
+/// After so many reads in a row of terms that are older than what was seen, the store has forgotten its tokens; a server that lags
 /// behind has caught up by then.
 pub const MAX_OLDER_READS: u32 = 3;
 
@@ -89,6 +89,12 @@ impl LeaderOrder {
         }
         self.seen = Some(sighting.leader.clone());
         Seen::New
+    }
+
+    /// Whether the sighting is of the last term that the observer has seen. An older sighting of that term is no sign of lost
+    /// tokens: where a wall clock ends leases and goes back, a term that is over is there again for a while.
+    pub fn is_of_last_term(&self, sighting: &Sighting) -> bool {
+        self.position_of(sighting).token == self.position.token
     }
 
     /// The store did not answer, and the observer was told: the next sighting is new to it, unless it is older than what was
@@ -326,6 +332,22 @@ mod tests {
         assert_eq!(order.see(&leader(5, 0)), Seen::Older);
         assert_eq!(order.see(&leader(5, 1)), Seen::New);
         assert_eq!(order.see(&leader(5, 1)), Seen::Known);
+    }
+
+    #[test]
+    fn a_term_that_is_over_and_there_again_is_of_the_last_term() {
+        let mut order = LeaderOrder::default();
+        order.see(&leader(5, 1));
+        assert_eq!(order.see(&nobody(5)), Seen::New);
+        for again in [leader(5, 1), leader(5, 0)] {
+            assert_eq!(order.see(&again), Seen::Older);
+            assert!(order.is_of_last_term(&again));
+        }
+        for older in [leader(4, 0), nobody(4)] {
+            assert_eq!(order.see(&older), Seen::Older);
+            assert!(!order.is_of_last_term(&older));
+        }
+        assert_eq!(order.see(&leader(6, 0)), Seen::New);
     }
 
     #[test]
