@@ -194,12 +194,7 @@ impl<'a> Supervision<'a> {
         let is_told = self.args.standby.standby || console.json || console.verbose;
         let asked = is_told.then(|| self.guard.asked_to_release());
         let mut asked = pin!(until_asked(asked));
-        let mut limits_update = self.limits.update_interval.map(|interval| {
-            let mut update = tokio::time::interval(interval);
-            // After this process was stopped, one update is enough for all that were missed.
-            update.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            update
-        });
+        let mut limits_update = self.limits_update();
         loop {
             let give_up_at = clock::after(self.sent.kill_at, self.limits.margin + GUARDIAN_TIMEOUT);
             tokio::select! {
@@ -248,6 +243,14 @@ impl<'a> Supervision<'a> {
                 () = sleep_until(give_up_at) => return Ending::GuardianGone,
             }
         }
+    }
+
+    /// When to send the limits again. `None`: they do not change.
+    fn limits_update(&self) -> Option<Interval> {
+        let mut update = tokio::time::interval(self.limits.update_interval?);
+        // After this process was stopped, one update is enough for all that were missed.
+        update.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Some(update)
     }
 
     fn report_survivors(&self, survivors: u32) {

@@ -16,7 +16,7 @@ pub(super) enum Merged {
     /// A majority has this leader, and no token in common. Such a state may last, or the leader raises the token of a node just
     /// now: it leads if the next look says the same.
     Likely(Sighting),
-    /// It depends on nodes that have not answered: ask again.
+    /// The answer depends on nodes that are still silent: ask again.
     Open,
 }
 

@@ -143,7 +143,7 @@ pub(super) fn unreachable(err: Error) -> Error {
     match err.kind() {
         ErrorKind::Indeterminate => Error::new(
             ErrorKind::Unreachable,
-            "the session ended during the request, again and again",
+            "the session ended during the request, or the server did not answer, again and again",
         )
         .with_source(err),
         _ => err,

@@ -165,7 +165,7 @@ async fn term(
     if data.own_record().is_some() || directory.mzxid.unsigned_abs() <= token {
         return Ok(Some(token));
     }
-    // It may be a request to let go that was written there.
+    // The directory has changed since. The change may be a request to let go that was written there.
     match directory_data::last_token_of(session, dir).await {
         Ok(last) => Ok(Some(term_after(last, token, data.is_readable()))),
         Err(err) if err.is(&ClientError::NoNode) => Ok(None),

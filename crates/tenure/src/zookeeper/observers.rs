@@ -158,7 +158,7 @@ mod tests {
         assert_eq!((heard(&mut first), heard(&mut early)), (Some(1), Some(1)));
         assert_eq!((heard(&mut first), heard(&mut early)), (None, None));
         drop(early);
-        // One that comes later reads by itself first.
+        // An observer that comes later reads by itself first.
         let (mut second, subscribed) = observers.subscribe(&name("a"));
         assert!(matches!(subscribed, Subscribed::Late), "{subscribed:?}");
         assert_eq!(heard(&mut second), None);

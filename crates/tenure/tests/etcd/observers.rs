@@ -116,7 +116,7 @@ async fn the_observers_of_one_client_share_a_watch_that_ends_with_the_last() {
     }
     until("there is one watch", || etcd.watches() == 1).await;
     soon(term.proclaim("w")).await.unwrap();
-    // One that comes later begins with what is there.
+    // An observer that comes later begins with what is there.
     let mut late = client.election("e").observe();
     assert_eq!(next(&mut late).await, seen(&term, "w"));
     for observer in &mut observers {
