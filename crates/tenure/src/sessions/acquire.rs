@@ -170,7 +170,7 @@ async fn try_once(
                 result: OperationResult::Granted(token),
                 ..
             },
-        ) => attempt::granted(store, request, &session, token, reply).await,
+        ) => attempt::granted(store, request, &session, token, reply, None).await,
         Ok(_) => {
             request.report_taken();
             store.remove_acquisition(request.owner);

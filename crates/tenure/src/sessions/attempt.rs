@@ -117,6 +117,7 @@ pub(super) async fn granted(
     session: &Session,
     token: u64,
     reply: OperationReply,
+    published: Option<Result<bool, Error>>,
 ) -> Result<AttemptOutcome, Error> {
     let ttl = session.lifetime.ttl;
     let expires = reply.sent.after(ttl);
@@ -131,7 +132,7 @@ pub(super) async fn granted(
             let id = session.server_info.session;
             let row = HolderRow::new((id, ttl), key, token, request);
             if row.value_number().is_some() {
-                return Box::pin(publish_grant(store, request, session, row, reply)).await;
+                return Box::pin(lead(store, request, session, (row, published), reply)).await;
             }
             store.holder_table.add(request.owner, row);
         }
@@ -152,25 +153,60 @@ pub(super) async fn granted(
     Ok(AttemptOutcome::Granted(grant))
 }
 
-/// Writes the row of a leader, so that no observer sees the leader without its value. If that fails, the lock is released.
-async fn publish_grant(
+/// Writes the row of a candidate whose session is about to be confirmed. `None`: the request is not one of a candidate, or
+/// there is no table.
+pub(super) async fn publish_early(
     store: &Store,
     request: &Request,
     session: &Session,
-    row: HolderRow,
+    token: u64,
+) -> Option<Result<bool, Error>> {
+    if request.holder.value.is_none() || !store.holder_table.is_usable() {
+        return None;
+    }
+    let key = {
+        let acquisitions = lock(&session.acquisitions);
+        acquisitions.get(&request.owner)?.key.clone()
+    };
+    let of = (session.server_info.session, session.lifetime.ttl);
+    let row = HolderRow::new(of, key, token, request);
+    note_leader(store, request, session, &row);
+    Some(store.holder_table.publish_grant(&row).await)
+}
+
+/// The row is about to be written, and will be deleted with the others.
+fn note_leader(store: &Store, request: &Request, session: &Session, row: &HolderRow) {
+    session.finds_requests.store(true, Ordering::SeqCst);
+    store.holder_table.note_leader(request.owner, row.clone());
+}
+
+/// Writes the row of a leader, unless it was written early: no observer sees the leader without its value. If that fails, the
+/// lock is released.
+async fn lead(
+    store: &Store,
+    request: &Request,
+    session: &Session,
+    (row, early): (HolderRow, Option<Result<bool, Error>>),
     reply: OperationReply,
 ) -> Result<AttemptOutcome, Error> {
-    session.finds_requests.store(true, Ordering::SeqCst);
-    let token = row.token;
-    store.holder_table.note_leader(request.owner, row.clone());
-    let published = store.holder_table.publish(&row).await;
+    let is_early = early.is_some();
+    let published = match early {
+        Some(published) => published,
+        None => {
+            note_leader(store, request, session, &row);
+            store.holder_table.publish(&row).await
+        }
+    };
     // A session that has ended has reported the loss already.
     if matches!(published, Ok(true)) && !session.is_ended() {
         let ttl = Some(session.lifetime.ttl);
-        let grant = Grant::new(token, reply.sent, reply.round_trip, ttl);
+        let grant = Grant::new(row.token, reply.sent, reply.round_trip, ttl);
+        if is_early {
+            store.holder_table.tell_observers(row.key);
+        }
         return Ok(AttemptOutcome::Granted(grant));
     }
-    give_back(store, request, token).await?;
+    give_back(store, request, row.token).await?;
     match published {
         // Without the lock the session has ended in the server.
         Ok(_) => Ok(AttemptOutcome::SessionEnded(errors::lost(

@@ -153,6 +153,12 @@ pub(super) trait Dialect: Send + Sync {
     /// session has the lock. Tells observers. A row if the session has the lock.
     fn publish(&self, row: &HolderRow) -> String;
 
+    /// The same for a hold that the server granted just now and whose session is asked at the same time: the statement need not
+    /// look at the lock, and observers are told [later](Self::tell_observers).
+    fn publish_grant(&self, row: &HolderRow) -> String {
+        self.publish(row)
+    }
+
     /// Tells observers that the leader or its value has changed. `None`: the server pushes nothing.
     fn tell_observers(&self, _: &Key) -> Option<String> {
         None

@@ -209,6 +209,25 @@ impl HolderTable {
         requests::publish(&self.control, row).await
     }
 
+    /// Writes the row of a candidate that the server has granted the lock just now, and whose session is asked at the same time.
+    /// Observers are [told](Self::tell_observers) when it leads.
+    pub(super) async fn publish_grant(&self, row: &HolderRow) -> Result<bool, Error> {
+        requests::publish_grant(&self.control, row).await
+    }
+
+    /// Tells observers soon that there is a new leader. They look by themselves, too, if that fails.
+    pub(super) fn tell_observers(&self, key: Key) {
+        let control = self.control.clone();
+        self.context.spawn(async move {
+            if let Err(err) = requests::tell_observers(&control, &key).await {
+                tracing::debug!(
+                    err = format_args!("{err:#}"),
+                    "observers are not told of a leader"
+                );
+            }
+        });
+    }
+
     /// Whether that owner is the leader of an election.
     pub(super) fn is_leader(&self, owner: OwnerId) -> bool {
         let changes = lock(&self.changes);

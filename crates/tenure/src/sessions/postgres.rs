@@ -337,18 +337,17 @@ impl Dialect for Postgres {
     }
 
     fn publish(&self, row: &HolderRow) -> String {
-        let number = number_in_postgres("convert_from(h.holder, 'UTF8')");
-        format!(
-            "/* tenure:publish */ WITH p AS (INSERT INTO tenure_holders AS h ({HOLDER_COLUMNS}) SELECT {} \
-             WHERE EXISTS (SELECT FROM pg_locks l WHERE l.granted AND l.pid = {} AND {}) \
-             ON CONFLICT (connection, lock_key, token) DO UPDATE SET holder = CASE WHEN {number} > {} THEN h.holder ELSE excluded.holder END \
-             RETURNING 1) SELECT pg_notify('{}', '') FROM p",
-            self.holder_values(row),
+        let has_lock = format!(
+            "WHERE EXISTS (SELECT FROM pg_locks l WHERE l.granted AND l.pid = {} AND {})",
             row.session.number,
-            in_pg_locks(&row.key),
-            row.value_number().unwrap_or(0),
-            channel_of(&row.key),
-        )
+            in_pg_locks(&row.key)
+        );
+        let tell = format!("pg_notify('{}', '')", channel_of(&row.key));
+        self.write_leader(row, &has_lock, &tell)
+    }
+
+    fn publish_grant(&self, row: &HolderRow) -> String {
+        self.write_leader(row, "", "1")
     }
 
     fn tell_observers(&self, key: &Key) -> Option<String> {
@@ -511,6 +510,20 @@ fn in_pg_locks(key: &Key) -> String {
 
 /// Locks of this database: the keys of another are other locks.
 const ADVISORY: &str = "l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
+impl Postgres {
+    /// Writes the row of a leader under that condition, unless a newer value is there. `told` is what the row of the answer has.
+    fn write_leader(&self, row: &HolderRow, condition: &str, told: &str) -> String {
+        let number = number_in_postgres("convert_from(h.holder, 'UTF8')");
+        format!(
+            "/* tenure:publish */ WITH p AS (INSERT INTO tenure_holders AS h ({HOLDER_COLUMNS}) SELECT {} {condition} \
+             ON CONFLICT (connection, lock_key, token) DO UPDATE SET holder = CASE WHEN {number} > {} THEN h.holder ELSE excluded.holder END \
+             RETURNING 1) SELECT {told} FROM p",
+            self.holder_values(row),
+            row.value_number().unwrap_or(0),
+        )
+    }
+}
 
 /// The key of `tenure_holders h`, in `pg_locks l`.
 fn matches_row() -> String {

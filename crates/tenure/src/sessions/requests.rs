@@ -146,6 +146,26 @@ pub(super) async fn publish(
     Ok(!control.query(sql).await?.is_empty())
 }
 
+/// The same for a hold that the server granted just now, and whose session is asked at the same time.
+pub(super) async fn publish_grant(
+    control: &Arc<ControlConnection>,
+    row: &HolderRow,
+) -> Result<bool, Error> {
+    let sql = control.context.dialect.publish_grant(row);
+    Ok(!control.query(sql).await?.is_empty())
+}
+
+/// Tells observers that the leader has changed.
+pub(super) async fn tell_observers(
+    control: &Arc<ControlConnection>,
+    key: &Key,
+) -> Result<(), Error> {
+    match control.context.dialect.tell_observers(key) {
+        Some(sql) => control.query(sql).await.map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Asks the holder with that token to let go. `false`: the table has no such holder.
 pub(super) async fn ask_to_release(
     control: &Arc<ControlConnection>,

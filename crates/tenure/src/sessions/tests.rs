@@ -242,7 +242,7 @@ async fn a_session_that_has_ended_grants_nothing() {
         sent: session.lifetime.sent(),
         round_trip: Duration::ZERO,
     };
-    let granted = attempt::granted(&store, &wanted, &session, hold.token, reply);
+    let granted = attempt::granted(&store, &wanted, &session, hold.token, reply, None);
     let outcome = soon(granted).await;
     assert!(matches!(outcome, Ok(AttemptOutcome::SessionEnded(_))));
     assert!(store.holds.get(hold.owner).is_none());

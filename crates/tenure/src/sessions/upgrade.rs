@@ -87,7 +87,7 @@ impl Changing {
         let until = reply.sent.after(self.session.lifetime.ttl);
         self.session.set_held(self.owner, token, until);
         store.holder_table.remove(self.owner);
-        attempt::granted(store, request, &self.session, token, reply).await
+        attempt::granted(store, request, &self.session, token, reply, None).await
     }
 
     /// Runs a statement on the session.

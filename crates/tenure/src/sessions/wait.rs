@@ -141,11 +141,15 @@ pub(super) async fn confirm(
     session: &Arc<Session>,
     token: u64,
 ) -> Result<AttemptOutcome, Error> {
-    let error = match batch::request(session, SessionOperation::Ping, None).await {
+    // The row of a leader is written meanwhile: by another connection, and only if the session has the lock.
+    let publishing = attempt::publish_early(store, request, session, token);
+    let asking = batch::request(session, SessionOperation::Ping, None);
+    let (confirmed, published) = tokio::join!(asking, publishing);
+    let error = match confirmed {
         Ok(reply) => {
             session.busy.is_waiting.store(false, Ordering::SeqCst);
             session.set_held(request.owner, token, reply.sent.after(session.lifetime.ttl));
-            return attempt::granted(store, request, session, token, reply).await;
+            return attempt::granted(store, request, session, token, reply, published).await;
         }
         Err(error @ OperationError::SessionEnded(_)) => error,
         Err(OperationError::TimedOut | OperationError::Refused(_)) => {
@@ -153,6 +157,7 @@ pub(super) async fn confirm(
             OperationError::TimedOut
         }
     };
+    store.holder_table.remove(request.owner);
     attempt::after_session_end(store, request, session, error).await
 }
 
