@@ -1,20 +1,25 @@
 //! A client: one process's link to a store.
 
+use std::borrow::Borrow;
 use std::sync::{Arc, Weak};
 
 use crate::defaults::{Defaults, Prefix};
-use crate::driver::Driver;
+use crate::driver::{Driver, Held};
 use crate::election::Election;
-use crate::entry::LockKey;
-use crate::error::{Error, ErrorParts as _};
-use crate::guarantees::Guarantees;
+use crate::entry::{Entry, LockKey};
+use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
+use crate::guarantees::{Capability, Guarantees};
+use crate::guard::Guard;
 use crate::holder::{LockStatus, WaitReport};
 use crate::lock::Lock;
 use crate::lost::Loss;
-use crate::name::LockName;
+use crate::name::{Escaped, LockName};
 use crate::options::Options;
 use crate::owner::Owner;
-use crate::store::{Finding, Store};
+#[cfg(all(feature = "conformance", unix))]
+use crate::receipt::StoreAddress;
+use crate::receipt::{Receipt, ReceiptHold};
+use crate::store::{Finding, Hold, Store};
 use crate::target::{InvalidTarget, Target};
 
 /// One process's link to a store. A clone is cheap; all clones share one link, one renewal task and one
@@ -202,6 +207,80 @@ impl Client {
         name.is_ok_and(|name| self.driver.is_held(&name))
     }
 
+    /// Attaches this client to a hold that was [detached](crate::Guard::detach), by this process or another one: renews it at
+    /// once for the [ttl](Receipt::ttl) of the receipt, and from then on as every hold. The deadline of the guard counts from
+    /// this request, and never from a clock of another machine.
+    ///
+    /// Takes no lock: if the hold is over, there is no guard. A hold never ends earlier by this, so a ttl that is shorter than
+    /// what is left of the lease is the ttl of this guard alone.
+    ///
+    /// Several clients may be attached at the same time. They are one holder with one token: the first that releases ends the
+    /// hold for all, and the others lose it at their next renewal, which comes every third of their ttl. A client that has lost
+    /// the hold, by its own deadline or because it was [closed](Client::close), does not touch it any more, for the others may
+    /// still have it. A guard that is dropped releases; [`detach`](crate::Guard::detach) leaves the hold as it is.
+    ///
+    /// The prefix of the client does not count; the receipt has the whole names.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: the hold stays what it is, or is renewed once.
+    ///
+    /// # Errors
+    /// `Lost`: the hold has ended; of several names, one of them. `Invalid`: the receipt is one of another store, its ttl is out
+    /// of the bounds, or this client is attached already. `Unsupported`: the store has no detached holds. `Indeterminate`,
+    /// `Unreachable`, `Denied` from the store: the hold is as it was, or was renewed once.
+    pub async fn attach(&self, receipt: impl Borrow<Receipt>) -> Result<Guard, Error> {
+        let receipt = receipt.borrow();
+        let explain = |err: Error| self.driver.explain(err, receipt.name(), Step::Attach);
+        let here = self.driver.store_address();
+        if *receipt.address() != here {
+            let (there, here) = (Escaped(receipt.store()), Escaped(here.as_str()));
+            let message = format!(
+                "the receipt is one of another store, \"{there}\", and this client is one of \"{here}\""
+            );
+            return Err(explain(Error::new(ErrorKind::Invalid, message)));
+        }
+        let options = Options {
+            mode: receipt.mode(),
+            ttl: receipt.ttl(),
+            value: None,
+            ..self.defaults.options.clone()
+        };
+        options.validate().map_err(explain)?;
+        let mut attached = AttachedSoFar::default();
+        for ReceiptHold { name, token, owner } in receipt.holds() {
+            let hold = Hold {
+                mode: receipt.mode(),
+                token: token.get(),
+                ttl: receipt.ttl(),
+                ..Hold::of(name.clone(), *owner)
+            };
+            attached.0.push(self.driver.attach(hold, &options).await?);
+        }
+        let entries = std::mem::take(&mut attached.0);
+        Ok(Guard::of(entries.into_iter().map(Entry::only).collect()))
+    }
+
+    /// Where the store is, without user and password: what [`Receipt::store`] says in the receipts of this client. See
+    /// [`with_address`](Client::with_address).
+    pub fn address(&self) -> String {
+        self.driver.store_address().as_str().to_owned()
+    }
+
+    /// Where the store is, as a receipt has it.
+    #[cfg(all(feature = "conformance", unix))]
+    pub(crate) fn store_address(&self) -> StoreAddress {
+        self.driver.store_address()
+    }
+
+    /// Refuses, with the names of the stores that have it, what this store does not have: a program can say so before it acquires
+    /// a lock for it. A client of `tenure::connect_lazy` knows it once it has connected.
+    ///
+    /// # Errors
+    /// `Unsupported`.
+    pub fn require(&self, capability: Capability) -> Result<(), Error> {
+        self.driver.require(capability)
+    }
+
     /// Who holds `name`, since when, with which fencing token, and who waits.
     ///
     /// # Errors
@@ -294,6 +373,16 @@ impl Client {
     /// when its lease or its session has ended.
     pub async fn close(&self) {
         self.driver.close().await;
+    }
+}
+
+/// The holds of a receipt that the client is attached to by now. If they are dropped without a guard, they stay as they are.
+#[derive(Default)]
+struct AttachedSoFar(Vec<Arc<Held>>);
+
+impl Drop for AttachedSoFar {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Held::leave);
     }
 }
 

@@ -207,6 +207,16 @@ impl OwnedLockRef {
         Ok(Some(Entry::new(held, Some(owned), true)))
     }
 
+    /// Ends this entry if the owner has no other. Whether it did.
+    fn leave_if_alone(&self) -> bool {
+        let mut hold = lock(&self.owned.hold);
+        let is_alone = hold.as_ref().is_none_or(|entered| entered.entries == 1);
+        if is_alone {
+            *hold = None;
+        }
+        is_alone
+    }
+
     /// Ends one entry. Returns whether the owner has no other.
     fn leave(&self) -> bool {
         let mut hold = lock(&self.owned.hold);
@@ -326,6 +336,18 @@ impl Entry {
             self.held.hold_state().notify();
         }
         is_last
+    }
+
+    /// Ends this entry and returns its hold, which is not released. `None`: the owner has other entries, and this one has ended.
+    pub(crate) fn into_hold(mut self) -> Option<Arc<Held>> {
+        if let Some(owned) = &self.owned
+            && !owned.leave_if_alone()
+        {
+            return None;
+        }
+        self.is_over = true;
+        self.owned = None;
+        Some(self.held.clone())
     }
 
     /// Ends this entry; the last one releases.

@@ -57,6 +57,10 @@ pub enum Step {
     Release,
     /// Writing into the store under a lock.
     Write,
+    /// Detaching a hold from its client.
+    Detach,
+    /// Attaching a client to a hold.
+    Attach,
     /// Inspecting locks, or breaking one.
     Inspect,
 }
@@ -71,6 +75,8 @@ impl fmt::Display for Step {
             Self::Renew => "renew",
             Self::Release => "release",
             Self::Write => "write",
+            Self::Detach => "detach",
+            Self::Attach => "attach",
             Self::Inspect => "inspect",
         })
     }

@@ -249,6 +249,18 @@ pub enum Order {
     Unordered(&'static str),
 }
 
+/// Which holds a store can [detach](crate::Guard::detach) from their client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DetachedHolds {
+    /// None: a hold ends with its client.
+    None,
+    /// Exclusive holds.
+    Exclusive,
+    /// Holds of each mode that the store has.
+    EachMode,
+}
+
 /// What a configuration of a store can do and what it promises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -269,6 +281,8 @@ pub struct Guarantees {
     pub min_hold: bool,
     /// Whether `lock_delay` is possible.
     pub lock_delay: bool,
+    /// Which holds can be detached.
+    pub detached: DetachedHolds,
     /// The reason why an unsupported option is not possible here, for error messages; empty if there is none to give.
     pub why_not: &'static str,
     /// Order of waiters.
@@ -305,6 +319,7 @@ impl Guarantees {
             permits: false,
             min_hold: false,
             lock_delay: false,
+            detached: DetachedHolds::None,
             why_not: "",
             order,
             upgradable_in_turn: true,
@@ -316,6 +331,24 @@ impl Guarantees {
             observers: "",
             fit: "",
             faults,
+        }
+    }
+
+    /// Whether holds of this mode can be detached.
+    pub fn detaches(&self, mode: Mode) -> bool {
+        match self.detached {
+            DetachedHolds::None => false,
+            DetachedHolds::Exclusive => mode == Mode::Exclusive,
+            DetachedHolds::EachMode => true,
+        }
+    }
+
+    /// Which holds can be detached, in words.
+    pub fn detached_text(&self) -> &'static str {
+        match self.detached {
+            DetachedHolds::None => "no",
+            DetachedHolds::Exclusive => "exclusive",
+            DetachedHolds::EachMode => "yes",
         }
     }
 
@@ -368,11 +401,13 @@ pub enum Capability {
     LockDelay,
     /// [`Client::election`](crate::Client::election).
     Elections,
+    /// [`Guard::detach`](crate::Guard::detach).
+    Detach,
 }
 
 impl Capability {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Shared,
         Self::Upgradable,
         Self::Permits,
@@ -380,6 +415,7 @@ impl Capability {
         Self::MinHold,
         Self::LockDelay,
         Self::Elections,
+        Self::Detach,
     ];
 
     /// Those that the options of a lock ask for.
@@ -402,6 +438,7 @@ impl Capability {
             Self::MinHold => "`min_hold`",
             Self::LockDelay => "`lock_delay`",
             Self::Elections => "elections",
+            Self::Detach => "detached holds",
         }
     }
 
@@ -421,7 +458,7 @@ impl Capability {
             Self::MinHold => !options.min_hold.is_zero(),
             Self::LockDelay => !options.lock_delay.is_zero(),
             // No option of a lock asks for it.
-            Self::Elections => false,
+            Self::Elections | Self::Detach => false,
         }
     }
 
@@ -441,6 +478,7 @@ impl Capability {
             Self::MinHold => store.min_hold,
             Self::LockDelay => store.lock_delay,
             Self::Elections => !store.observers.is_empty(),
+            Self::Detach => store.detached != DetachedHolds::None,
         }
     }
 }

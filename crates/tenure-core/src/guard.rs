@@ -1,5 +1,6 @@
 //! The only proof that a lock is held.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::logic::lease::HoldState;
 use crate::lost::LostReason;
 use crate::name::LockName;
 use crate::options::Mode;
+use crate::receipt::{Receipt, ReceiptHold};
 
 /// A lock that is held: one name, several that were taken together, or the locks of two stores.
 ///
@@ -429,6 +431,59 @@ impl Guard {
         }
     }
 
+    /// Detaches the hold from this process: the lock stays held for its [`ttl`](crate::Lock::ttl) from now on, whatever becomes
+    /// of the process, and is renewed no more. With the receipt another process can [attach](crate::Client::attach) itself to
+    /// the hold, renew and release it. If that does not happen, the lock is free when the lease ends.
+    ///
+    /// A lease of 30 s, the default, is short for this; [`attach`](crate::Client::attach) renews a receipt for
+    /// [another lease](Receipt::with_ttl). Several names are detached one after the other, into one receipt.
+    ///
+    /// # Cancel safety
+    /// If this future is dropped before its end, the hold is released in the background, because it is written down nowhere.
+    /// (A hold that this client was attached to stays, under the receipt that it has.)
+    ///
+    /// # Errors
+    /// `Unsupported`: the holds of this store, or of this mode, end with their client; the message names the stores that
+    /// have detached holds, and [`Client::require`](crate::Client::require) says it before a lock is acquired. `Invalid`: a
+    /// guard of [two stores](crate::Lock::both), or an entry of an [`Owner`](crate::Owner) that has entered the lock more than
+    /// once. `Lost`: the hold had ended. `Indeterminate`, `Unreachable`: the store did not confirm it. After each of these
+    /// errors the hold is released, as if the guard had been dropped.
+    pub async fn detach(self) -> Result<Receipt, Error> {
+        let explain = self.explainer();
+        let invalid =
+            |message| explain(Error::new(ErrorKind::Invalid, message).with_step(Step::Detach));
+        if let Entries::Two(_) = &self.entries {
+            return Err(invalid(
+                "a guard of two stores cannot be detached; take each lock alone",
+            ));
+        }
+        for entry in self.all() {
+            let refused = entry.held().check_detachable();
+            refused.map_err(|err| entry.held().explain(err, Step::Detach))?;
+        }
+        let (mode, first) = (self.mode(), self.first().held());
+        let (store, ttl) = (first.driver().store_address(), first.ttl());
+        let entries = match self.entries {
+            Entries::One(entry) => vec![entry],
+            Entries::Many(entries) => entries,
+            Entries::Two(_) => Vec::new(),
+        };
+        let mut holds = DetachedSoFar {
+            detached: Vec::new(),
+            rest: entries.into(),
+        };
+        while let Some(entry) = holds.rest.pop_front() {
+            let Some(held) = entry.into_hold() else {
+                return Err(invalid(
+                    "this owner has entered the lock more than once, and another guard counts on it",
+                ));
+            };
+            held.detach().await?;
+            holds.detached.push(held);
+        }
+        Ok(Receipt::new(store, mode, ttl, holds.written_down()))
+    }
+
     /// Neither renews nor releases from now on: the lock is free when its lease ends, and not before. Says how long
     /// that takes.
     pub(crate) fn abandon(self) -> Duration {
@@ -462,6 +517,38 @@ impl Guard {
             }
         }
         first_error
+    }
+}
+
+/// The holds of a guard that is being detached. If they are dropped without a receipt, they are released. Those that this client
+/// was attached to have a receipt already, and stay.
+struct DetachedSoFar {
+    detached: Vec<Arc<Held>>,
+    rest: VecDeque<Entry>,
+}
+
+impl DetachedSoFar {
+    fn written_down(mut self) -> Vec<ReceiptHold> {
+        let holds = std::mem::take(&mut self.detached);
+        let written = holds.iter().map(|held| ReceiptHold {
+            name: held.name().clone(),
+            token: FencingToken::new(held.token()),
+            owner: held.owner(),
+        });
+        written.collect()
+    }
+}
+
+impl Drop for DetachedSoFar {
+    fn drop(&mut self) {
+        self.detached.iter().for_each(Held::release_detached);
+        for entry in self.rest.drain(..) {
+            if entry.held().is_attached()
+                && let Some(held) = entry.into_hold()
+            {
+                held.leave();
+            }
+        }
     }
 }
 

@@ -67,6 +67,7 @@ pub mod guard_traits;
 mod lock;
 mod observer;
 mod owner;
+mod receipt;
 #[cfg(feature = "serde")]
 mod serialize;
 mod several;
@@ -100,4 +101,5 @@ pub use name::LockName;
 pub use observer::Observer;
 pub use options::{Fairness, Mode, Options, Renew};
 pub use owner::Owner;
+pub use receipt::Receipt;
 pub use term::Term;

@@ -21,6 +21,7 @@ use crate::guarantees::{Capability, Cell, Guarantees, Order, Promise};
 use crate::holder::{HoldInfo, Holder, LockStatus, PublishedValue, RestartGuard};
 use crate::name::LockName;
 use crate::options::Mode;
+use crate::receipt::Receipt;
 
 impl Serialize for FencingToken {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -32,6 +33,20 @@ impl Serialize for FencingToken {
 impl<'de> Deserialize<'de> for FencingToken {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         u64::deserialize(deserializer).map(Self::new)
+    }
+}
+
+impl Serialize for Receipt {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Checked as by `FromStr`.
+impl<'de> Deserialize<'de> for Receipt {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 
@@ -316,6 +331,7 @@ impl Serialize for Guarantees {
             (self.min_hold, "min-hold"),
             (self.lock_delay, "lock-delay"),
             (Capability::Elections.is_in(self), "elections"),
+            (Capability::Detach.is_in(self), "detach"),
         ];
         let features = features.iter().filter(|(can, _)| *can);
         let form = GuaranteesForm {

@@ -34,6 +34,7 @@ const VOCABULARY: &[&str] = &[
     "lost",
     "name",
     "options",
+    "receipt",
     "time",
     "url",
     "validate",

@@ -411,7 +411,7 @@ impl Drop for Tentative {
     }
 }
 
-fn lease_over() -> Error {
+pub(super) fn lease_over() -> Error {
     Error::new(
         ErrorKind::Indeterminate,
         "the lease was over before its grant arrived; retry, or raise `ttl`",

@@ -17,6 +17,7 @@ use crate::rt::sync::{Mutex, lock};
 use crate::store::{Grant, Hold, Renewal};
 use crate::time::Time;
 
+use super::attached_owners::{AttachedOwner, Attachment};
 use super::hold_state::{ScheduledLease, SharedHoldState};
 use super::labels::{LOG_TARGET, RenewalOutcome};
 use super::observe::HoldObservation;
@@ -37,6 +38,8 @@ pub(crate) struct Held {
     pub(super) state: Arc<SharedHoldState>,
     /// One permit: one request at a time changes the mode. Made when it is first needed.
     mode_gate: OnceLock<Arc<Semaphore>>,
+    /// This client was attached to the hold: its end here is not its end in the store.
+    pub(super) attachment: OnceLock<Attachment>,
 }
 
 impl std::fmt::Debug for Held {
@@ -74,7 +77,22 @@ impl Held {
             holder: Mutex::new(holder),
             expires_in_store,
             mode_gate: OnceLock::new(),
+            attachment: OnceLock::new(),
         })
+    }
+
+    /// A hold that this client is attached to.
+    pub(super) fn attached(
+        driver: Arc<Driver>,
+        hold: Hold,
+        holder: Arc<Holder>,
+        lease: Lease,
+        observation: HoldObservation,
+        place: Arc<AttachedOwner>,
+    ) -> Arc<Self> {
+        let held = Self::new(driver, hold, holder, lease, true, true, observation);
+        let _ = held.attachment.set(Attachment::new(place));
+        held
     }
 
     pub(crate) fn driver(&self) -> &Arc<Driver> {
@@ -149,7 +167,7 @@ impl Held {
     }
 
     /// The lease that was asked for.
-    pub(super) fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         self.hold.ttl
     }
 
@@ -271,6 +289,12 @@ impl Held {
     pub(super) fn observe_release(&self) {
         if let Some(observation) = self.take_observation() {
             observation.released();
+        }
+    }
+
+    pub(super) fn observe_detached(&self) {
+        if let Some(observation) = self.take_observation() {
+            observation.detached();
         }
     }
 

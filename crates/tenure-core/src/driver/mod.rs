@@ -4,8 +4,11 @@
 //! request that the task is for.
 
 mod acquire;
+mod attach;
+mod attached_owners;
 mod callbacks;
 mod detach;
+mod detaching;
 mod diagnosis;
 mod elections;
 mod held;

@@ -151,6 +151,11 @@ impl HoldObservation {
         self.span.record("outcome", "released");
     }
 
+    /// The hold goes on without this client.
+    pub(super) fn detached(self) {
+        self.span.record("outcome", "detached");
+    }
+
     /// The store did not answer the release, or none was sent: the hold ends with its lease at the latest.
     pub(super) fn unconfirmed(self) {
         self.span.record("outcome", "unconfirmed");

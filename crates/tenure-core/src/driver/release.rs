@@ -21,6 +21,11 @@ impl Held {
         let Some(before) = self.begin_release() else {
             return self.settle_abandoned();
         };
+        if let HoldState::Lost(_) = before
+            && self.forget_if_attached()
+        {
+            return self.settle(before, Ok(Release::NotHeld));
+        }
         if let Some(outcome) = self.release_now(before) {
             return self.settle(before, Ok(outcome));
         }
@@ -41,6 +46,11 @@ impl Held {
         let Some(before) = self.begin_release() else {
             return;
         };
+        if let HoldState::Lost(_) = before
+            && self.forget_if_attached()
+        {
+            return;
+        }
         match self.release_now(before) {
             None => drop(self.send_release(before)),
             Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
@@ -72,6 +82,9 @@ impl Held {
                 held.state.raise_lost();
                 held.state.notify_loss();
                 clock.sleep_until(end.after(margin)).await;
+                if held.forget_if_attached() {
+                    return;
+                }
                 // A session may keep the hold alive, or only its owner can end the hold: so a release follows.
                 let driver = held.driver.clone();
                 driver.release_until_definite(held.as_hold(true)).await;
@@ -96,8 +109,50 @@ impl Held {
         })
     }
 
+    /// Ends a hold here that this client is attached to, without an end in the store: another client may count on it. Whether
+    /// this is such a hold.
+    pub(super) fn forget_if_attached(&self) -> bool {
+        let Some(attachment) = self.attachment.get() else {
+            return false;
+        };
+        if let Some(store) = self.driver.store.clone().as_detach() {
+            store.forget(&self.as_hold(false));
+        }
+        attachment.end();
+        self.state.set_over();
+        true
+    }
+
+    /// Ends a hold here that was lost. The store frees a hold that this client acquired, and keeps one that the client is
+    /// attached to for the others.
+    pub(super) fn give_up_lost(self: &Arc<Self>) {
+        if !self.forget_if_attached() {
+            let held = self.clone();
+            let driver = self.driver.clone();
+            self.driver.tasks.clean_up(async move {
+                driver.release_until_definite(held.as_hold(true)).await;
+                held.state.set_over();
+            });
+        }
+    }
+
+    /// This client has nothing to do with the hold any more, which it was attached to: the hold goes on under its receipt.
+    pub(crate) fn leave(self: &Arc<Self>) {
+        if self.begin_release().is_some() {
+            self.observe_detached();
+            self.forget_if_attached();
+        }
+    }
+
+    /// The hold is detached again.
+    pub(super) fn end_attachment(&self) {
+        if let Some(attachment) = self.attachment.get() {
+            attachment.end();
+        }
+    }
+
     /// The state of the hold when its release begins; `None` when a release has begun already.
-    fn begin_release(self: &Arc<Self>) -> Option<HoldState> {
+    pub(super) fn begin_release(self: &Arc<Self>) -> Option<HoldState> {
         let state = {
             let scheduled = lock(&self.state.lease);
             if self.state.progress.is_ending.swap(true, Ordering::SeqCst) {
@@ -107,6 +162,9 @@ impl Held {
         };
         if let HoldState::Lost(reason) = state {
             self.found_lost(reason);
+        }
+        if let Some(attachment) = self.attachment.get() {
+            attachment.set_ending();
         }
         self.end();
         Some(state)

@@ -24,7 +24,8 @@ impl Driver {
         self.until_definite(&hold, Step::Downgrade, downgrade).await;
     }
 
-    async fn until_definite<T>(
+    /// Sends the request until the store has given a definite answer, or the hold or the client has ended.
+    pub(super) async fn until_definite<T>(
         &self,
         hold: &Hold,
         step: Step,

@@ -11,10 +11,12 @@ use crate::holder::{Holder, WaitReport};
 use crate::lost::{Loss, LostReason};
 use crate::name::LockName;
 use crate::options::Options;
+use crate::receipt::StoreAddress;
 use crate::rt::{Clock, Flag};
 use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
 use crate::support::{self, closed};
 
+use super::attached_owners::AttachedOwners;
 use super::callbacks::Callbacks;
 use super::detach::{DetachableRequest, runtime_is_gone};
 use super::local_queue::LocalQueue;
@@ -38,6 +40,7 @@ pub(crate) struct Driver {
     pub(super) closed: Flag,
     pub(super) metrics: ClientMetrics,
     pub(super) identity: Identity,
+    pub(super) attached: Arc<AttachedOwners>,
 }
 
 /// How errors, logs and other clients name this client.
@@ -88,6 +91,7 @@ impl Driver {
             },
             closed: Flag::new(),
             metrics: ClientMetrics::new(scheme),
+            attached: Arc::default(),
             identity: Identity {
                 holder: Arc::new(holder()),
                 address: OnceLock::new(),
@@ -118,6 +122,19 @@ impl Driver {
     pub(crate) fn address(&self) -> &str {
         let address = self.identity.address.get().map(String::as_str);
         address.unwrap_or_else(|| self.scheme())
+    }
+
+    /// The same as a receipt has it.
+    pub(crate) fn store_address(&self) -> StoreAddress {
+        StoreAddress::without_login(self.address())
+    }
+
+    /// Refuses what the store does not have.
+    pub(crate) fn require(&self, capability: Capability) -> Result<(), Error> {
+        match capability.is_in(self.store.guarantees()) {
+            true => Ok(()),
+            false => Err(self.refusal(capability, "")),
+        }
     }
 
     /// Polls `future` inside the runtime of this client, whatever runtime the caller is in.

@@ -30,6 +30,7 @@ impl Held {
     }
 
     async fn upgrade_inner(self: &Arc<Self>, wait: bool) -> Result<bool, Error> {
+        self.refuse_attached()?;
         let permit = self.right_to_change_mode().await?;
         match self.mode() {
             Mode::Exclusive => return Ok(true),
@@ -109,6 +110,7 @@ impl Held {
             let message = "the term of a leader cannot become shared; resign, and acquire a lock";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
+        self.refuse_attached()?;
         let permit = self.right_to_change_mode().await?;
         let before = self.mode();
         match before {
@@ -149,6 +151,17 @@ impl Held {
                 }
                 Err(err)
             }
+        }
+    }
+
+    /// Other processes with the same receipt count on the mode and the token.
+    fn refuse_attached(&self) -> Result<(), Error> {
+        match self.attachment.get() {
+            None => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::Invalid,
+                "a hold that was attached keeps its mode, because other processes may have its receipt; release it, and acquire the lock in the other mode",
+            )),
         }
     }
 

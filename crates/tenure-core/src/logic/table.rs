@@ -145,6 +145,30 @@ impl Table {
         true
     }
 
+    /// Gives the owner's hold a lease that lasts until `now + ttl` at least, also if it had none. `false`: the owner does not
+    /// hold the name.
+    pub fn lease(&mut self, name: &LockName, owner: OwnerId, ttl: Duration, now: Time) -> bool {
+        let Some(index) = self.settled(name, now) else {
+            return false;
+        };
+        let Some(hold) = self.slots[index].hold_of(owner) else {
+            return false;
+        };
+        match hold.expires {
+            Time::MAX => hold.expires = now.after(ttl),
+            _ => hold.extend(Some(ttl), now),
+        }
+        self.changed(index);
+        true
+    }
+
+    /// Whether the owner's hold has a lease, as of the last operation.
+    pub fn is_leased(&self, name: &LockName, owner: OwnerId) -> bool {
+        let slot = self.names.get(name).map(|index| &self.slots[*index]);
+        let hold = slot.and_then(|slot| slot.holds.iter().find(|hold| hold.owner == owner));
+        hold.is_some_and(|hold| hold.expires < Time::MAX)
+    }
+
     /// Raises the token of the owner's hold to `token`, so that later grants have greater ones, and returns the token that
     /// the hold has now: `token`, or the token that it had if that is greater, or a still greater one if another hold at the
     /// same time has or had `token` or a greater one. `None`: the owner does not hold the name, and nothing is changed.

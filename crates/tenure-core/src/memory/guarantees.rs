@@ -1,6 +1,6 @@
 //! What this store can do and promises.
 
-use crate::guarantees::{Cell, Fault, Guarantees, Order};
+use crate::guarantees::{Cell, DetachedHolds, Fault, Guarantees, Order};
 
 /// What this store can do and promises.
 pub fn guarantees() -> Guarantees {
@@ -30,6 +30,7 @@ pub fn guarantees() -> Guarantees {
         permits: true,
         min_hold: true,
         lock_delay: true,
+        detached: DetachedHolds::EachMode,
         liveness: "the guard: a hold lasts until its guard is dropped",
         clock: "none; in a store for tests, its clock",
         waiting: "a queue in the table; a release wakes one waiter",

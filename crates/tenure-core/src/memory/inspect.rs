@@ -75,10 +75,9 @@ pub(super) fn break_lock(store: &Shared, name: &LockName, token: u64) -> bool {
     let (broken, owner) = store.with_state(|state, now| {
         let view = state.table.view(name);
         let hold = view.and_then(|view| view.holds.into_iter().find(|hold| hold.token == token));
-        (
-            state.table.break_hold(name, token, now),
-            hold.map(|hold| hold.owner),
-        )
+        let broken = state.table.break_hold(name, token, now);
+        state.holders.remove_ended(&state.table);
+        (broken, hold.map(|hold| hold.owner))
     });
     if let (true, Some(owner)) = (broken, owner) {
         let notifiers = lock(&store.state).loss_notifiers.clone();

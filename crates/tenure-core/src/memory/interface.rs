@@ -8,7 +8,7 @@ use super::disturbance::reply_lost;
 use super::request::perform;
 use super::store::{Shared, Store};
 use super::wait::Wanted;
-use super::{elections, inspect, release, upgrade, wait};
+use super::{detach, elections, inspect, release, upgrade, wait};
 use crate::error::{Error, Step};
 use crate::guarantees::Guarantees;
 use crate::holder::{Holder, LockStatus};
@@ -17,8 +17,9 @@ use crate::name::LockName;
 use crate::options::Mode;
 use crate::rt::{Clock, lock, poll_now};
 use crate::store::{
-    self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Elections, Finding,
-    Grant, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
+    self, AcquireAll, AllAnswer, Answer, AnswerNow, BoxFuture, ChangeMode, Detach, Elections,
+    Finding, Grant, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
+    Sightings,
 };
 use crate::time::Time;
 
@@ -96,6 +97,10 @@ impl store::Store for Store {
     }
 
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        Some(self)
+    }
+
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
         Some(self)
     }
 
@@ -185,6 +190,28 @@ impl Elections for Store {
     ) -> BoxFuture<Result<bool, Error>> {
         let apply = move |store: &Arc<Shared>| elections::ask_to_release(store, &name, token);
         perform(&self.0, Step::Write, None, apply, || Err(reply_lost()))
+    }
+}
+
+impl Detach for Store {
+    fn detach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        self.lease(Step::Detach, hold)
+    }
+
+    fn attach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        self.lease(Step::Attach, hold)
+    }
+
+    /// The store remembers nothing of its clients.
+    fn forget(&self, _: &Hold) {}
+}
+
+impl Store {
+    fn lease(&self, step: Step, hold: Hold) -> BoxFuture<Renewal> {
+        let sent = self.0.clock.now();
+        let apply = move |store: &Arc<Shared>| detach::lease(store, &hold, sent);
+        let leasing = perform(&self.0, step, None, apply, || Err(reply_lost()));
+        Box::pin(async move { leasing.await.unwrap_or_else(Renewal::Unknown) })
     }
 }
 

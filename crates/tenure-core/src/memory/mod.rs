@@ -21,9 +21,11 @@
 //! ```
 
 mod acquire;
+mod detach;
 mod disturbance;
 mod elections;
 mod guarantees;
+mod holders;
 mod inspect;
 mod interface;
 mod release;

@@ -36,7 +36,9 @@ fn release_in(state: &mut StoreState, hold: &Hold, now: Time) -> Release {
 pub(super) fn renew(store: &Shared, holds: &[Hold], sent: Time) -> Vec<Renewal> {
     store.with_state(|state, now| {
         let renew = |hold: &Hold| {
-            let ttl = store.lease(hold.ttl);
+            // A hold that was detached has a lease also on the real clock.
+            let is_leased = state.table.is_leased(&hold.name, hold.owner);
+            let ttl = is_leased.then_some(hold.ttl);
             match state.table.renew(&hold.name, hold.owner, ttl, now) {
                 true => Renewal::Renewed { sent, ttl },
                 false => Renewal::Lost(LostReason::StoreSaysNo),

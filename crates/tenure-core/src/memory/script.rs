@@ -122,9 +122,11 @@ impl Store {
     /// Ends every hold of `name` as if its lease had run out, unnoticed by the holders.
     pub fn expire(&self, name: &str) -> Result<usize, Error> {
         let name = LockName::new(name)?;
-        Ok(self
-            .0
-            .with_state(|state, now| state.table.expire(&name, now)))
+        Ok(self.0.with_state(|state, now| {
+            let expired = state.table.expire(&name, now);
+            state.holders.remove_ended(&state.table);
+            expired
+        }))
     }
 
     /// Requests that reached the store so far.
@@ -140,7 +142,7 @@ impl Store {
     /// Whether no name has a holder or a waiter.
     pub fn is_idle(&self) -> bool {
         let mut state = lock(&self.0.state);
-        state.table.tick(self.0.clock.now());
+        state.tick(self.0.clock.now());
         state.table.names("").is_empty() && state.waiting.is_empty() && state.holders.is_empty()
     }
 }

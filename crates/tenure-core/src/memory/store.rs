@@ -8,11 +8,11 @@ use tokio::sync::{Notify, oneshot};
 
 use super::disturbance::Disturbance;
 use super::guarantees::guarantees;
+use super::holders::Holders;
 use super::watcher::Watcher;
 use crate::error::Step;
-use crate::fence::{OwnerId, RandomAlready};
+use crate::fence::OwnerId;
 use crate::guarantees::Guarantees;
-use crate::holder::Holder;
 use crate::logic::table::Table;
 use crate::rt::{Clock, Flag, VirtualClock, lock};
 use crate::store::{Grant, LossNotifier};
@@ -36,7 +36,7 @@ pub(super) struct Shared {
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
     pub(super) table: Table,
-    pub(super) holders: HashMap<OwnerId, Arc<Holder>, RandomAlready>,
+    pub(super) holders: Holders,
     /// Each waiter gets its token and the time of the grant.
     pub(super) waiting: HashMap<OwnerId, oneshot::Sender<(u64, Time)>>,
     /// The buffer for grants on their way from the table to `waiting`.
@@ -129,7 +129,7 @@ impl Shared {
         let now = self.clock.now();
         let mut state = lock(&self.state);
         if state.table.next() <= now {
-            state.table.tick(now);
+            state.tick(now);
         }
         let before = state.table.next();
         let result = work(&mut state, now);
@@ -162,6 +162,12 @@ impl Shared {
 }
 
 impl StoreState {
+    /// Ends what ends by time.
+    pub(super) fn tick(&mut self, now: Time) {
+        self.table.tick(now);
+        self.holders.remove_ended(&self.table);
+    }
+
     /// How long a store that was restarted still grants nothing.
     pub(super) fn guarded(&self, now: Time) -> Option<Duration> {
         let left = self.guarded_until?.since(now);

@@ -166,7 +166,7 @@ impl<T> Replaced<T> {
 const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Until when requests that fail are sent again if the store answers now.
-pub(super) fn retry_limit(request: &Request, clock: &Clock) -> Time {
+pub fn retry_limit(request: &Request, clock: &Clock) -> Time {
     clock.now().after(RETRY_TIMEOUT.max(request.ttl * 3))
 }
 

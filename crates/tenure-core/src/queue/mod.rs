@@ -46,6 +46,6 @@ pub use self::acquire::acquire;
 pub use self::change_mode::{downgrade, lost, upgrade};
 pub use self::interface::{
     Acquisition, Created, HoldMode, ModeChange, Others, Position, QueueRequest, Replaced, Reply,
-    is_temporary,
+    is_temporary, retry_limit,
 };
 pub use self::wait::{Waited, wait};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::stream::{self, Stream};
 
 use super::finding::Finding;
-use super::messages::{AllAnswer, Answer, BoxFuture, Grant, Hold, Release, Request};
+use super::messages::{AllAnswer, Answer, BoxFuture, Grant, Hold, Release, Renewal, Request};
 use crate::error::Error;
 use crate::fence::Condition;
 use crate::holder::Holder;
@@ -150,6 +150,34 @@ pub fn one_sighting(answer: BoxFuture<Result<Sighting, Error>>) -> Sightings {
 
 /// One request a second for each observer, and a change is seen a second late at most.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Detaches holds from their client, so that they outlive it, and attaches them to another one.
+///
+/// A detached hold is in the store what it was before: the same owner, token, mode and holder. Its lease runs by itself, also
+/// in a store whose holds have none otherwise. Several clients may be attached to a hold at the same time, and none of them
+/// may end what another one counts on: so **no request shortens the lease** of a hold that is or was detached. It ends at the
+/// latest instant that any detach, attach or renewal has asked for.
+pub trait Detach: Send + Sync {
+    /// Lets the hold last `hold.ttl` from this request on, whatever becomes of this client: neither `close`, `abandon` nor the
+    /// end of a session or a connection ends the hold, and this client forgets it.
+    ///
+    /// Answers as a renewal, always with a lease. After [`Renewal::Lost`] there is no such hold. After [`Renewal::Unknown`] the
+    /// driver releases the hold, which the store therefore still finds. If the caller has left before the answer, the driver
+    /// [attaches](Detach::attach) this client again and releases the hold.
+    fn detach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal>;
+
+    /// Finds the hold of `hold.owner` in the store and renews it for `hold.ttl`: from then on this client renews, inspects and
+    /// releases it as if it had acquired it. Never makes a hold, and never ends one.
+    ///
+    /// Answers as a renewal, always with a lease. After [`Renewal::Lost`] and [`Renewal::Unknown`] this client has no hold. The
+    /// driver attaches an owner once at a time.
+    fn attach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal>;
+
+    /// This client is no longer attached: it forgets the hold and sends nothing, because another client may hold on. Called
+    /// when the client has lost an attached hold, and when it gives up an `attach`. Returns at once, and may be called outside
+    /// of a runtime. Attached holds that are left at the end of the client are not ended by `close` and `abandon` either.
+    fn forget(&self, hold: &Hold);
+}
 
 /// What operators ask for.
 pub trait Operate: Send + Sync {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::capabilities::{
-    AcquireAll, AnswerNow, ChangeMode, Elections, GuardedWrite, Operate, RaiseToken,
+    AcquireAll, AnswerNow, ChangeMode, Detach, Elections, GuardedWrite, Operate, RaiseToken,
 };
 use super::loss_notifier::LossNotifier;
 use super::messages::{Answer, BoxFuture, Hold, Listed, Release, Renewal, Request};
@@ -112,6 +112,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// See [`Elections`].
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        None
+    }
+
+    /// See [`Detach`].
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
         None
     }
 

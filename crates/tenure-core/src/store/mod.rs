@@ -32,8 +32,8 @@ mod messages;
 mod requests;
 
 pub use self::capabilities::{
-    AcquireAll, AnswerNow, ChangeMode, DEFAULT_POLL_INTERVAL, Elections, GuardedWrite, Operate,
-    RaiseToken, Sightings, one_sighting,
+    AcquireAll, AnswerNow, ChangeMode, DEFAULT_POLL_INTERVAL, Detach, Elections, GuardedWrite,
+    Operate, RaiseToken, Sightings, one_sighting,
 };
 pub use self::finding::{Finding, Severity};
 pub use self::interface::{IntoStore, Store};

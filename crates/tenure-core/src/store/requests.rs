@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use super::capabilities::{ChangeMode, Operate};
+use super::capabilities::{ChangeMode, Detach, Operate};
 use super::finding::Finding;
 use super::interface::Store;
-use super::messages::{AllAnswer, Answer, BoxFuture, Hold, Listed, Request};
+use super::messages::{AllAnswer, Answer, BoxFuture, Hold, Listed, Renewal, Request};
 use crate::error::{Error, ErrorKind, ErrorParts as _};
 use crate::holder::LockStatus;
 use crate::name::LockName;
@@ -82,6 +82,36 @@ impl dyn Store {
         }
     }
 
+    /// See [`Detach::detach`].
+    pub fn detach_hold(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        self.lease(|store| store.detach(hold))
+    }
+
+    /// See [`Detach::attach`].
+    pub fn attach_hold(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        self.lease(|store| store.attach(hold))
+    }
+
+    fn lease(
+        self: Arc<Self>,
+        request: impl FnOnce(Arc<dyn Detach>) -> BoxFuture<Renewal>,
+    ) -> BoxFuture<Renewal> {
+        match self.clone().as_detach() {
+            Some(store) => request(store),
+            None => {
+                let refusal = self.refusal("has no holds that go on without their client");
+                Box::pin(ready(Renewal::Unknown(refusal)))
+            }
+        }
+    }
+
+    /// See [`Detach::forget`]. A store without it has nothing to forget.
+    pub fn forget_hold(self: &Arc<Self>, hold: &Hold) {
+        if let Some(store) = self.clone().as_detach() {
+            store.forget(hold);
+        }
+    }
+
     /// See [`Operate::break_lock`].
     pub fn break_lock(
         self: Arc<Self>,
@@ -142,7 +172,11 @@ impl dyn Store {
     }
 
     fn unsupported<T: Send + 'static>(&self, what: &str) -> BoxFuture<Result<T, Error>> {
+        Box::pin(ready(Err(self.refusal(what))))
+    }
+
+    fn refusal(&self, what: &str) -> Error {
         let message = format!("{} {what}", self.guarantees().scheme);
-        Box::pin(ready(Err(Error::new(ErrorKind::Unsupported, message))))
+        Error::new(ErrorKind::Unsupported, message)
     }
 }
