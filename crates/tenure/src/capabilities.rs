@@ -110,7 +110,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "redis")]
-    ("redis:", &ALL_BUT_DETACH),
+    ("redis:", &Capability::ALL),
     #[cfg(feature = "redlock")]
     (
         "redlock:",

@@ -148,7 +148,7 @@ async fn is_trusted(store: &Store, keys: &Keys, ttl: Duration) -> bool {
     connection.is_ok_and(|it| store.context.untrusted_until(&it, ttl).is_none())
 }
 
-fn start_maintenance(store: &Arc<Store>) {
+pub(super) fn start_maintenance(store: &Arc<Store>) {
     let Context { spawner, clock, .. } = &*store.context;
     store.maintenance.start(spawner, clock, store, verify_holds);
 }

@@ -5,7 +5,7 @@ use tenure_core::name::LockName;
 
 use super::names::{self, TokenKeys};
 use super::redisson::{self, RedissonKeys, RedissonLock};
-use super::scripts::{self, ElectionScripts, Scripts};
+use super::scripts::{self, DetachScripts, ElectionScripts, Scripts};
 
 /// The keys of one lock; all of them are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +103,11 @@ pub(super) fn election_scripts(
     redisson
         .is_none()
         .then(|| scripts::election_scripts(is_in_slots))
+}
+
+/// The scripts of detached holds, if the format has them.
+pub(super) fn detach_scripts(redisson: Option<RedissonLock>) -> Option<&'static DetachScripts> {
+    redisson.is_none().then(scripts::detach_scripts)
 }
 
 /// For [`crate::fuzzing`]: text as a name, and as a key of the server.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, DetachedHolds, Fault, Guarantees, Order};
 
 use super::connection::{Connection, Persistence, Topology};
 use super::redisson::{self, RedissonLock};
@@ -113,6 +113,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.token = "max(last + 1, server clock in µs); can go backward only if the data is lost and the clock is set back";
     match of.redisson {
         None => {
+            guarantees.detached = DetachedHolds::EachMode;
             guarantees.observers = "push; of a leader that has died by a read, 0.5 s after the end of its lease at the latest; of a lock, which pushes nothing, and where a push got lost, by a read after 30 s at the latest";
             guarantees.waiting = "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s)";
         }

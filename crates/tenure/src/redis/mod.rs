@@ -18,8 +18,9 @@
 //! 3. `acquire`, `renew`, `release` (the operations; `crate::waiting` waits), `trust` (whether a grant counts)
 //! 4. `requests` (one function for each request), `scripts` and `format` (what is sent), `batch` (many requests in one)
 //! 5. `subscribe` and `events` (what servers push)
-//! 6. `elections` (what candidates and observers ask), `observe` and `watchers` (what observers hear), `sighting` (who leads)
-//! 7. `errors`, `inspect`, `check` and `guarantees` (what users and operators are told), `settings` (the URL)
+//! 6. `detach` (holds that outlive their client)
+//! 7. `elections` (what candidates and observers ask), `observe` and `watchers` (what observers hear), `sighting` (who leads)
+//! 8. `errors`, `inspect`, `check` and `guarantees` (what users and operators are told), `settings` (the URL)
 //!
 //! # Where a release wakes the next waiter
 //! `release.rs` calls `Requests::release`, which runs `lua/release.lua`. Its function `serve` (`lua/queue.lua`) grants the
@@ -32,6 +33,7 @@ mod builder;
 mod check;
 mod connection;
 mod context;
+mod detach;
 mod elections;
 mod errors;
 mod events;
@@ -62,8 +64,8 @@ use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
-    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Elections, Finding, GuardedWrite, Hold,
-    Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
+    AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Detach, Elections, Finding, GuardedWrite,
+    Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
 };
 
 use crate::capabilities::stores_with;
@@ -144,6 +146,11 @@ impl tenure_core::store::Store for Store {
         self.requests.elections.is_some().then_some(self as _)
     }
 
+    /// Not of Redisson's locks.
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
+        detach::scripts(&self).is_ok().then_some(self as _)
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -213,6 +220,20 @@ impl Elections for Store {
 
     fn listen_for_requests(self: Arc<Self>, hold: Hold) {
         elections::listen_for_requests(&self, hold.owner);
+    }
+}
+
+impl Detach for Store {
+    fn detach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        Box::pin(async move { detach::detach(&self, &hold).await })
+    }
+
+    fn attach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        Box::pin(async move { detach::attach(&self, &hold).await })
+    }
+
+    fn forget(&self, hold: &Hold) {
+        detach::forget(self, hold.owner);
     }
 }
 

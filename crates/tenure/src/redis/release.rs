@@ -25,11 +25,11 @@ async fn send_release(
     let kind = ReleaseKind {
         is_unclean: hold.unclean,
         // Of an acquisition of unknown outcome the server knows it.
-        may_reserve: !hold.unused && entry.as_ref().is_none_or(|entry| entry.may_reserve),
+        may_reserve: !hold.unused && entry.as_ref().is_none_or(|it| it.may_reserve()),
         is_shared_hold: entry.as_ref().is_some_and(|it| it.is_shared_hold),
         is_candidate: entry.as_ref().is_some_and(|it| it.is_candidate),
         // Servers that hand the lock over at the same time then agree on a token, without another round of requests.
-        next_token: (hold.token > 0 && is_proposed).then_some(hold.token + 1),
+        next_token: (hold.token > 0 && is_proposed).then_some(hold.token.saturating_add(1)),
     };
     let keys = store.requests.keys(&hold.name);
     let sent = store.context.now();
@@ -49,10 +49,13 @@ async fn send_release(
     outcome
 }
 
-/// Releases what is held, and lets waiters leave.
+/// Releases what is held, and lets waiters leave. A hold that the client is attached to stays.
 pub(super) async fn close(store: &Store) {
     store.maintenance.stop();
-    let hold = |owner, entry: &HeldKey| Some(Hold::of(entry.name.clone(), owner));
+    let hold = |owner, entry: &HeldKey| {
+        let ends = entry.ends_with_client();
+        ends.then(|| Hold::of(entry.name.clone(), owner))
+    };
     let holds = store.holds.select(hold);
     for some in holds.chunks(MAX_PARALLEL) {
         join_all(some.iter().map(|hold| release(store, hold))).await;

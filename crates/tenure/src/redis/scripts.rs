@@ -40,6 +40,12 @@ pub(super) struct ElectionScripts {
     pub(super) unask: Script,
 }
 
+/// The scripts that detach holds from a client and attach them to one. They publish nothing.
+pub(super) struct DetachScripts {
+    pub(super) detach: Script,
+    pub(super) attach: Script,
+}
+
 /// For holds that are exclusive, and for others.
 pub(super) struct ByMode {
     exclusive: Script,
@@ -70,8 +76,8 @@ impl ByMode {
 }
 
 /// Makes the scripts of one format: `common` is what they share, in place of the line `@common`; `@write_value` is what the
-/// scripts share that write under holds, and `@sighting` those that tell observers of an election. They publish with the
-/// command `publish`.
+/// scripts share that write under holds, `@extend` those that extend leases, and `@sighting` those that tell observers of an
+/// election. They publish with the command `publish`.
 pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str) -> Script {
     let publish = format!("local PUBLISH = '{publish}'\n");
     let common = format!("{publish}{}", common.concat());
@@ -79,6 +85,7 @@ pub(super) fn with_common(publish: &str, common: &[&str]) -> impl Fn(&str, &str)
     move |name, body| {
         let body = body.replacen("-- @common\n", &common, 1);
         let body = body.replacen("-- @sighting\n", &sighting, 1);
+        let body = body.replacen("-- @extend\n", EXTEND, 1);
         let write = include_str!("lua/write_value.lua");
         Script::new(name, &body.replacen("-- @write_value\n", write, 1))
     }
@@ -116,6 +123,21 @@ pub(super) fn election_scripts(is_in_slots: bool) -> &'static ElectionScripts {
     static ELECTIONS: ScriptSet<ElectionScripts> = ScriptSet::new(elections);
     ELECTIONS.get(is_in_slots)
 }
+
+/// The scripts of detached holds in our own format. Both do the same.
+pub(super) fn detach_scripts() -> &'static DetachScripts {
+    static DETACH: OnceLock<DetachScripts> = OnceLock::new();
+    DETACH.get_or_init(|| {
+        let body = include_str!("lua/attach.lua").replacen("-- @extend\n", EXTEND, 1);
+        DetachScripts {
+            detach: Script::new("detach", &body),
+            attach: Script::new("attach", &body),
+        }
+    })
+}
+
+/// What the scripts share that extend the lease of a hold.
+const EXTEND: &str = include_str!("lua/extend.lua");
 
 /// What the scripts of our own format share.
 const COMMON: [&str; 2] = [

@@ -136,6 +136,15 @@ async fn elect(first: &Client, second: &Client, name: &str) {
     drop(observer);
 }
 
+/// A hold is detached from one client and attached to the other.
+async fn hand_over(first: &Client, second: &Client, name: &str) {
+    let receipt = soon(take(first, name, TTL).await.detach()).await.unwrap();
+    let longer = receipt.with_ttl(TTL + TTL / 2);
+    let guard = soon(second.attach(&longer)).await.unwrap();
+    until_renewed(&guard).await;
+    soon(guard.release()).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_of_one_server() {
     needs!(redis);
@@ -155,6 +164,7 @@ async fn a_user_of_one_server() {
         everything(&first, &second, "x").await;
         if user == "jobs" {
             elect(&first, &second, "x").await;
+            hand_over(&first, &second, "x").await;
         }
         server.order(&["LPUSH", "jobs:odd", "x"]);
         server.order(&["MOVE", "jobs:odd", "1"]);
@@ -196,6 +206,7 @@ async fn a_user_of_a_cluster() {
     for name in ["a", "b", "c", "d"] {
         everything(&first, &second, name).await;
         elect(&first, &second, name).await;
+        hand_over(&first, &second, name).await;
     }
     assert_nothing_refused(cluster.masters());
     // What slots that move and strange keys need.

@@ -13,6 +13,7 @@ mod batches;
 mod bugs;
 mod clocks;
 mod clusters;
+mod detach;
 mod elections;
 mod failovers;
 mod forgetting;

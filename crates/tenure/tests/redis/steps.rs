@@ -162,7 +162,11 @@ impl Site {
 
 /// The outcome is the error that was due, or none if none was.
 #[track_caller]
-fn check<T: std::fmt::Debug>(fault: &Fault, due: Option<ErrorKind>, outcome: &Result<T, Error>) {
+pub(crate) fn check<T: std::fmt::Debug>(
+    fault: &Fault,
+    due: Option<ErrorKind>,
+    outcome: &Result<T, Error>,
+) {
     match outcome {
         Ok(_) => assert_eq!(due, None, "no error after {fault:?}"),
         Err(err) => {

@@ -22,6 +22,7 @@ if not known or string.byte(known) ~= 43 then
   end
 end
 -- @common
+-- @extend
 local owner, self, hold = ARGV[1], ARGV[3], known
 local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
 local holder = redis.pcall('GET', LOCK)
@@ -42,9 +43,9 @@ end
 local token, holds = string.match(hold or '', '^%+?(%d+) (%S+)')
 if holder == owner then
   if holds ~= owner then
-    token = grant(owner, ARGV[2], ARGV[4], self, hold, '+')
+    return tonumber(grant(owner, ARGV[2], ARGV[4], self, hold, '+'))
   end
-  redis.call('PEXPIRE', LOCK, ARGV[2])
+  extend(LOCK, HOLD, ARGV[2], ARGV[4])
   return tonumber(token)
 end
 local left = all and all.left - ms or redis.call('PTTL', LOCK)

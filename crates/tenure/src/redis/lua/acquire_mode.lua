@@ -10,20 +10,26 @@ if ARGV[6] == 's' and string.byte(ARGV[5], -1) == 49 and (not known or string.by
     local last = known and tonumber(string.match(known, '^%d+')) or 0
     local token = string.format('%d', math.max(last + 1, ARGV[7] and tonumber(ARGV[7]) or since))
     local deadline = string.format('%d', math.floor(since / 1000) + ARGV[2])
+    local keep = ARGV[4]
     since = string.format('%d', since)
     if not held then
       redis.call('DEL', KEYS[4])
     end
     redis.call('HSET', KEYS[4], ARGV[1], deadline .. ' s ' .. token .. ' ' .. since .. ' ' .. ARGV[3])
-    if not held or redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+    local left = held and redis.call('PTTL', KEYS[1]) or -1
+    if left < tonumber(ARGV[2]) then
       redis.call('SET', KEYS[1], '*', 'PX', ARGV[2])
       redis.call('PEXPIREAT', KEYS[4], deadline)
+    elseif 2 * left > tonumber(keep) then
+      -- HOLD must not end before LOCK, which lasts for another holder.
+      keep = string.format('%d', 2 * left)
     end
-    redis.call('SET', KEYS[2], token .. ' * ' .. since .. ' 0 0 -', 'PX', ARGV[4])
+    redis.call('SET', KEYS[2], token .. ' * ' .. since .. ' 0 0 -', 'PX', keep)
     return tonumber(token)
   end
 end
 -- @common
+-- @extend
 local owner, live, self, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
 local mode, limit = string.match(ARGV[6], '^(%a)(%d*)$')
@@ -35,7 +41,7 @@ if type(holder) == 'table' then
 end
 if holder == owner then
   -- It was upgraded meanwhile.
-  redis.call('PEXPIRE', LOCK, live)
+  extend(LOCK, HOLD, live, keep)
   return parse_hold(hold)
 end
 local all

@@ -103,6 +103,8 @@ local function join(all, owner, mode, limit, live, self, keep, mark, propose)
   elseif mode == 'u' then
     all.upgradable = true
   end
+  -- LOCK may last for another holder.
+  keep = string.format('%d', math.max(keep, 2 * (all.last - ms)))
   redis.call('SET', HOLD, mark .. token .. ' * ' .. since .. ' 0 0 -', 'PX', keep)
   return token
 end

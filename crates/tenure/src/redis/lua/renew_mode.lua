@@ -1,5 +1,6 @@
 -- KEYS: LOCK, HOLD, HOLDERS, and again.. ARGV: OWNER, ms to live (0: change nothing), ms to keep the token, and again..
 -- For each lock 1: still ours, in any mode. 0: not ours. -1: held by another owner alone, or reserved.
+-- @extend
 local clock = redis.call('TIME')
 local ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local answers = {}
@@ -12,18 +13,21 @@ for i = 1, #KEYS / 3 do
   if holder == owner then
     answers[i] = 1
     if live > 0 then
-      redis.call('PEXPIRE', lock, live)
-      redis.call('PEXPIRE', hold, keep)
+      extend(lock, hold, live, keep)
     end
   elseif deadline and tonumber(deadline) > ms then
     answers[i] = 1
     if live > 0 then
-      redis.call('HSET', holders, owner, string.format('%d', ms + live) .. rest)
-      if redis.call('PTTL', lock) < live then
-        redis.call('PEXPIREAT', lock, string.format('%d', ms + live))
-        redis.call('PEXPIREAT', holders, string.format('%d', ms + live))
+      local last = string.format('%d', is_detached(rest) and math.max(deadline, ms + live) or ms + live)
+      redis.call('HSET', holders, owner, last .. rest)
+      local left = redis.call('PTTL', lock)
+      if left < last - ms then
+        left = last - ms
+        redis.call('PEXPIREAT', lock, last)
+        redis.call('PEXPIREAT', holders, last)
       end
-      redis.call('PEXPIRE', hold, keep)
+      -- HOLD must not end before LOCK, which may last for another holder.
+      redis.call('PEXPIRE', hold, string.format('%d', math.max(keep, 2 * left)))
     end
   else
     answers[i] = (holder and holder ~= '*') and -1 or 0

@@ -18,7 +18,7 @@ if not entry or entry.mode ~= 'u' and entry.mode ~= 'w' then
 end
 entry.deadline = math.max(entry.deadline, ms + live)
 if all.count == 1 then
-  return tonumber(become_exclusive(owner, entry, ARGV[3], ARGV[5] and tonumber(ARGV[5])))
+  return tonumber(become_exclusive(owner, entry, keep_for(entry.deadline - ms), ARGV[5] and tonumber(ARGV[5])))
 end
 entry.mode = ARGV[4] == '1' and 'w' or 'u'
 all.upgrading = entry.mode == 'w' and owner

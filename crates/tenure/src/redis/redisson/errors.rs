@@ -111,6 +111,14 @@ pub(crate) fn no_elections() -> Error {
     )
 }
 
+/// Redisson's locks have no place for what a detached hold needs.
+pub(crate) fn no_detached_holds() -> Error {
+    Error::new(
+        ErrorKind::Unsupported,
+        "a lock of Redisson cannot be detached; leave dialect=redisson out",
+    )
+}
+
 /// The format has no script to be one of several stores.
 pub(crate) fn no_node() -> Error {
     Error::new(

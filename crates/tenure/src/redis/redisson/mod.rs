@@ -13,7 +13,9 @@ mod lock;
 mod names;
 mod scripts;
 
-pub(super) use self::errors::{lease_too_long, no_elections, no_mode_change, no_node, refused};
+pub(super) use self::errors::{
+    lease_too_long, no_detached_holds, no_elections, no_mode_change, no_node, refused,
+};
 pub(super) use self::guarantees::describe;
 pub use self::lock::RedissonLock;
 pub(super) use self::names::RedissonKeys;
