@@ -141,7 +141,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         &[Capability::Fair, Capability::MinHold, Capability::Elections],
     ),
     #[cfg(feature = "mysql")]
-    ("mysql: with mode=table", &ALL_BUT_DETACH),
+    ("mysql: with mode=table", &Capability::ALL),
     #[cfg(feature = "postgres")]
     (
         "postgres:",
@@ -154,9 +154,9 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "postgres")]
-    ("postgres: with mode=table", &ALL_BUT_DETACH),
+    ("postgres: with mode=table", &Capability::ALL),
     #[cfg(feature = "sqlite")]
-    ("sqlite:", &ALL_BUT_DETACH),
+    ("sqlite:", &Capability::ALL),
 ];
 
 /// The stores of this build that have `capability`, for a message; the message says that a build can have more stores.

@@ -4,14 +4,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _, Step};
-use tenure_core::guarantees::{Capability, Guarantees, Order};
+use tenure_core::guarantees::{Capability, DetachedHolds, Guarantees, Order};
 use tenure_core::holder::{Holder, LockStatus};
 use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
-use tenure_core::options::Options;
+use tenure_core::options::{Mode, Options};
 use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, DEFAULT_POLL_INTERVAL, Elections, Finding,
+    AcquireAll, Answer, BoxFuture, ChangeMode, DEFAULT_POLL_INTERVAL, Detach, Elections, Finding,
     GuardedWrite, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
     Sightings, one_sighting,
 };
@@ -49,6 +49,7 @@ impl Store {
         unknown.permits = true;
         unknown.min_hold = true;
         unknown.lock_delay = true;
+        unknown.detached = DetachedHolds::EachMode;
         unknown.observers = "not connected yet";
         Ok(Self(Arc::new(Shared {
             connect,
@@ -94,7 +95,7 @@ impl Store {
     ) -> BoxFuture<Result<T, Error>> {
         self.send(|store| match store.clone().as_elections() {
             Some(elections) => request(elections),
-            None => refused(refusal(&*store, Capability::Elections)),
+            None => refused(refusal(&*store, Capability::Elections, "")),
         })
     }
 }
@@ -139,16 +140,36 @@ fn check(store: &Arc<dyn tenure_core::store::Store>, request: &Request) -> Resul
     let lacks_elections = is_candidate && store.clone().as_elections().is_none();
     let missing = Capability::missing(&options, store.guarantees());
     match missing.or(lacks_elections.then_some(Capability::Elections)) {
-        Some(missing) => Err(refusal(&**store, missing)),
+        Some(missing) => Err(refusal(&**store, missing, "")),
         None => Ok(()),
     }
 }
 
-fn refusal(store: &dyn tenure_core::store::Store, missing: Capability) -> Error {
+/// The part of the store that detaches holds of this mode. Refuses as the driver does once the store is connected.
+fn detaches(
+    store: &Arc<dyn tenure_core::store::Store>,
+    mode: Mode,
+) -> Result<Arc<dyn Detach>, Error> {
+    let can = store.guarantees();
+    match store.clone().as_detach() {
+        Some(detaches) if can.detaches(mode) => Ok(detaches),
+        Some(_) if can.detached == DetachedHolds::Exclusive => {
+            let why = format!(" other than exclusive ones, and this is {mode}");
+            Err(refusal(&**store, Capability::Detach, &why))
+        }
+        _ => Err(refusal(&**store, Capability::Detach, "")),
+    }
+}
+
+fn refusal(store: &dyn tenure_core::store::Store, missing: Capability, why: &str) -> Error {
     let (scheme, what) = (store.guarantees().scheme, missing.as_str());
     let others = store.stores_with(missing);
-    let message = format!("{scheme} has no {what}; stores that have it: {others}");
+    let message = format!("{scheme} has no {what}{why}; stores that have it: {others}");
     Error::new(ErrorKind::Unsupported, message)
+}
+
+fn unknown(err: Error) -> BoxFuture<Renewal> {
+    Box::pin(std::future::ready(Renewal::Unknown(err)))
 }
 
 fn refused<T: Send + 'static>(err: Error) -> BoxFuture<Result<T, Error>> {
@@ -268,6 +289,14 @@ impl tenure_core::store::Store for Store {
         }
     }
 
+    /// Before the store is there, it may have detached holds.
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
+        match self.connected() {
+            Some(store) => store.as_detach(),
+            None => Some(self),
+        }
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -309,6 +338,31 @@ impl Elections for Store {
         // Without a store there is no hold.
         if let Some(elections) = self.connected().and_then(|store| store.as_elections()) {
             elections.listen_for_requests(hold);
+        }
+    }
+}
+
+/// A client may attach itself to a hold before its first connection. It detaches no hold before that, because it has none.
+impl Detach for Store {
+    fn detach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        match self.connected().map(|store| detaches(&store, hold.mode)) {
+            Some(Ok(store)) => store.detach(hold),
+            Some(Err(err)) => unknown(err),
+            None => unknown(closed()),
+        }
+    }
+
+    fn attach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        let attaching = self.send(move |store| match detaches(&store, hold.mode) {
+            Ok(store) => Box::pin(async move { Ok(store.attach(hold).await) }),
+            Err(err) => refused(err),
+        });
+        Box::pin(async move { attaching.await.unwrap_or_else(Renewal::Unknown) })
+    }
+
+    fn forget(&self, hold: &Hold) {
+        if let Some(store) = self.connected().and_then(|store| store.as_detach()) {
+            store.forget(hold);
         }
     }
 }

@@ -83,7 +83,13 @@ impl tenure_core::store::Store for Store {
     }
 
     fn stores_with(&self, capability: Capability) -> String {
-        stores_with(capability)
+        let stores = stores_with(capability);
+        match capability {
+            Capability::Detach => {
+                format!("{stores}; without `mode=table` a hold ends with its connection")
+            }
+            _ => stores,
+        }
     }
 
     fn clock(&self) -> Clock {

@@ -1,6 +1,6 @@
 //! The guarantees of each configuration.
 
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, DetachedHolds, Fault, Guarantees, Order};
 
 /// Which database has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +167,10 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     guarantees.shared = !of.is_shedlock;
     guarantees.upgradable = !of.is_shedlock;
     guarantees.permits = !of.is_shedlock;
+    guarantees.detached = match of.is_shedlock {
+        true => DetachedHolds::None,
+        false => DetachedHolds::EachMode,
+    };
     (guarantees.why_not, guarantees.token) = match of.is_shedlock {
         _ if is_file => (
             "",

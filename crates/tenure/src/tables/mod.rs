@@ -8,7 +8,7 @@
 //!
 //! # Reading order
 //! `names` and `sql/schema/` (the format) · `sql` (statements on our own tables, `sql/shedlock` on Java's table) ·
-//! `store` (the parts of a client) · `acquire`, `renew`, `release` (the operations; `crate::waiting` waits) ·
+//! `store` (the parts of a client) · `acquire`, `renew`, `release`, `detach` (the operations; `crate::waiting` waits) ·
 //! `requests` (one function for each request) · `mode_requests`, `step` and `sql/modes` (shared holds, by the reference lock
 //! table) · `holder_text`, `sql/elections`, `election_requests` and `elections` (the value of a leader) · `subscribe` and `listener` (notifications) · `pool`, `pool_check` and `connection` · `database_file` (the
 //! file of SQLite) · `server_info` (what a server says about itself) · `errors` (what errors of the database mean) ·
@@ -20,6 +20,7 @@ mod cells;
 mod connection;
 #[cfg(feature = "sqlite")]
 mod database_file;
+mod detach;
 mod election_requests;
 mod elections;
 mod errors;
@@ -55,8 +56,8 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate,
-    Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Detach, Elections, Hold, Listed, LossNotifier,
+    Operate, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -75,7 +76,13 @@ impl tenure_core::store::Store for Store {
     }
 
     fn stores_with(&self, capability: Capability) -> String {
-        stores_with(capability)
+        let stores = stores_with(capability);
+        match (capability, self.settings.format) {
+            (Capability::Detach, Format::ShedLock) => format!(
+                "{stores}; ShedLock's table has no room for the `min_hold` that another process needs to end a hold"
+            ),
+            _ => stores,
+        }
     }
 
     fn attach(&self, loss_notifier: LossNotifier) {
@@ -122,6 +129,14 @@ impl tenure_core::store::Store for Store {
 
     /// ShedLock's table has no room for a value.
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        match self.settings.format {
+            Format::Tenure => Some(self),
+            Format::ShedLock => None,
+        }
+    }
+
+    /// ShedLock's table has no column for `min_hold`, which the process that ends a hold has to know.
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
         match self.settings.format {
             Format::Tenure => Some(self),
             Format::ShedLock => None,

@@ -19,7 +19,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     requests.holds.release(hold.owner, send).await
 }
 
-/// Releases what is held, lets waiters leave, and ends the connections.
+/// Releases what is held, lets waiters leave, and ends the connections. A hold that other clients may be attached to stays.
 pub(super) async fn close(store: &Store) {
     store.closing.raise();
     // The driver has stopped the waiters, so notifications are not needed any more.
@@ -29,6 +29,9 @@ pub(super) async fn close(store: &Store) {
     }
     let now = store.clock.now();
     let holds = store.requests.holds.select(|owner, entry| {
+        if entry.outlives_client {
+            return None;
+        }
         let mut hold = Hold::of(entry.name.clone(), owner);
         // The guard of a hold that has run out may still be there, and then nothing has released the hold.
         hold.unclean = entry.ends <= now;

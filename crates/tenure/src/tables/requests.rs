@@ -55,17 +55,19 @@ pub(super) struct Requests {
 pub(super) struct HeldRow {
     pub(super) name: LockName,
     /// In µs; ShedLock's table has no column for it.
-    min_hold: u64,
+    pub(super) min_hold: u64,
     /// Whether it may be a shared hold: it was acquired as one, or has become shared.
     pub(super) is_shared_hold: bool,
     /// Whether the holder is the leader of an election, so that observers are told of its end.
-    is_leader: bool,
+    pub(super) is_leader: bool,
     /// Whether renewals find out that the holder is asked to let go.
     pub(super) finds_requests: bool,
     /// Whether the driver renews the hold.
     pub(super) is_renewed: bool,
     /// What `locked_by` says, in ShedLock's table.
-    locked_by: String,
+    pub(super) locked_by: String,
+    /// Whether the hold goes on when this client is closed: the client is attached to the hold, or is detaching it.
+    pub(super) outlives_client: bool,
     /// The file that granted the hold.
     pub(super) file: Option<FileId>,
     /// When this client counts the lease as over, unless the lease is renewed.
@@ -91,7 +93,7 @@ impl HeldRow {
 }
 
 /// When a client counts a lease as over, as far as a store knows its options.
-fn lease_end(sent: Time, ttl: Option<Duration>) -> Time {
+pub(super) fn lease_end(sent: Time, ttl: Option<Duration>) -> Time {
     ttl.map_or(Time::MAX, |ttl| {
         sent.after(ttl).before(margin(ttl, Duration::ZERO))
     })
@@ -292,6 +294,7 @@ impl Requests {
                 Format::Tenure => String::new(),
                 Format::ShedLock => self.locked_by(request),
             },
+            outlives_client: false,
             file: reply.file,
             ends: lease_end(reply.sent, grant.ttl),
         };

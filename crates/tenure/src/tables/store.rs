@@ -32,7 +32,7 @@ pub struct Store {
     pub(super) settings: Settings,
     pub(super) guarantees: Guarantees,
     pub(super) requests: Requests,
-    /// Acquisitions under way: `close` waits for them.
+    /// Acquisitions under way, and holds that are being detached or attached: `close` waits for them.
     pub(super) acquisitions: Arc<BackgroundTasks>,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,

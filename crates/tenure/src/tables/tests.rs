@@ -6,13 +6,14 @@ use std::time::Duration;
 use tenure_core::fence::OwnerId;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
-use tenure_core::rt::Clock;
+use tenure_core::rt::{Clock, poll_now};
 use tenure_core::store::{Answer, Hold, Release, Renewal, Request};
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::sql_client::SqlClient;
 use tenure_testkit::{needs, until};
 
 use super::acquire::{acquire, downgrade};
+use super::detach::detach;
 use super::release::{close, release};
 use super::renew::renew;
 use super::settings::Settings;
@@ -139,6 +140,29 @@ async fn close_releases_all_holds_though_the_row_of_one_is_locked() {
     blocker.rows("COMMIT");
     closing.await.unwrap();
     assert_eq!(count(), "0");
+}
+
+/// A receipt may be written for the hold when `close` has begun.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_does_not_release_what_is_being_detached() {
+    needs!(postgres);
+    let postgres = Postgres::start(&[]);
+    let store = store(&postgres, Clock::system()).await;
+    let hold = held(&store, "n", |_| ()).await;
+    let blocker = row_lock(&postgres, "n");
+    let detaching = tokio::spawn({
+        let (store, hold) = (store.clone(), hold.clone());
+        async move { detach(&store, &hold).await }
+    });
+    until_one_waits(&postgres);
+    let closing = poll_now(Box::pin(close(&store)));
+    blocker.rows("COMMIT");
+    let renewal = detaching.await.unwrap();
+    assert!(matches!(renewal, Renewal::Renewed { .. }), "{renewal:?}");
+    closing.expect_err("a request is under way").await;
+    let owner = postgres.database_admin();
+    let owner = owner.value("SELECT owner FROM tenure_locks");
+    assert_eq!(owner, hold.owner.to_hex());
 }
 
 #[tokio::test(flavor = "multi_thread")]

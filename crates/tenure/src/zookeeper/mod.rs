@@ -81,6 +81,7 @@ impl tenure_core::store::Store for Store {
             Capability::Elections if !self.settings.dialect.has_elections() => {
                 format!("this store with another `dialect`, {stores}")
             }
+            Capability::Detach => format!("{stores}; a hold of zookeeper ends with its session"),
             _ => stores,
         }
     }

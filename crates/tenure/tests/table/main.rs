@@ -8,6 +8,7 @@ mod common;
 
 mod support;
 
+mod detach;
 mod elections;
 mod failovers;
 mod faults;

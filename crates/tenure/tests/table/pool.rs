@@ -55,6 +55,35 @@ async fn client(pool: impl Into<DatabasePool>) -> Client {
     client
 }
 
+/// The first client hands a hold over to the second one.
+async fn hand_over(first: Client, second: Client) {
+    let lock = first.lock("handed-over").ttl(TTL);
+    for lock in [lock.clone(), lock.shared()] {
+        let guard = soon(lock.acquire()).await.unwrap();
+        let receipt = soon(guard.detach()).await.unwrap();
+        let guard = soon(second.attach(&receipt)).await.unwrap();
+        assert_eq!(guard.token(), receipt.token());
+        soon(guard.release()).await.unwrap();
+        let lost = soon(second.attach(&receipt)).await;
+        assert_says(lost, ErrorKind::Lost, &["had ended"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_is_handed_over_between_pools() {
+    needs!(postgres);
+    needs!(mariadb);
+    let server = Postgres::start(&[]);
+    let pools = [2, 2].map(|connections| postgres_pool(&server, connections));
+    hand_over(client(&pools[0]).await, client(&pools[1]).await).await;
+    let server = MariaDb::start(&[]);
+    let pools = [2, 2].map(|connections| mysql_pool(&server, connections));
+    hand_over(client(&pools[0]).await, client(&pools[1]).await).await;
+    let file = DatabaseFile::new();
+    let pools = [2, 2].map(|connections| file_pool(&file, connections));
+    hand_over(client(&pools[0]).await, client(&pools[1]).await).await;
+}
+
 /// The service has one pool for its queries and its locks, and the server sees no other connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_connection_is_opened_beside_the_pool() {

@@ -181,3 +181,22 @@ async fn certificates() {
     let refused = soon(tenure::connect(&url(server.tls_port(), ""))).await;
     assert_says(refused, ErrorKind::Unreachable, &["tls=on"]);
 }
+
+/// A hold ends with its session, so none goes on without its client.
+#[tokio::test(flavor = "multi_thread")]
+async fn detached_holds() {
+    needs!(zookeeper);
+    let client = client_of(&SHARED).await;
+    let says = [
+        "zookeeper has no detached holds",
+        "`etcd:`",
+        "ends with its session",
+    ];
+    let required = client.require(tenure::guarantees::Capability::Detach);
+    assert_says(required, ErrorKind::Unsupported, &says);
+    let name = unique("detached");
+    let guard = take(&client, &name, TTL).await;
+    let refused = soon(guard.detach()).await;
+    assert_says(refused, ErrorKind::Unsupported, &says);
+    until("the guard is dropped", || nodes(&SHARED, &name).is_empty()).await;
+}

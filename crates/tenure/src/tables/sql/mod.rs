@@ -8,6 +8,7 @@
 //!
 //! Each text begins with a comment that names its purpose, for people who watch a server, and for the tests.
 
+pub(super) mod detach;
 pub(super) mod elections;
 pub(super) mod ending;
 pub(super) mod modes;

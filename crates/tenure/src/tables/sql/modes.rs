@@ -185,25 +185,16 @@ impl Statements {
     ///
     /// The rows of the names are locked first, because a step computes `until` of a name from all its holders.
     pub(crate) fn renew_modes(&self, holds: &[RenewItem], finds_requests: bool) -> Statement {
-        let (now, max) = (self.dialect.now(), self.dialect.max());
-        let (locks, modes) = (&self.locks, &self.modes);
+        let (now, locks, modes) = (self.dialect.now(), &self.locks, &self.modes);
         let names = list(holds.iter().map(|hold| self.dialect.name(&hold.name)));
         let owners = owners(holds.iter().map(|hold| &hold.owner));
         let mut steps = Vec::new();
         steps.extend(self.lock_rows(&format!("name IN({names})ORDER BY name")));
-        for RenewItem { name, owner, ttl } in holds {
-            let name = self.dialect.name(name);
-            steps.push(format!(
-                "UPDATE {modes} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND token>0 AND until-delay>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name={name} AND l.owner='{SEVERAL}')"
-            ));
-            steps.push(format!(
-                "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND until>{now}"
-            ));
+        for item in holds {
+            steps.push(self.extend_mode(item, "token>0"));
+            steps.push(self.extend_lock(item, &format!("until>{now}")));
         }
-        // The row changes in any case, so that servers that replicate to each other notice two changes of one name.
-        steps.push(format!(
-            "UPDATE {locks} SET until={max}(until,COALESCE((SELECT MAX(m.until)FROM {modes} m WHERE m.name={locks}.name),0)),since={now} WHERE name IN({names})AND owner='{SEVERAL}'"
-        ));
+        steps.push(self.cover_modes(&names));
         // A shared holder is not asked.
         let (asked, is_not_asked) = (
             self.asked_column(finds_requests),
@@ -219,6 +210,35 @@ impl Statements {
             is_repeatable: false,
             ..self.transaction("renew", &steps).urgent()
         }
+    }
+
+    /// Extends the lease of a shared hold, if its row is also one of those that `which` selects.
+    pub(super) fn extend_mode(&self, item: &RenewItem, which: &str) -> String {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let (locks, modes) = (&self.locks, &self.modes);
+        let (name, owner, ttl) = (self.dialect.name(&item.name), &item.owner, item.ttl);
+        format!(
+            "UPDATE {modes} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND {which} AND until-delay>{now} AND EXISTS(SELECT 1 FROM {locks} l WHERE l.name={name} AND l.owner='{SEVERAL}')"
+        )
+    }
+
+    /// Extends the lease of an exclusive hold, if its row is also one of those that `which` selects.
+    pub(super) fn extend_lock(&self, item: &RenewItem, which: &str) -> String {
+        let (now, max, locks) = (self.dialect.now(), self.dialect.max(), &self.locks);
+        let (name, owner, ttl) = (self.dialect.name(&item.name), &item.owner, item.ttl);
+        format!(
+            "UPDATE {locks} SET until={max}(until,{now}+delay+{ttl})WHERE name={name} AND owner='{owner}' AND {which}"
+        )
+    }
+
+    /// Lets the names of shared holds be taken for as long as those are.
+    pub(super) fn cover_modes(&self, names: &str) -> String {
+        let (now, max) = (self.dialect.now(), self.dialect.max());
+        let (locks, modes) = (&self.locks, &self.modes);
+        // The row changes in any case, so that servers that replicate to each other notice two changes of one name.
+        format!(
+            "UPDATE {locks} SET until={max}(until,COALESCE((SELECT MAX(m.until)FROM {modes} m WHERE m.name={locks}.name),0)),since={now} WHERE name IN({names})AND owner='{SEVERAL}'"
+        )
     }
 
     /// Locks rows, where the database has a statement for that.
