@@ -120,6 +120,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::MinHold,
             Capability::LockDelay,
             Capability::Elections,
+            Capability::Detach,
         ],
     ),
     #[cfg(feature = "etcd")]

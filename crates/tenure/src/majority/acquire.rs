@@ -193,15 +193,21 @@ impl MajorityAcquisition {
 
     /// Releases what the node has or may have of us. The next request to the node has another owner id.
     fn give_back(&mut self, node: usize) {
-        let mut hold = self.vote.hold.replace_owner(node);
+        let is_granted = self.asked[node].grant.is_some();
+        let held = self.vote.hold.clone();
+        let mut hold = held.replace_owner(node);
         // A name that was not obtained does not stay reserved.
         hold.unused = true;
-        self.vote
-            .store
-            .holds
-            .remove_alias(hold.owner, &self.vote.hold);
-        let release = release_until_answered(self.vote.store.clone(), node, hold);
-        self.vote.store.background.run(Box::pin(release));
+        let store = self.vote.store.clone();
+        store.holds.remove_alias(hold.owner, &held);
+        let owner = hold.owner;
+        let release = release_until_answered(store.clone(), node, hold);
+        store.background.run(Box::pin(async move {
+            // Each request under this owner id was answered, so none can arrive late.
+            if release.await && is_granted {
+                held.give_owner_back(node, owner);
+            }
+        }));
     }
 
     /// A majority has granted the name and knows the token.

@@ -1,6 +1,6 @@
 //! What a majority of nodes promises.
 
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, DetachedHolds, Fault, Guarantees, Order};
 
 /// The promises of a majority of nodes that make these promises themselves.
 pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guarantees {
@@ -19,6 +19,7 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
     guarantees.upgradable = nodes.iter().all(|node| node.upgradable);
     guarantees.min_hold = nodes.iter().all(|node| node.min_hold);
     guarantees.lock_delay = nodes.iter().all(|node| node.lock_delay);
+    guarantees.detached = detached(&nodes);
     guarantees.why_not = if guarantees.shared {
         "each of several nodes decides alone: with two permits at each of three nodes, three clients can have two nodes \
          each, so a majority cannot count permits, and the nodes' queues can be in different orders"
@@ -36,6 +37,19 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
     }
     guarantees.fit = "saving double work, and correctness with a fencing token, where several independent stores exist and none of them may be a single point of failure";
     guarantees
+}
+
+/// What each node has.
+fn detached(nodes: &[&Guarantees]) -> DetachedHolds {
+    let all = |detached| nodes.iter().all(|node| node.detached == detached);
+    let is_any_without = nodes
+        .iter()
+        .any(|node| node.detached == DetachedHolds::None);
+    match (is_any_without, all(DetachedHolds::EachMode)) {
+        (true, _) => DetachedHolds::None,
+        (false, true) => DetachedHolds::EachMode,
+        (false, false) => DetachedHolds::Exclusive,
+    }
 }
 
 fn faults(nodes: &[&Guarantees]) -> Vec<Cell> {

@@ -14,6 +14,8 @@ use tenure_core::store::{Hold, Release, Request};
 use tenure_core::support::HoldRegistry;
 use tenure_core::time::Time;
 
+use super::owners::{self, NodeOwner};
+
 /// The holds of one client.
 #[derive(Default)]
 pub(super) struct Holds {
@@ -68,6 +70,8 @@ pub(super) struct QuorumHold {
     pub(super) request: Arc<Request>,
     /// Raised when the hold is over on all nodes: a request that is granted after that gives its grant back.
     pub(super) ended: Flag,
+    /// The hold was detached by another client, and this one is attached to it.
+    pub(super) is_attached: bool,
     state: Mutex<QuorumHoldState>,
     /// By node: one request at a time changes the mode of the hold there. Made when they are first needed.
     turns: OnceLock<Vec<tokio::sync::Mutex<()>>>,
@@ -85,6 +89,8 @@ struct QuorumHoldState {
     /// See [`shorten_min_hold`](QuorumHold::shorten_min_hold).
     min_hold: Duration,
     ended_at: Time,
+    /// The hold goes on without this client.
+    is_left: bool,
     /// The change of mode that was asked for last, or a repair of the mode on a node.
     change: Option<Change>,
 }
@@ -101,9 +107,9 @@ struct Change {
 /// The part of a hold on one node.
 #[derive(Clone, Copy)]
 struct NodePart {
-    /// First that of the hold. After a release on this node another one: a release that arrives late must not end what
-    /// was acquired since.
-    owner: OwnerId,
+    owner: NodeOwner,
+    /// It is known under which owner id the node has the hold, or that the node has none.
+    is_found: bool,
     /// The node has answered that it released the hold.
     is_released: bool,
     /// A release is under way, and ends everything that this hold has on the node.
@@ -115,17 +121,30 @@ struct NodePart {
 
 impl QuorumHold {
     pub(super) fn new(request: &Arc<Request>, nodes: usize) -> Arc<Self> {
+        Arc::new(Self::with_parts(request, nodes, false))
+    }
+
+    /// The hold of a receipt, before the nodes have been asked for it.
+    pub(super) fn attached(request: &Arc<Request>, token: u64, nodes: usize) -> Arc<Self> {
+        let hold = Self::with_parts(request, nodes, true);
+        lock(&hold.state).token = token;
+        Arc::new(hold)
+    }
+
+    fn with_parts(request: &Arc<Request>, nodes: usize, is_attached: bool) -> Self {
         let part = NodePart {
-            owner: request.owner,
+            owner: NodeOwner::new(request.owner),
+            is_found: !is_attached,
             is_released: false,
             is_releasing: false,
             is_granted_late: false,
             is_repairing: false,
         };
-        Arc::new(Self {
+        Self {
             owner: request.owner,
             request: request.clone(),
             ended: Flag::new(),
+            is_attached,
             state: Mutex::new(QuorumHoldState {
                 on_nodes: vec![part; nodes],
                 mode: QuorumMode::new(nodes, request.mode),
@@ -134,10 +153,11 @@ impl QuorumHold {
                 holder: request.holder.clone(),
                 min_hold: request.min_hold,
                 ended_at: Time::MAX,
+                is_left: false,
                 change: None,
             }),
             turns: OnceLock::new(),
-        })
+        }
     }
 
     /// The request of this hold to one node.
@@ -149,7 +169,7 @@ impl QuorumHold {
         propose: u64,
     ) -> Arc<Request> {
         let ours = &self.request;
-        let owner = self.with_part(node, |part| part.owner);
+        let owner = self.with_part(node, |part| part.owner.current());
         let mut request = Request::new(ours.name.clone(), owner, ours.ttl);
         request.mode = mode;
         request.wait = wait;
@@ -181,14 +201,28 @@ impl QuorumHold {
     pub(super) fn on_node(&self, node: usize, unclean: bool) -> Hold {
         let state = lock(&self.state);
         let mut hold = Hold::new(&self.request, state.token);
-        hold.owner = state.on_nodes[node].owner;
+        hold.owner = state.on_nodes[node].owner.current();
         hold.unclean = unclean;
         hold
     }
 
+    /// The same under each owner id that the hold may have there.
+    pub(super) fn all_on_node(&self, node: usize) -> Vec<Hold> {
+        let on_node = self.on_node(node, false);
+        if self.is_found(node) {
+            return vec![on_node];
+        }
+        let with_owner = |owner| {
+            let mut other = on_node.clone();
+            other.owner = owner;
+            other
+        };
+        owners::made_of(self.owner).map(with_owner).collect()
+    }
+
     fn owners(&self) -> Vec<OwnerId> {
         let state = lock(&self.state);
-        let others = state.on_nodes.iter().map(|part| part.owner);
+        let others = state.on_nodes.iter().map(|part| part.owner.current());
         others.chain([self.owner]).collect()
     }
 
@@ -289,9 +323,56 @@ impl QuorumHold {
     /// Gives the hold another owner id on the node. Returns the hold under the old one, for a release.
     pub(super) fn replace_owner(&self, node: usize) -> Hold {
         let hold = self.on_node(node, false);
-        self.with_part(node, |part| part.owner = OwnerId::random());
+        self.with_part(node, |part| part.owner.replace());
         self.set_lost(node);
         hold
+    }
+
+    /// No request under this owner id, which was replaced, is under way to the node any more.
+    pub(super) fn give_owner_back(&self, node: usize, owner: OwnerId) {
+        self.with_part(node, |part| part.owner.give_back(owner));
+    }
+
+    /// The node has the hold under `owner`. A hold that was attached has everywhere the mode of its receipt.
+    pub(super) fn found(&self, node: usize, owner: OwnerId) {
+        self.with_part(node, |part| {
+            part.owner.set(owner);
+            part.is_found = true;
+        });
+        self.set_held(node, self.request.mode);
+    }
+
+    /// The node has the hold under no owner id.
+    pub(super) fn found_missing(&self, node: usize) {
+        self.with_part(node, |part| part.is_found = true);
+        self.set_lost(node);
+    }
+
+    /// Whether it is known under which owner id the node has the hold, or that the node has none.
+    pub(super) fn is_found(&self, node: usize) -> bool {
+        self.with_part(node, |part| part.is_found)
+    }
+
+    /// Whether another client, which knows the receipt, finds the hold on the node in the mode that is claimed, or none.
+    pub(super) fn is_detachable(&self, node: usize) -> bool {
+        self.with_part(node, |part| part.owner.is_made_of_first())
+            && self.with_mode(|mode| mode.supports_if_held(node))
+    }
+
+    /// This client has nothing to do with the hold any more, which goes on: what a node grants late stays there.
+    pub(super) fn leave(&self, now: Time) {
+        lock(&self.state).is_left = true;
+        self.end(now);
+    }
+
+    /// Whether the hold goes on without this client.
+    pub(super) fn is_left(&self) -> bool {
+        lock(&self.state).is_left
+    }
+
+    /// Whether a grant that arrives after the end of the hold stays, because another client may count on it.
+    pub(super) fn keeps_late_grant(&self, node: usize) -> bool {
+        self.is_left() && self.with_mode(|mode| mode.supports_if_held(node))
     }
 
     /// A node is about to be asked for what the holder claims. Returns `false` if that is under way already.
@@ -326,6 +407,7 @@ impl QuorumHold {
     /// A release is about to be sent to each node.
     pub(super) fn start_release(&self, now: Time) {
         let mut state = lock(&self.state);
+        state.is_left = false;
         state
             .on_nodes
             .iter_mut()
@@ -359,7 +441,7 @@ impl QuorumHold {
     /// to release the grant; otherwise a release that is under way does that, or was answered already.
     pub(super) fn note_late_grant(&self, node: usize, owner: OwnerId) -> bool {
         self.with_part(node, |part| {
-            if part.owner != owner {
+            if part.owner.current() != owner {
                 return true;
             }
             part.is_granted_late |= part.is_releasing;

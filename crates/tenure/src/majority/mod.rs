@@ -24,16 +24,18 @@
 //! ```
 //!
 //! # Reading order
-//! `settings` · `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
+//! `settings` · `owners` and `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
 //! node, polled together) · `background` (requests that no caller waits for) · `store` (the parts of a client) ·
-//! `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release` (the operations) · `losses` (what nodes report) · `errors` ·
+//! `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release`, `find` and `detach` (the operations) · `losses` (what nodes report) · `errors` ·
 //! `inspect` (for operators) · `merge` (the answers of the nodes as one) · `elections`, `observe` and `sightings` (the same for
 //! elections).
 
 mod acquire;
 mod background;
+mod detach;
 mod elections;
 mod errors;
+mod find;
 mod guarantees;
 mod holds;
 mod inspect;
@@ -41,6 +43,7 @@ mod losses;
 mod merge;
 mod mode;
 mod observe;
+mod owners;
 mod release;
 mod renew;
 mod requests;
@@ -61,7 +64,7 @@ use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
-    Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate, Release,
+    Answer, BoxFuture, ChangeMode, Detach, Elections, Hold, Listed, LossNotifier, Operate, Release,
     Renewal, Request, Sightings,
 };
 
@@ -135,6 +138,10 @@ impl tenure_core::store::Store for Store {
 
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
         elections::are_there(&self).then_some(self as _)
+    }
+
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
+        detach::is_there(&self).then_some(self as _)
     }
 
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {

@@ -20,6 +20,7 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
     };
     let now = store.clock.now();
     held.start_release(now);
+    release_where_not_found(store, &held, hold.unclean);
     let nodes = store.nodes.len();
     let timeout = store.settings.hold_timeout_for(hold.ttl);
     let until = now.after(timeout);
@@ -91,8 +92,7 @@ impl ReleaseVotes {
             Ok(release) => {
                 if held.finish_release(node, release) {
                     let hold = held.on_node(node, false);
-                    let again = release_until_answered(store.clone(), node, hold);
-                    store.background.run(Box::pin(again));
+                    release_in_background(store, node, hold);
                 }
                 // The node may have released the hold at an earlier release, which too few other nodes answered.
                 match held.is_released(node) {
@@ -146,17 +146,39 @@ async fn finish_release(
     release_until_answered(store, node, hold).await;
 }
 
-/// Releases on one node until the node has answered definitely, the lease is over, or the client closes.
-pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold: Hold) {
+/// Releases an attached hold on the nodes that have not said yet under which owner id they have it, under each other one than
+/// that of the hold.
+fn release_where_not_found(store: &Arc<Store>, held: &QuorumHold, is_unclean: bool) {
+    for node in (0..store.nodes.len()).filter(|node| !held.is_found(*node)) {
+        let all = held.all_on_node(node).into_iter();
+        for mut other in all.filter(|it| it.owner != held.owner) {
+            other.unclean = is_unclean;
+            release_in_background(store, node, other);
+        }
+    }
+}
+
+fn release_in_background(store: &Arc<Store>, node: usize, hold: Hold) {
+    let release = release_until_answered(store.clone(), node, hold);
+    store.background.run(Box::pin(async move {
+        release.await;
+    }));
+}
+
+/// Releases on one node until the node has answered definitely, the lease is over, or the client closes. Whether the node has
+/// answered the first request, so that no other one was sent.
+pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold: Hold) -> bool {
     let mut retries = RetryBudget::until(store.clock.now().after(hold.ttl));
+    let mut is_first = true;
     while store.nodes[node]
         .clone()
         .release(hold.clone())
         .await
         .is_err()
     {
+        is_first = false;
         if store.closing.is_raised() || retries.is_spent(&store.clock) {
-            return;
+            return false;
         }
         tokio::select! {
             // One attempt more, the last one.
@@ -164,10 +186,11 @@ pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold:
             () = retries.pause(&store.clock) => {}
         }
     }
+    is_first
 }
 
 /// Awaits the answer to one request of a hold whose outcome is decided. A grant is kept while the hold lasts, and is
-/// told the token; after the end of the hold it is released.
+/// told the token; after the end of the hold it is released, unless the hold goes on without this client.
 pub(super) async fn finish_request(
     store: &Arc<Store>,
     held: &Arc<QuorumHold>,
@@ -205,7 +228,11 @@ pub(super) async fn finish_request(
         Ok(_) => false,
         Err(err) => err.kind() == ErrorKind::Indeterminate,
     };
-    if may_be_granted && held.ended.is_raised() && held.note_late_grant(node, hold.owner) {
+    if may_be_granted
+        && held.ended.is_raised()
+        && !held.keeps_late_grant(node)
+        && held.note_late_grant(node, hold.owner)
+    {
         release_until_answered(store.clone(), node, hold).await;
     }
 }

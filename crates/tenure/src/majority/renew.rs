@@ -12,6 +12,7 @@ use tenure_core::store::{Hold, Renewal};
 use tenure_core::time::Time;
 
 use super::errors::{no_answer, no_majority};
+use super::find::look_again;
 use super::holds::QuorumHold;
 use super::mode::{make_exclusive, weaken};
 use super::release::finish_request;
@@ -64,8 +65,8 @@ pub(super) async fn renew(store: &Arc<Store>, holds: &[Hold]) -> Vec<Renewal> {
 }
 
 /// What the nodes answered about one hold.
-struct RenewalVotes {
-    tally: Tally,
+pub(super) struct RenewalVotes {
+    pub(super) tally: Tally,
     leases: Vec<MajorityLease>,
     /// How many nodes have a hold without an end.
     without_lease: usize,
@@ -151,7 +152,7 @@ async fn repair_by_late_replies(
 }
 
 impl RenewalVotes {
-    fn new(nodes: usize) -> Self {
+    pub(super) fn new(nodes: usize) -> Self {
         Self {
             tally: Tally::new(nodes),
             leases: Vec::new(),
@@ -163,9 +164,12 @@ impl RenewalVotes {
         }
     }
 
-    fn count(&mut self, hold: &QuorumHold, node: usize, renewal: Renewal) {
+    pub(super) fn count(&mut self, hold: &QuorumHold, node: usize, renewal: Renewal) {
         match renewal {
             Renewal::Renewed { sent, ttl } => {
+                if hold.is_attached && !hold.is_found(node) {
+                    hold.found(node, hold.owner);
+                }
                 let (supports, is_as_claimed) =
                     hold.with_mode(|mode| (mode.supports_if_held(node), mode.is_as_claimed(node)));
                 if !is_as_claimed {
@@ -201,7 +205,7 @@ impl RenewalVotes {
     }
 
     /// The outcome for the driver. Nodes that did not answer were silent for `timeout`.
-    fn renewal(self, nodes: usize, sent: Time, timeout: Duration) -> Renewal {
+    pub(super) fn renewal(self, nodes: usize, sent: Time, timeout: Duration) -> Renewal {
         if self.tally.verdict() == Verdict::Won {
             let majority = self.tally.majority();
             return match majority_lease(self.leases, self.without_lease, majority) {
@@ -223,8 +227,12 @@ impl RenewalVotes {
 }
 
 /// Asks a node for what the holder claims: for the hold, if the node definitely does not have it, or for another mode.
-/// Nothing waits for the hold, because the name may have another holder there.
+/// Nothing waits for the hold, because the name may have another holder there. A hold that was attached is never acquired
+/// again: where it is missing, another client may have released it.
 fn repair(store: &Arc<Store>, hold: &Arc<QuorumHold>, node: usize) {
+    if hold.is_attached {
+        return look_again(store, hold, node);
+    }
     if !hold.start_repair(node) {
         return;
     }
