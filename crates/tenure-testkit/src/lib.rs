@@ -4,7 +4,7 @@
 //!
 //! - Servers: [`redis`], [`etcd`], [`zookeeper`], [`mariadb`], [`postgres`], [`pgbouncer`], [`sqlite`]; [`process`]
 //!   starts and kills them, and [`server`] is what all of them have in common.
-//! - Their environment: [`clock`] moves the clocks of a process, [`disk`] loses what was not synced, [`network`] cuts
+//! - Their environment: [`clock`] moves the clocks of a process, [`disk`] loses what was not synced, [`full_disk`] has no room, [`network`] cuts
 //!   servers off from each other.
 //! - Clients that are not of the library: [`resp`], [`jute`], [`sql_client`].
 //! - Between a client and its server: [`proxy`] injects faults, and [`recorder`], which records what clients send.
@@ -17,6 +17,7 @@ pub mod clock;
 mod compiler;
 pub mod disk;
 pub mod etcd;
+pub mod full_disk;
 #[path = "../../tenure-core/src/conformance/idle.rs"]
 mod idle;
 pub mod jute;

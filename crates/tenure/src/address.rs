@@ -4,7 +4,8 @@
 const CHOOSE_LOCKS: &[&str] = &["db", "dialect", "keys", "mode", "names", "prefix", "table"];
 
 /// The same text for all URLs of one store, as far as a URL can say that: without user, password and options that do not
-/// choose the locks, the hosts sorted. `None`: each client of this URL has a store of its own.
+/// choose the locks, the hosts sorted. `None`: each client of this URL has a store of its own. A URL of `file:` may leave out its
+/// directory, so it has the address of its [directory](directory_address) instead.
 ///
 /// Two hosts may be one server, and a URL may leave out the port. So equal addresses mean equal stores, and different
 /// addresses mean nothing.
@@ -25,6 +26,12 @@ pub(crate) fn store_address(url: &str) -> Option<String> {
         _ => rest.strip_prefix("//").unwrap_or(rest),
     };
     let (base, query) = rest.split_once('?').unwrap_or((rest, ""));
+    // The same path means another file in another working directory.
+    let file = match scheme {
+        "sqlite" => std::path::absolute(base).ok(),
+        _ => None,
+    };
+    let base = file.as_ref().and_then(|it| it.to_str()).unwrap_or(base);
     let (hosts, path) = match scheme {
         "sqlite" => ("", base),
         _ => base.find('/').map_or((base, ""), |at| base.split_at(at)),
@@ -43,6 +50,22 @@ pub(crate) fn store_address(url: &str) -> Option<String> {
         hosts.join(","),
         options.join("&")
     ))
+}
+
+/// The address of the locks in a directory that exists: the same for each path that leads there, from any working directory.
+#[cfg(all(feature = "file", unix))]
+pub(crate) fn directory_address(directory: &std::path::Path) -> String {
+    // Without rights on a parent directory, the path as it was given.
+    let real = std::fs::canonicalize(directory).or_else(|_| std::path::absolute(directory));
+    let real = real.unwrap_or_else(|_| directory.to_owned());
+    match real.to_str() {
+        Some(path) => format!("file:{path}"),
+        // Two such paths have two addresses.
+        None => format!(
+            "file:{}",
+            real.as_os_str().as_encoded_bytes().escape_ascii()
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -64,10 +87,14 @@ mod tests {
                 "redis+unix:///s?db=1&timeout=1s",
             ),
             ("sqlite:/a@b.db?timeout=1s", "sqlite:/a@b.db"),
+            ("sqlite:///a.db", "sqlite:/a.db"),
         ] {
             assert_eq!(store_address(one), store_address(other), "{one}");
         }
         assert_eq!(store_address("memory:"), None);
+        let here = std::env::current_dir().unwrap().join("a.db");
+        let here = format!("sqlite:{}", here.display());
+        assert_eq!(store_address("sqlite:a.db"), store_address(&here));
     }
 
     #[test]
@@ -83,6 +110,21 @@ mod tests {
         ] {
             assert_ne!(store_address(one), store_address(other), "{one}");
         }
+    }
+
+    #[cfg(all(feature = "file", unix))]
+    #[test]
+    fn a_directory_has_one_address_by_each_path() {
+        let scratch = tenure_testkit::process::Directory::new("address");
+        let real = std::fs::canonicalize(scratch.path()).unwrap();
+        let locks = real.join("locks @ü");
+        std::fs::create_dir(&locks).unwrap();
+        std::os::unix::fs::symlink(&locks, real.join("link")).unwrap();
+        let address = format!("file:{}", locks.display());
+        for path in ["locks @ü", "locks @ü/", "./locks @ü/../link", "link"] {
+            assert_eq!(directory_address(&real.join(path)), address, "{path}");
+        }
+        assert_ne!(directory_address(&real), address);
     }
 
     #[test]

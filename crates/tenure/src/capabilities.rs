@@ -107,6 +107,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
             Capability::MinHold,
             Capability::LockDelay,
             Capability::Elections,
+            Capability::Detach,
         ],
     ),
     #[cfg(feature = "redis")]

@@ -9,6 +9,8 @@ use tenure_core::name::Escaped;
 use tenure_core::store::{BoxFuture, Store};
 use tenure_core::{Client, memory};
 
+#[cfg(all(feature = "file", unix))]
+use crate::address::directory_address;
 use crate::address::store_address;
 use crate::capabilities::{NOT_HERE, SCHEMES};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
@@ -218,6 +220,10 @@ connects!(tables::Settings);
 connects!(zookeeper::Settings);
 
 fn addressed(client: Client, url: &str) -> Client {
+    #[cfg(all(feature = "file", unix))]
+    if let Some(Ok(directory)) = url.strip_prefix("file:").map(directory) {
+        return client.with_address(directory_address(&directory));
+    }
     match store_address(url) {
         Some(address) => client.with_address(address),
         None => client,

@@ -10,7 +10,7 @@ use tenure_core::store::{Answer, Grant, Request};
 use tenure_core::support::closed;
 use tenure_core::time::Time;
 
-use super::attempt::try_once;
+use super::attempt::{Attempt, try_once};
 use super::blocking::blocking;
 use super::directory::LockPath;
 use super::grant::{Locks, TakeOutcome, WonLock};
@@ -31,14 +31,17 @@ pub(super) async fn acquire(shared: &Arc<Shared>, request: &Arc<Request>) -> Res
     }
     let sent = Clock::system().now();
     let lock_path = LockPath::new(&shared.path, names::encode(&request.name));
-    let taken = if request.mode != Mode::Exclusive && shared.directory().is_entered() {
+    let must_block = request.mode != Mode::Exclusive && shared.directory().is_entered();
+    let mut attempt = match must_block {
+        true => Attempt::WouldBlock,
+        false => take(shared, request, &lock_path, false)?,
+    };
+    if let Attempt::WouldBlock = attempt {
         // Another process may be stopped in the section that changes records of several holders.
         let (shared, request, lock_path) = (shared.clone(), request.clone(), lock_path.clone());
-        blocking(move || take(&shared, &request, &lock_path)).await
-    } else {
-        take(shared, request, &lock_path)
-    };
-    if let Some(held) = taken? {
+        attempt = blocking(move || take(&shared, &request, &lock_path, true)).await?;
+    }
+    if let Attempt::Held(held) = attempt {
         return Ok(Answer::Granted(grant(shared, request, held, sent)?));
     }
     if !request.wait {
@@ -58,10 +61,11 @@ fn take(
     shared: &Shared,
     request: &Request,
     lock_path: &LockPath,
-) -> Result<Option<Box<FileHold>>, Error> {
-    match try_once(shared, request, lock_path) {
+    may_block: bool,
+) -> Result<Attempt, Error> {
+    match try_once(shared, request, lock_path, may_block) {
         // A second try without the idle files: with many open files, the error may be that no descriptor is left.
-        Err(_) if shared.idle_files.clear() => try_once(shared, request, lock_path),
+        Err(_) if shared.idle_files.clear() => try_once(shared, request, lock_path, may_block),
         taken => taken,
     }
 }

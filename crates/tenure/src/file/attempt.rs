@@ -6,6 +6,7 @@ use tenure_core::error::Error;
 use tenure_core::options::Mode;
 use tenure_core::store::Request;
 
+use super::detached_record::is_held;
 use super::directory::{LockPath, OpenOutcome};
 use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::FileHold;
@@ -14,9 +15,18 @@ use super::record::{self, RecordState};
 use super::side::SideOutcome;
 use super::store::Shared;
 
+/// What came of an attempt.
+pub(super) enum Attempt {
+    Held(Box<FileHold>),
+    Taken,
+    /// Another process is in the section: the attempt has to be made where the thread may block.
+    WouldBlock,
+}
+
 /// What came of one attempt on an open file.
 enum TryOutcome {
     Held(Box<FileHold>),
+    WouldBlock,
     /// `is_ambiguous`: it seems that the name will be free in a moment.
     Taken {
         is_ambiguous: bool,
@@ -24,12 +34,14 @@ enum TryOutcome {
     FileReplaced,
 }
 
-/// Takes the name if it is free.
+/// Takes the name if it is free. `may_block`: the thread may wait for other processes that are in the section. Without that the
+/// thread waits for them only if the mode is not exclusive.
 pub(super) fn try_once(
     shared: &Shared,
     request: &Request,
     lock_path: &LockPath,
-) -> Result<Option<Box<FileHold>>, Error> {
+    may_block: bool,
+) -> Result<Attempt, Error> {
     let mut replacements = 0;
     let mut timer = AmbiguityTimer::default();
     loop {
@@ -44,20 +56,26 @@ pub(super) fn try_once(
             id,
             held_locks,
         };
-        match attempt(&won, request, file)? {
-            TryOutcome::Held(held) => return Ok(Some(held)),
+        match attempt(&won, request, file, may_block)? {
+            TryOutcome::Held(held) => return Ok(Attempt::Held(held)),
+            TryOutcome::WouldBlock => return Ok(Attempt::WouldBlock),
             TryOutcome::FileReplaced => shared.count_replacement(&mut replacements, lock_path)?,
             // A request that waits need not find out who has the lock.
             TryOutcome::Taken { is_ambiguous } => {
                 if request.wait || !is_ambiguous || !timer.pause() {
-                    return Ok(None);
+                    return Ok(Attempt::Taken);
                 }
             }
         }
     }
 }
 
-fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<TryOutcome, Error> {
+fn attempt(
+    won: &WonLock<'_>,
+    request: &Request,
+    file: File,
+    may_block: bool,
+) -> Result<TryOutcome, Error> {
     let kind = Kind::of(request.mode);
     let side = match request.mode {
         Mode::Exclusive => None,
@@ -80,9 +98,17 @@ fn attempt(won: &WonLock<'_>, request: &Request, file: File) -> Result<TryOutcom
     match kind.try_lock(&file) {
         Ok(()) => {
             let name = KernelLock::new(file);
-            Ok(match won.take(request, Locks { side, name })? {
+            let mut taken = won.take(request, Locks { side, name })?;
+            if let TakeOutcome::InChange(locks) = taken {
+                if !may_block && won.directory.is_entered() {
+                    return Ok(TryOutcome::WouldBlock);
+                }
+                taken = won.take_in_section(request, locks)?;
+            }
+            Ok(match taken {
                 TakeOutcome::Held(held) => TryOutcome::Held(held),
                 TakeOutcome::FileReplaced => TryOutcome::FileReplaced,
+                TakeOutcome::InChange(..) => TryOutcome::WouldBlock,
                 TakeOutcome::Reserved(..) | TakeOutcome::Upgrading => TryOutcome::Taken {
                     is_ambiguous: false,
                 },
@@ -104,7 +130,9 @@ fn is_ambiguous(file: &File, wanted: Kind) -> bool {
         Some(RecordState::Exclusive) => wanted == Kind::Exclusive && is_shared_only(file),
         // The record says that shared holders are the reason why an exclusive lock is refused.
         Some(RecordState::Shared | RecordState::Upgrading) => wanted == Kind::Shared,
-        Some(RecordState::Free) | None => true,
+        // A waiter has the kernel lock, or the process that changes the record.
+        Some(RecordState::Free) => !is_held(file).unwrap_or(false),
+        None => true,
     }
 }
 

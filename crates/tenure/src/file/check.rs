@@ -7,9 +7,9 @@ use tenure_core::error::Error;
 use tenure_core::rt::{self, Clock};
 use tenure_core::store::Finding;
 
+use super::boot::boot_id;
 use super::directory::Directory;
 use super::file_system::{FileSystem, FileSystemKind};
-use super::grant::boot_id;
 use super::record;
 use super::store::Shared;
 

@@ -7,7 +7,9 @@ use tenure_core::error::Error;
 use super::grant::{Locks, TakeOutcome, WonLock};
 use super::hold::End;
 use super::kernel_lock::{KernelLock, Kind};
+use super::lease_wait::LeaseWait;
 use super::side::Sides;
+use super::vacancy::Reservation;
 use super::waiter_threads::WaiterThread;
 
 /// What became of a lock that a thread has won.
@@ -41,21 +43,28 @@ pub(super) fn deliver_early(
             }
             TakeOutcome::FileReplaced => return Ok(Delivery::FileReplaced),
             TakeOutcome::Upgrading => return Ok(Delivery::Upgrading),
-            TakeOutcome::Reserved(still_locked, _) => locks = still_locked,
+            TakeOutcome::Reserved(still_locked, _) | TakeOutcome::InChange(still_locked) => {
+                locks = still_locked;
+            }
         }
     }
     drop(state);
     deliver(won, thread, locks)
 }
 
-/// Delivers a lock, after the end of a reservation if there is one.
+/// Delivers a lock, after the end of a reservation or of a detached hold if there is one.
 pub(super) fn deliver(
     won: &WonLock<'_>,
     thread: &WaiterThread,
     mut locks: Locks,
 ) -> Result<Delivery, Error> {
+    let mut lease = LeaseWait::default();
     while let Some((number, request)) = thread.waiting() {
-        match won.take(&request, locks)? {
+        let mut taken = won.take(&request, locks)?;
+        if let TakeOutcome::InChange(still_locked) = taken {
+            taken = won.take_in_section(&request, still_locked)?;
+        }
+        match taken {
             TakeOutcome::Held(held) => {
                 return Ok(match thread.deliver(number, Ok(held)) {
                     None => Delivery::Done,
@@ -67,9 +76,16 @@ pub(super) fn deliver(
             }
             TakeOutcome::FileReplaced => return Ok(Delivery::FileReplaced),
             TakeOutcome::Upgrading => return Ok(Delivery::Upgrading),
-            TakeOutcome::Reserved(still_locked, left) => {
+            TakeOutcome::InChange(still_locked) => locks = still_locked,
+            TakeOutcome::Reserved(still_locked, Reservation { left, is_detached }) => {
                 locks = still_locked;
-                thread.pause(number, left);
+                match is_detached {
+                    true => lease.wait(&won.sides(), thread, number, left),
+                    false => thread.pause(number, left),
+                }
+                if is_detached && !won.id.is_at(&won.lock_path.path) {
+                    return Ok(Delivery::FileReplaced);
+                }
             }
         }
     }

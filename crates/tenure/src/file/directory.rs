@@ -167,7 +167,25 @@ impl Directory {
         file: &str,
         held_locks: usize,
     ) -> Result<Option<(File, FileId)>, Error> {
-        match self.open_at(file, OFlags::RDONLY) {
+        self.open_if_there(file, OFlags::RDONLY, held_locks)
+    }
+
+    /// Opens a lock file to change its record.
+    pub(super) fn open_to_change(
+        &self,
+        file: &str,
+        held_locks: usize,
+    ) -> Result<Option<(File, FileId)>, Error> {
+        self.open_if_there(file, OFlags::RDWR, held_locks)
+    }
+
+    fn open_if_there(
+        &self,
+        file: &str,
+        flags: OFlags,
+        held_locks: usize,
+    ) -> Result<Option<(File, FileId)>, Error> {
+        match self.open_at(file, flags) {
             Ok(fd) => match self.check_file(fd, file)? {
                 OpenOutcome::File(opened, id) => Ok(Some((opened, id))),
                 OpenOutcome::Gone => Ok(None),
@@ -191,6 +209,12 @@ impl Directory {
         let stat = rustix::fs::fstat(&fd).ok()?;
         let is_ours = stat.st_uid == rustix::process::geteuid().as_raw();
         (is_ours && FileType::from_raw_mode(stat.st_mode) == FileType::Fifo).then_some(fd)
+    }
+
+    /// Wakes those that wait for the end of the pipe, if there are any.
+    pub(super) fn end_pipe(&self, file: &str) {
+        // Without a reader a pipe cannot be opened for writing, and without a waiter there is none.
+        let _ = self.open_at(file, OFlags::WRONLY);
     }
 
     /// Creates a file that must not exist yet.

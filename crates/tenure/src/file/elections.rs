@@ -23,7 +23,7 @@ use tenure_core::store::Hold;
 
 use super::directory::Directory;
 use super::hold::FileHold;
-use super::inspect::{is_locked_by_other, reserved};
+use super::inspect::{detached_hold, is_locked_by_other, reserved};
 use super::kernel_lock::{AmbiguityTimer, Kind};
 use super::names;
 use super::record::{self, Contents, HolderJson, RecordState};
@@ -136,6 +136,9 @@ impl LockFileView<'_> {
             return Ok(Look::Certain(Sighting::of_nobody(self.floor()?)));
         };
         let (contents, json) = record::read_all(&opened).map_err(|err| self.error("read", err))?;
+        if let Some(hold) = detached_hold(&contents, json.clone()) {
+            return Ok(Look::Certain(Sighting::of_hold(hold)));
+        }
         let (token, state) = match (contents.head(), contents) {
             (Some(head), _) => (head.token, head.state),
             (None, Contents::Empty) => (self.floor()?, RecordState::Free),
@@ -194,14 +197,18 @@ impl LockFileView<'_> {
         })
     }
 
-    /// Whether a process that lives holds the name exclusively, under this token.
+    /// Whether a process that lives holds the name exclusively, under this token, or a detached hold does.
     fn is_held_exclusively(&self, token: u64) -> Result<bool, Error> {
         let mut timer = AmbiguityTimer::default();
         loop {
             let Some((opened, _)) = self.dir.open_existing(self.file, self.held_locks)? else {
                 return Ok(false);
             };
-            let contents = record::read(&opened).map_err(|err| self.error("read", err))?;
+            let (contents, json) =
+                record::read_all(&opened).map_err(|err| self.error("read", err))?;
+            if let Some(hold) = detached_hold(&contents, json) {
+                return Ok(hold.token.is_some_and(|it| it.get() == token));
+            }
             if !self.is_locked(&opened)? {
                 return Ok(false);
             }
@@ -252,15 +259,13 @@ pub(super) fn ask_to_release(shared: &Shared, name: &LockName, token: u64) -> Re
     is_held
 }
 
-/// From now on the driver hears of requests to let go of this hold, also of those that were made before.
+/// From now on the driver hears of requests to let go of this hold, also of those that were made before. The hold may be a
+/// detached one.
 pub(super) fn listen(shared: &Arc<Shared>, hold: &Hold) {
-    let known = shared
+    shared
         .holds
         .update(hold.owner, |held| held.has_token_files = true);
-    if known.is_none() {
-        return;
-    }
-    shared.requests.add(hold.owner, || {
+    shared.requests.add(hold, || {
         let thread = std::thread::Builder::new().name("tenure-file-ask".into());
         let shared = shared.clone();
         thread.spawn(move || look_for_requests(&shared)).map(drop)
@@ -269,19 +274,35 @@ pub(super) fn listen(shared: &Arc<Shared>, hold: &Hold) {
 
 /// The thread.
 fn look_for_requests(shared: &Shared) {
-    while let Some(owners) = shared.requests.owners() {
-        for owner in owners {
+    while let Some(holds) = shared.requests.holds() {
+        for hold in holds {
             let is_asked = shared
                 .holds
-                .read(owner, |held| held.token_files().has_request());
+                .read(hold.owner, |held| held.token_files().has_request());
+            let is_asked = is_asked.or_else(|| is_asked_detached(shared, &hold));
             if is_asked != Some(false) {
-                shared.requests.remove(owner);
+                shared.requests.remove(hold.owner);
             }
             if is_asked == Some(true) {
-                shared.report_request(owner);
+                shared.report_request(hold.owner);
             }
         }
         shared.requests.pause();
+    }
+}
+
+/// Whether a process asks the detached hold to let go. `None`: there is no such hold.
+fn is_asked_detached(shared: &Shared, hold: &Hold) -> Option<bool> {
+    let (directory, file) = (shared.directory(), names::encode(&hold.name));
+    let files = TokenFiles {
+        directory: &directory,
+        file: &file,
+        token: hold.token,
+    };
+    match is_held_exclusively(&directory, &file, hold.token, shared.hold_count()) {
+        Ok(false) => None,
+        // After an error the thread looks again.
+        is_held => Some(is_held.is_ok() && files.has_request()),
     }
 }
 
@@ -297,7 +318,7 @@ fn remove_older_files(dir: &Directory, file: &str, token: u64) -> Result<(), Err
     Ok(())
 }
 
-/// Whether a process that lives holds the name exclusively, under this token.
+/// Whether a process that lives holds the name exclusively, under this token, or a detached hold does.
 pub(super) fn is_held_exclusively(
     dir: &Directory,
     file: &str,

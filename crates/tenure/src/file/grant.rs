@@ -17,12 +17,14 @@
 //! the side file says who the holder is and whether the holder still lives.
 //!
 //! While an upgradable holder is becoming exclusive, the record says so, and nothing is granted.
+//!
+//! The record of a detached hold is changed by processes without a kernel lock, in the section. So a name with such a record is
+//! granted in the section; see `detached_record.rs`.
 
 use std::borrow::Cow;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::options::Mode;
@@ -30,6 +32,7 @@ use tenure_core::rt;
 use tenure_core::store::Request;
 use tenure_core::support::micros_up;
 
+use super::boot::boot_id;
 use super::directory::{Directory, FileId, LockPath};
 use super::hold::FileHold;
 use super::kernel_lock::KernelLock;
@@ -37,6 +40,7 @@ use super::names;
 use super::record::{self, Contents, Head, HolderJson, RecordState, RecordWriter};
 use super::side::{SideFile, Sides};
 use super::token_files::TokenFiles;
+use super::vacancy::{Reservation, Vacancy, vacancy};
 
 /// The file whose kernel lock was won.
 pub(super) struct WonLock<'a> {
@@ -58,8 +62,11 @@ pub(super) struct Locks {
 pub(super) enum TakeOutcome {
     /// We hold the name.
     Held(Box<FileHold>),
-    /// The name has no holder, but stays reserved for that long. The kernel locks are still ours.
-    Reserved(Locks, Duration),
+    /// The name stays reserved. The kernel locks are still ours.
+    Reserved(Locks, Reservation),
+    /// Another process may be changing the record of a detached hold. The kernel locks are still ours, and
+    /// [`WonLock::take_in_section`] takes the name.
+    InChange(Locks),
     /// An upgradable holder is becoming exclusive.
     Upgrading,
     /// The path leads to another file now, or to none: open the file again.
@@ -67,15 +74,31 @@ pub(super) enum TakeOutcome {
 }
 
 impl WonLock<'_> {
-    /// Records the grant for `request` in the file behind `locks`, and confirms the grant.
+    /// Records the grant for `request` in the file behind `locks`, and confirms the grant. For an exclusive hold the thread does
+    /// not block.
     pub(super) fn take(&self, request: &Request, locks: Locks) -> Result<TakeOutcome, Error> {
         match locks.side {
-            None => self.take_exclusive(request, locks),
+            None => self.take_exclusive(request, locks, false),
             Some(side) => self.take_shared(request, locks.name, side),
         }
     }
 
-    fn take_exclusive(&self, request: &Request, locks: Locks) -> Result<TakeOutcome, Error> {
+    /// The same, after [`TakeOutcome::InChange`]. Blocks while others are in the section.
+    pub(super) fn take_in_section(
+        &self,
+        request: &Request,
+        locks: Locks,
+    ) -> Result<TakeOutcome, Error> {
+        let _section = self.directory.enter(self.held_locks)?;
+        self.take_exclusive(request, locks, true)
+    }
+
+    fn take_exclusive(
+        &self,
+        request: &Request,
+        locks: Locks,
+        is_in_section: bool,
+    ) -> Result<TakeOutcome, Error> {
         let file = locks.name.file();
         let contents = self.read(file)?;
         if self.sides().is_upgrading(&contents)? {
@@ -84,8 +107,15 @@ impl WonLock<'_> {
         if let Some(dead) = contents.exclusive_holder() {
             self.token_files(dead).remove();
         }
-        if let Some(left) = self.reserved(&contents, file)? {
-            return Ok(TakeOutcome::Reserved(locks, left));
+        match self.vacancy(&contents, file, is_in_section)? {
+            Vacancy::Free => {}
+            Vacancy::Reserved(reservation) => {
+                return Ok(TakeOutcome::Reserved(locks, reservation));
+            }
+            Vacancy::Unknown => return Ok(TakeOutcome::InChange(locks)),
+        }
+        if let Some(over) = contents.head().filter(|_| contents.is_detached()) {
+            self.token_files(over.token).remove();
         }
         let since = rt::wall_micros();
         let head = Head {
@@ -122,9 +152,9 @@ impl WonLock<'_> {
             if sides.is_upgrading(&contents)? {
                 return Ok(TakeOutcome::Upgrading);
             }
-            if let Some(left) = self.reserved(&contents, name.file())? {
+            if let Vacancy::Reserved(reservation) = self.vacancy(&contents, name.file(), true)? {
                 let side = Some(side);
-                return Ok(TakeOutcome::Reserved(Locks { side, name }, left));
+                return Ok(TakeOutcome::Reserved(Locks { side, name }, reservation));
             }
             let head = Head {
                 boot: boot_id(),
@@ -247,9 +277,14 @@ impl WonLock<'_> {
         Ok(contents)
     }
 
-    /// How long the name stays reserved without a holder.
-    fn reserved(&self, contents: &Contents, file: &File) -> Result<Option<Duration>, Error> {
-        reserved(contents, file, rt::wall_micros()).map_err(|err| self.system_error("write", err))
+    /// Whether the name may be granted.
+    fn vacancy(
+        &self,
+        contents: &Contents,
+        file: &File,
+        is_in_section: bool,
+    ) -> Result<Vacancy, Error> {
+        vacancy(contents, file, is_in_section).map_err(|err| self.system_error("write", err))
     }
 
     pub(super) fn system_error(&self, what: &str, err: io::Error) -> Error {
@@ -269,32 +304,6 @@ pub(super) fn foreign(dir: &Directory, file: &str) -> Error {
             dir.path().join(file).display()
         ),
     )
-}
-
-/// The caller has the kernel lock, so a record that says "held exclusively" is that of a dead holder.
-fn reserved(contents: &Contents, file: &File, now: u64) -> io::Result<Option<Duration>> {
-    let Contents::Valid(found) = contents else {
-        return Ok(None);
-    };
-    let head = &found.head;
-    let (mut until, mut span) = (head.until, head.span);
-    // Written with an end `span` after its time: more than that is left only if the wall clock went back.
-    // How much of the reservation has passed is unknown, so the reservation begins once more.
-    if until.saturating_sub(now) > span {
-        until = now.saturating_add(span);
-    }
-    if head.state == RecordState::Exclusive && head.delay > 0 {
-        // The time of the death is unknown, so the delay counts from now.
-        let end = now.saturating_add(head.delay);
-        if end > until {
-            (until, span) = (end, head.delay);
-        }
-    }
-    let changed = until != head.until || (head.state == RecordState::Exclusive && head.delay > 0);
-    if changed && until > now {
-        found.free_after_death(file, until, span)?;
-    }
-    Ok((until > now).then(|| Duration::from_micros(until - now)))
 }
 
 pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a> {
@@ -319,19 +328,6 @@ pub(super) fn holder_json<'a>(request: &'a Request, token: u64) -> HolderJson<'a
         since: rt::wall_micros(),
         value: value.map(|value| Cow::Borrowed(&*value.text)),
         number: value.map(|value| value.number),
+        detached: None,
     }
-}
-
-/// Identifies the current boot of the machine; 0 when the system does not tell.
-pub(super) fn boot_id() -> u64 {
-    static BOOT: OnceLock<u64> = OnceLock::new();
-    *BOOT.get_or_init(|| {
-        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: String = id
-            .chars()
-            .filter(char::is_ascii_hexdigit)
-            .take(16)
-            .collect();
-        u64::from_str_radix(&digits, 16).unwrap_or(0)
-    })
 }

@@ -70,7 +70,8 @@ impl FileHold {
         }
     }
 
-    fn leads_here(&self) -> io::Result<bool> {
+    /// The same, for a caller that is in the section.
+    pub(super) fn leads_here(&self) -> io::Result<bool> {
         let same = |lock_path: &LockPath, id| match FileId::at(&lock_path.path) {
             Ok(there) => Ok(there == id),
             Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {

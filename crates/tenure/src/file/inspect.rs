@@ -17,6 +17,8 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::rt;
 
+use super::detach;
+use super::detached_record::DetachedRecord;
 use super::directory::Directory;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind};
 use super::names::{self, DirectoryEntry, SideKind};
@@ -87,6 +89,16 @@ fn inspect_file(
         };
         let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", file, err, held_locks))?;
+        // The record of a detached hold may be read while it is written.
+        let is_torn = contents.is_half() || (contents.is_detached() && json.is_none());
+        if is_torn && timer.pause() {
+            continue;
+        }
+        if let Some(hold) = detached_hold(&contents, json.clone()) {
+            status.reserved = None;
+            status.holds = vec![hold];
+            return Ok(status);
+        }
         status.reserved = reserved(&contents);
         let head = contents.head();
         match head.map_or(RecordState::Free, |head| head.state) {
@@ -212,6 +224,14 @@ fn side_files(
     }
 }
 
+/// The detached hold in a record, if its lease is not over.
+pub(super) fn detached_hold(
+    contents: &Contents,
+    json: Option<HolderJson<'static>>,
+) -> Option<HoldInfo> {
+    DetachedRecord::of(contents, json)?.hold_info()
+}
+
 fn holder_in_record(json: Option<HolderJson<'static>>) -> Holder {
     json.map(holder_without_files).unwrap_or_default()
 }
@@ -239,6 +259,9 @@ pub(super) fn break_lock(shared: &Shared, name: &LockName, token: u64) -> Result
         return Ok(false);
     };
     match head.state {
+        RecordState::Free if contents.is_detached() => {
+            detach::break_hold(&dir, &file, token, held_locks)
+        }
         RecordState::Free => Ok(false),
         RecordState::Exclusive => {
             let hashed = names::is_hashed(&file).then(|| name.as_str());

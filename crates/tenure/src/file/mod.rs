@@ -30,6 +30,11 @@
 //! The hold of a shared holder or permit is ended the same way, but its process keeps the name from exclusive holders
 //! until it notices.
 //!
+//! # Detached holds
+//!
+//! An exclusive hold that is to outlive its process is a record with an owner and a lease: a reservation that its owner can
+//! extend and end. See `detached_record` and `detach`.
+//!
 //! # Elections
 //!
 //! The leader is the exclusive holder. Its value is in the record, observers poll, and a request to let go is a file that has
@@ -37,16 +42,19 @@
 //!
 //! # Reading order
 //! `names` and `record` (the format) · `directory` and `kernel_lock` (what the operating system gives) · `grant` and `hold`
-//! (from a kernel lock to a hold), with `side` (the files of holders that are not exclusive) and `token_files` (the other files of
+//! (from a kernel lock to a hold), with `vacancy`, `side` (the files of holders that are not exclusive) and `token_files` (the other files of
 //! one hold) · `store` (the parts of a client) ·
 //! `acquire` with `attempt`, `wait` with `waiter_threads`, `deliver`, `wait_shared` and `permit_pipes`, `upgrade` with
-//! `upgrading` and `upgrade_state`, `renew`, `release`, `elections` with `request_listener` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
+//! `upgrading` and `upgrade_state`, `renew`, `release`, `detach` with `detached_record` and `lease_wait`, `elections` with `request_listener` (the operations) · `errors` · `inspect`, `check` and `sweep` (for operators).
 
 mod acquire;
 mod attempt;
 mod blocking;
+mod boot;
 mod check;
 mod deliver;
+mod detach;
+mod detached_record;
 mod directory;
 mod elections;
 mod errors;
@@ -57,6 +65,7 @@ mod hold;
 mod idle_files;
 mod inspect;
 mod kernel_lock;
+mod lease_wait;
 mod names;
 mod permit_pipes;
 mod record;
@@ -70,6 +79,7 @@ mod token_files;
 mod upgrade;
 mod upgrade_state;
 mod upgrading;
+mod vacancy;
 mod wait;
 mod wait_shared;
 mod waiter_threads;
@@ -85,7 +95,7 @@ use tenure_core::leader::Sighting;
 use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
-    Answer, AnswerNow, BoxFuture, ChangeMode, Elections, Finding, Grant, Hold, Listed,
+    Answer, AnswerNow, BoxFuture, ChangeMode, Detach, Elections, Finding, Grant, Hold, Listed,
     LossNotifier, Operate, Release, Renewal, Request,
 };
 
@@ -152,16 +162,22 @@ impl tenure_core::store::Store for Store {
     fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
         let shared = self.0.clone();
         Box::pin(async move {
-            holds
-                .iter()
-                .map(|hold| renew::check(&shared, hold))
-                .collect()
+            let mut renewals = Vec::with_capacity(holds.len());
+            for hold in holds {
+                renewals.push(renew::renew(&shared, hold).await);
+            }
+            renewals
         })
     }
 
     fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
         let shared = self.0.clone();
-        Box::pin(async move { Ok(release::release(&shared, &hold)) })
+        Box::pin(async move {
+            match release::release(&shared, &hold) {
+                Some(release) => Ok(release),
+                None => blocking(move || detach::release(&shared, &hold)).await,
+            }
+        })
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
@@ -191,6 +207,10 @@ impl tenure_core::store::Store for Store {
         Some(self)
     }
 
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
+        Some(self)
+    }
+
     fn as_operate(self: Arc<Self>) -> Option<Arc<dyn Operate>> {
         Some(self)
     }
@@ -202,7 +222,7 @@ impl AnswerNow for Store {
     }
 
     fn release_now(&self, hold: &Hold) -> Option<Release> {
-        Some(release::release(&self.0, hold))
+        release::release(&self.0, hold)
     }
 }
 
@@ -252,6 +272,24 @@ impl Elections for Store {
 
     fn listen_for_requests(self: Arc<Self>, hold: Hold) {
         elections::listen(&self.0, &hold);
+    }
+}
+
+impl Detach for Store {
+    fn detach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        let shared = self.0.clone();
+        let detached = blocking(move || Ok(detach::detach(&shared, &hold)));
+        Box::pin(async move { detached.await.unwrap_or_else(Renewal::Unknown) })
+    }
+
+    fn attach(self: Arc<Self>, hold: Hold) -> BoxFuture<Renewal> {
+        let shared = self.0.clone();
+        let attached = blocking(move || Ok(detach::extend(&shared, &hold)));
+        Box::pin(async move { attached.await.unwrap_or_else(Renewal::Unknown) })
+    }
+
+    fn forget(&self, hold: &Hold) {
+        self.0.requests.remove(hold.owner);
     }
 }
 

@@ -80,6 +80,8 @@ pub(super) enum SideKind {
     PermitQueue,
     /// `%w`: a pipe that the holder of the permit with that number has open for writing.
     PermitPipe,
+    /// `%l0`: a pipe that is opened and closed when a detached hold is released.
+    LeasePipe,
     /// `%v`: what the leader with that token has published, if the record has no room for it.
     Value,
     /// `%r`: somebody asks the holder with that token to let go. The file is empty.
@@ -87,13 +89,14 @@ pub(super) enum SideKind {
 }
 
 impl SideKind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Shared,
         Self::Permit,
         Self::Upgradable,
         Self::Turnstile,
         Self::PermitQueue,
         Self::PermitPipe,
+        Self::LeasePipe,
         Self::Value,
         Self::ReleaseRequest,
     ];
@@ -107,9 +110,15 @@ impl SideKind {
             Self::Turnstile => 't',
             Self::PermitQueue => 'q',
             Self::PermitPipe => 'w',
+            Self::LeasePipe => 'l',
             Self::Value => 'v',
             Self::ReleaseRequest => 'r',
         }
+    }
+
+    /// Whether such a file is a pipe.
+    fn is_pipe(self) -> bool {
+        matches!(self, Self::PermitPipe | Self::LeasePipe)
     }
 
     /// Whether the number of such a file is the token of a hold.
@@ -171,13 +180,21 @@ pub(super) fn side_of(entry: &str, file: &str) -> Option<(SideKind, u64)> {
     (base == file).then(|| kind_and_index(suffix)).flatten()
 }
 
-/// The pipe of `entry` if it is the file of a permit.
+/// The pipe that belongs to `entry`, the file of a name or a side file of one.
 pub(super) fn pipe_of(entry: &str) -> Option<String> {
-    let (file, suffix) = entry.rsplit_once('%')?;
-    match kind_and_index(suffix)? {
-        (SideKind::Permit, index) => Some(side(file, SideKind::PermitPipe, index)),
-        _ => None,
+    let side_file = entry
+        .rsplit_once('%')
+        .and_then(|(file, suffix)| Some((file, kind_and_index(suffix)?)));
+    match side_file {
+        None => Some(lease_pipe(entry)),
+        Some((file, (SideKind::Permit, index))) => Some(side(file, SideKind::PermitPipe, index)),
+        Some(_) => None,
     }
+}
+
+/// The pipe by which a waiter learns that a detached hold of the name was released.
+pub(super) fn lease_pipe(file: &str) -> String {
+    side(file, SideKind::LeasePipe, 0_u32)
 }
 
 /// The file of the name and the token, if `entry` is a side file of the hold with this token.
@@ -215,7 +232,7 @@ pub(super) fn decode(file: &str) -> DirectoryEntry {
         && let Some((kind, _)) = kind_and_index(suffix)
     {
         return match (decode(base), kind) {
-            (DirectoryEntry::Name(_) | DirectoryEntry::Hashed, SideKind::PermitPipe) => {
+            (DirectoryEntry::Name(_) | DirectoryEntry::Hashed, kind) if kind.is_pipe() => {
                 DirectoryEntry::Pipe
             }
             (DirectoryEntry::Name(_) | DirectoryEntry::Hashed, _) => DirectoryEntry::Side,
@@ -345,8 +362,7 @@ mod tests {
             for kind in SideKind::ALL {
                 let longest = side(&file, kind, kind.max_index());
                 assert!(longest.len() <= 255, "{longest}");
-                let is_pipe = kind == SideKind::PermitPipe;
-                let entry = if is_pipe {
+                let entry = if kind.is_pipe() {
                     DirectoryEntry::Pipe
                 } else {
                     DirectoryEntry::Side

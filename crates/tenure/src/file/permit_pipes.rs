@@ -17,8 +17,9 @@ use super::side::Sides;
 /// Pipes that are watched at most; each takes a descriptor of the first waiter.
 const MAX_PIPES: u32 = 256;
 
-/// How often the permits are tried although no pipe was closed: a holder may have died before it opened its pipe.
-const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// How often the permits are tried although no pipe was closed: a holder may have died before it opened its pipe. For the same
+/// reason a waiter looks that often whether a detached hold is over.
+pub(super) const SAFETY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How late a free permit is noticed at most by a waiter that cannot watch all permits.
 pub(super) const PERMIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -52,19 +53,28 @@ impl PermitPipes {
 
     /// Blocks until something happens. `leave` is closed when the waiter leaves.
     pub(super) fn wait(&self, leave: &PipeReader) -> PipeEvent {
-        let all = [leave.as_fd()].into_iter();
-        let all = all.chain(self.0.iter().map(|pipe| pipe.as_fd()));
-        let mut polled: Vec<_> = all
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
-        let timeout = Timespec {
-            tv_sec: SAFETY_POLL_INTERVAL.as_secs().cast_signed(),
-            tv_nsec: 0,
-        };
-        match rustix::event::poll(&mut polled, Some(&timeout)) {
-            Ok(0) | Err(_) => PipeEvent::TimedOut,
-            Ok(_) if !polled[0].revents().is_empty() => PipeEvent::WaiterLeft,
-            Ok(_) => PipeEvent::Closed,
-        }
+        wait_for_pipes(&self.0, leave, SAFETY_POLL_INTERVAL)
+    }
+}
+
+/// Blocks until one of the pipes is closed, for `timeout` at most. `leave` is closed when the waiter leaves.
+pub(super) fn wait_for_pipes(
+    pipes: &[OwnedFd],
+    leave: &PipeReader,
+    timeout: Duration,
+) -> PipeEvent {
+    let all = [leave.as_fd()].into_iter();
+    let all = all.chain(pipes.iter().map(|pipe| pipe.as_fd()));
+    let mut polled: Vec<_> = all
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs().cast_signed(),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    match rustix::event::poll(&mut polled, Some(&timeout)) {
+        Ok(0) | Err(_) => PipeEvent::TimedOut,
+        Ok(_) if !polled[0].revents().is_empty() => PipeEvent::WaiterLeft,
+        Ok(_) => PipeEvent::Closed,
     }
 }

@@ -5,17 +5,17 @@ use tenure_core::store::{Hold, Release};
 use super::hold::End;
 use super::store::Shared;
 
-pub(super) fn release(shared: &Shared, hold: &Hold) -> Release {
-    let Some(held) = shared.holds.remove(hold.owner) else {
-        return Release::NotHeld;
-    };
+/// Releases the hold. `None`: this client itself does not hold the name, but there may be a detached hold of the owner, which
+/// [`detach::release`](super::detach::release) releases.
+pub(super) fn release(shared: &Shared, hold: &Hold) -> Option<Release> {
+    let held = shared.holds.remove(hold.owner)?;
     let (release, idle_file) = held.release_and_keep_file(End::of(hold));
     if let Some(idle_file) = idle_file
         && !shared.is_closed()
     {
         shared.idle_files.put(&hold.name, idle_file);
     }
-    release
+    Some(release)
 }
 
 /// Releases what is held, and ends the threads.

@@ -88,6 +88,15 @@ impl Shared {
         Ok(fresh)
     }
 
+    /// The directory for a request about a hold that may have been detached: also after the client was closed, because such a
+    /// hold does not end with it.
+    pub(super) fn directory_to_look_in(&self) -> Result<Arc<Directory>, Error> {
+        match self.is_closed() {
+            true => Ok(self.directory()),
+            false => self.current_directory(),
+        }
+    }
+
     pub(super) fn attach(&self, notifier: LossNotifier) {
         let _ = self.notifier.set(notifier);
     }
@@ -136,14 +145,27 @@ impl Shared {
     /// Remembers a hold that is about to be passed to the driver, and returns its token.
     pub(super) fn remember(&self, request: &Request, held: Box<FileHold>) -> Result<u64, Error> {
         let token = held.token;
-        self.holds.insert(request.owner, held);
-        // Checked after the hold can be found: `close` releases what it finds, this function what it does not.
-        if self.is_closed() {
-            if let Some(held) = self.holds.remove(request.owner) {
-                held.release(End::Unused);
-            }
-            return Err(closed());
+        match self.insert(request.owner, held, End::Unused) {
+            true => Ok(token),
+            false => Err(closed()),
         }
-        Ok(token)
+    }
+
+    /// Remembers a hold again that could not be detached.
+    pub(super) fn restore(&self, owner: OwnerId, held: Box<FileHold>) {
+        self.insert(owner, held, End::Clean);
+    }
+
+    /// `false`: the client is closed, and the hold was released.
+    fn insert(&self, owner: OwnerId, held: Box<FileHold>, end: End) -> bool {
+        self.holds.insert(owner, held);
+        // Checked after the hold can be found: `close` releases what it finds, this function what it does not.
+        if !self.is_closed() {
+            return true;
+        }
+        if let Some(held) = self.holds.remove(owner) {
+            held.release(end);
+        }
+        false
     }
 }

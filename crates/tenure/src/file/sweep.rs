@@ -16,6 +16,7 @@ use std::time::Duration;
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::rt;
 
+use super::detached_record::is_held;
 use super::directory::{Directory, FileId, LockPath};
 use super::elections::is_held_exclusively;
 use super::guarantees::SCHEME;
@@ -144,17 +145,23 @@ fn remove_opened(
     if !is_stale(&contents, tokens_below) || !id.is_at(&lock_path.path) {
         return Ok(false);
     }
-    if let Some(start) = tokens_below
-        && !*is_floor_raised
-    {
-        let _section = dir.enter(held_locks)?;
+    let raises = tokens_below.filter(|_| !*is_floor_raised);
+    let _section = match raises.is_some() || contents.is_detached() {
+        true => Some(dir.enter(held_locks)?),
+        false => None,
+    };
+    // An attached client extends its hold in the section, without the kernel lock.
+    if contents.is_detached() && is_held(locked.file()).map_err(system_error("read"))? {
+        return Ok(false);
+    }
+    if let Some(start) = raises {
         // One floor for all: every file that is removed has its tokens below.
         dir.raise_floor(start)
             .map_err(system_error("raise the floor for"))?;
         *is_floor_raised = true;
     }
     if let Some(pipe) = names::pipe_of(file) {
-        // The pipe does not exist on systems where pipes cannot be made.
+        // The pipe does not exist if no process has waited for it, or on systems where pipes cannot be made.
         let _ = dir.unlink(&pipe);
     }
     dir.unlink(file).map_err(system_error("remove"))?;
@@ -285,6 +292,39 @@ mod tests {
         assert!(exists("theirs") && exists("empty"));
         let again = take(&store, "free", Duration::ZERO);
         assert!(again.token > token && again.token > start);
+    }
+
+    #[test]
+    fn a_detached_hold_keeps_its_file_until_its_lease_is_over() {
+        use tenure_core::store::{Detach as _, Renewal};
+        let scratch = Scratch::new("detached");
+        let store = scratch.open();
+        let detach = |name: &str, ttl| {
+            let mut hold = take(&store, name, Duration::ZERO);
+            hold.ttl = ttl;
+            let detached = rt::poll_now(store.clone().detach(hold.clone()));
+            assert!(matches!(detached, Ok(Renewal::Renewed { .. })));
+            hold
+        };
+        let kept = detach("kept", Duration::from_secs(3600));
+        let over = detach("over", Duration::from_micros(1));
+        for name in ["kept", "over"] {
+            let pipe = names::lease_pipe(name);
+            let pipe = store
+                .0
+                .directory()
+                .open_pipe(&pipe, rustix::fs::OFlags::RDONLY);
+            assert!(pipe.is_some() || cfg!(target_vendor = "apple"));
+        }
+        assert_eq!(sweep(&store.0, usize::MAX, later(1)).unwrap(), 1);
+        let files = |name: &str| {
+            let dir = store.0.directory();
+            let entries = dir.entries().unwrap();
+            entries.filter(|entry| entry.starts_with(name)).count()
+        };
+        assert_eq!(files("over"), 0);
+        assert!(files("kept") >= 1 && over.name != kept.name);
+        give(&store, kept);
     }
 
     /// Another process was faster: the file at the path is not the one that was opened.

@@ -22,8 +22,9 @@ use tenure_core::options::Mode;
 use tenure_core::rt;
 use tenure_core::store::Request;
 
+use super::boot::boot_id;
 use super::directory::{Directory, FileId, LockPath};
-use super::grant::{WonLock, boot_id};
+use super::grant::WonLock;
 use super::hold::FileHold;
 use super::kernel_lock::{AmbiguityTimer, KernelLock, Kind, has_other_locks};
 use super::names::{self, SideKind};

@@ -13,7 +13,7 @@ use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::rt::{self, Clock};
 use tenure_core::store::Request;
 
-use super::attempt;
+use super::attempt::{Attempt, try_once};
 use super::deliver::{Delivery, deliver_early, wait_for_turnstile};
 use super::directory::{LockPath, OpenOutcome};
 use super::grant::{Locks, WonLock};
@@ -62,7 +62,7 @@ pub(super) async fn wait(
                 }
                 // The first waiter for a permit may be stopped, and then the others would not learn of a free one.
                 if kind == WaitKind::Permit
-                    && let Some(held) = attempt::try_once(shared, request, lock_path)?
+                    && let Attempt::Held(held) = try_once(shared, request, lock_path, false)?
                 {
                     return Poll::Ready(Ok(WaitEnd::Granted(held)));
                 }

@@ -6,6 +6,7 @@
 mod support;
 
 mod breaking;
+mod detach;
 mod elections;
 mod faults;
 mod modes;

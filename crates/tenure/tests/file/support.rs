@@ -1,5 +1,6 @@
 //! A directory of its own for each test, and processes that take locks on command.
 
+use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use tenure::file;
 use tenure::store::{
-    Answer, BoxFuture, ChangeMode as _, Grant, Hold, Listed, Release, Request, Store as _,
+    Answer, BoxFuture, ChangeMode as _, Detach as _, Grant, Hold, Listed, Release, Renewal,
+    Request, Store as _,
 };
 use tenure::{Error, Holder, LockName, LockStatus, Mode, OwnerId};
 
@@ -240,6 +242,11 @@ const DIRECTORY_VARIABLE: &str = "TENURE_TEST_LOCK_DIR";
 
 impl LockProcess {
     pub(crate) fn start(dir: &Path) -> Self {
+        Self::start_with(dir, Vec::new())
+    }
+
+    /// A process with more variables in its environment.
+    pub(crate) fn start_with(dir: &Path, variables: Vec<(OsString, OsString)>) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
@@ -248,6 +255,7 @@ impl LockProcess {
                 "--test-threads=1",
             ])
             .env(DIRECTORY_VARIABLE, dir)
+            .envs(variables)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -345,6 +353,25 @@ fn child() {
                 held.push(try_acquire(&store, delayed).unwrap().unwrap().0);
                 answer("held".into());
             }
+            // Detaches the last hold for so many milliseconds, and tells its owner.
+            "detach" => {
+                let hold: &mut Hold = held.last_mut().unwrap();
+                hold.ttl = Duration::from_millis(text.parse().unwrap());
+                answer(match now(store.clone().detach(hold.clone())) {
+                    Renewal::Renewed { .. } => held.pop().unwrap().owner.to_hex(),
+                    other => format!("{other:?}"),
+                });
+            }
+            "attach" => {
+                let [ttl, owner, text] = words(text);
+                let hold = detached_hold(text, owner, ttl);
+                answer(outcome(now(store.clone().attach(hold.clone()))).into());
+                held.push(hold);
+            }
+            "renew" => {
+                let renewals = now(store.clone().renew(vec![held.last().unwrap().clone()]));
+                answer(outcome(renewals.into_iter().next().unwrap()).into());
+            }
             "lock" => {
                 let (hold, grant) = acquire(&store, waiting(text));
                 held.push(hold);
@@ -375,6 +402,29 @@ fn child() {
             }
             other => panic!("what is {other}?"),
         }
+    }
+}
+
+/// `N` words of a command.
+fn words<const N: usize>(text: &str) -> [&str; N] {
+    let words: Vec<_> = text.splitn(N, ' ').collect();
+    words.try_into().unwrap()
+}
+
+/// What a receipt says: the name, and the owner and the lease (ms) of [`LockProcess`].
+pub(crate) fn detached_hold(text: &str, owner: &str, ttl: &str) -> Hold {
+    let mut hold = Hold::of(name(text), OwnerId::from_hex(owner).unwrap());
+    hold.ttl = Duration::from_millis(ttl.parse().unwrap());
+    hold
+}
+
+/// The outcome of a renewal in one word.
+pub(crate) fn outcome(renewal: Renewal) -> &'static str {
+    match renewal {
+        Renewal::Renewed { .. } => "renewed",
+        Renewal::Lost(_) => "lost",
+        Renewal::Unknown(_) => "unknown",
+        other => panic!("{other:?}"),
     }
 }
 

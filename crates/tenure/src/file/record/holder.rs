@@ -30,6 +30,28 @@ pub(crate) struct HolderJson<'a> {
     /// The number of this value within its term; `None` for a lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) number: Option<u64>,
+    /// The lease of a hold that was detached from its process; `None` for every other hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) detached: Option<LeaseJson>,
+}
+
+/// The lease of a detached hold. All times are in µs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LeaseJson {
+    /// A digest of the owner id, by which a client is recognized that attaches itself.
+    pub(crate) owner: String,
+    /// End of the lease on the wall clock.
+    pub(crate) until: u64,
+    /// End of the lease on the clock that counts from the boot of the machine.
+    pub(crate) boot_until: u64,
+    /// The boot from which that clock counts; 0 when unknown.
+    pub(crate) boot: u64,
+    /// Length of the lease when it was written: no clock that shows more can be right.
+    pub(crate) span: u64,
+    /// End and length of the reservation that came with the grant, as in a head.
+    pub(crate) reserved_until: u64,
+    pub(crate) reserved_span: u64,
 }
 
 impl<'a> HolderJson<'a> {
@@ -65,6 +87,7 @@ impl<'a> HolderJson<'a> {
                 token: self.token,
                 since: self.since,
                 number: self.number,
+                detached: self.detached.clone(),
                 ..HolderJson::default()
             };
             json = serde_json::to_vec(&short).unwrap_or_default();

@@ -25,6 +25,9 @@
 //! | none | | slot 0, and it raises |
 //!
 //! After a raise was synced, that slot is the anchor and the grant itself is written to the other one.
+//! A record without a holder has no JSON, unless the hold was detached from its process: then the JSON is that of the
+//! holder, with its lease, and the reservation is what other holders have to wait for at most (`detached_record.rs`).
+//!
 //! In the boot in which it was written the last token itself counts (the page cache loses nothing when a process dies),
 //! after a reboot, or when a slot is damaged, `ceiling` takes its place.
 
@@ -33,9 +36,9 @@ mod layout;
 mod read;
 mod write;
 
-pub(super) use self::holder::HolderJson;
+pub(super) use self::holder::{HolderJson, LeaseJson};
 pub(super) use self::layout::{Head, RecordState, checksum};
-pub(super) use self::read::{Contents, read, read_all, read_name};
+pub(super) use self::read::{Contents, Record, read, read_all, read_name};
 pub(super) use self::write::{RecordWriter, create, write_side};
 
 /// For [`crate::fuzzing`]: reads `data` as a lock file. Whatever the file says, the next token is greater than the last

@@ -144,6 +144,17 @@ impl Contents {
             .is_some_and(|head| head.state != RecordState::Free)
     }
 
+    /// Whether the record is that of a hold that was detached from its process; its lease may be over.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.head()
+            .is_some_and(|head| head.state == RecordState::Free && head.json_len > 0)
+    }
+
+    /// Whether one slot is damaged, or is being written at this moment.
+    pub(crate) fn is_half(&self) -> bool {
+        matches!(self, Self::Valid(found) if !found.are_both_valid)
+    }
+
     /// Whether a process has raised the ceiling and has not granted its token yet.
     pub(crate) fn is_being_granted(&self) -> bool {
         matches!(self, Self::Valid(found) if found.head.state == RecordState::Free && !found.is_anchored)
@@ -203,9 +214,19 @@ impl Contents {
 }
 
 impl Record {
-    /// Turns the record of a dead holder into one of a free name, reserved until `until`.
-    pub(crate) fn free_after_death(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
+    /// Turns the record of a dead holder, or of a detached hold, into one of a free name, reserved until `until`.
+    pub(crate) fn free(&self, file: &File, until: u64, span: u64) -> io::Result<()> {
         self.rewrite(file, |writer| writer.free(file, until, span))
+    }
+
+    /// Writes the holder and the lease of a detached hold anew.
+    pub(crate) fn set_lease(
+        &self,
+        file: &File,
+        reservation: (u64, u64),
+        json: &HolderJson<'_>,
+    ) -> io::Result<()> {
+        self.rewrite(file, |writer| writer.detach(file, reservation, json))
     }
 
     /// Writes that the name is held in another way, and grants nothing.

@@ -267,6 +267,15 @@ fn a_raise_that_was_not_finished_is_repeated() {
 #[test]
 fn a_holder_made_of_escapes_still_fits() {
     let scratch = Scratch::new("escapes");
+    let lease = LeaseJson {
+        owner: "f".repeat(32),
+        until: u64::MAX,
+        boot_until: u64::MAX,
+        boot: u64::MAX,
+        span: u64::MAX,
+        reserved_until: u64::MAX,
+        reserved_span: u64::MAX,
+    };
     for (host, label) in [
         ("h".into(), "\0".repeat(200)),
         ("\0".repeat(200), "\0".repeat(200)),
@@ -275,14 +284,17 @@ fn a_holder_made_of_escapes_still_fits() {
             host: Cow::Owned(host),
             label: Cow::Owned(label),
             pid: 7,
+            detached: Some(lease.clone()),
             ..HolderJson::default()
         };
         write_side(&scratch.1, 9, Some(&body)).unwrap();
-        assert_eq!(read_all(&scratch.1).unwrap().1.unwrap().pid, 7);
+        let read = read_all(&scratch.1).unwrap().1.unwrap();
+        assert_eq!((read.pid, read.detached), (7, Some(lease.clone())));
     }
     let body = HolderJson {
         label: "é".repeat(100).into(),
         host: "h".repeat(255).into(),
+        detached: Some(lease),
         ..body(9)
     };
     write_side(&scratch.1, 9, Some(&body)).unwrap();
@@ -297,7 +309,7 @@ fn burying_the_dead_keeps_the_counter() {
     let Contents::Valid(found) = read(&scratch.1).unwrap() else {
         panic!("no record")
     };
-    found.free_after_death(&scratch.1, 50, 40).unwrap();
+    found.free(&scratch.1, 50, 40).unwrap();
     let head = *read(&scratch.1).unwrap().head().unwrap();
     assert_eq!(
         (head.state, head.until, head.span, head.delay),
@@ -305,4 +317,42 @@ fn burying_the_dead_keeps_the_counter() {
     );
     assert!(grant(&scratch.1, 1).token() > writer.token());
     assert!(grant(&scratch.1, 2).token() > writer.token());
+}
+
+/// Other versions read the lease of a detached hold; one that does not know it reads a reservation.
+#[test]
+fn a_detached_hold_is_a_reservation_with_a_holder() {
+    let scratch = Scratch::new("detached");
+    let mut writer = grant(&scratch.1, 1);
+    assert!(!read(&scratch.1).unwrap().is_detached());
+    let lease = LeaseJson {
+        owner: "ab".into(),
+        until: 1,
+        boot_until: 2,
+        boot: 3,
+        span: 4,
+        reserved_until: 5,
+        reserved_span: 6,
+    };
+    let json = HolderJson {
+        detached: Some(lease),
+        ..body(writer.token())
+    };
+    writer.detach(&scratch.1, (50, 40), &json).unwrap();
+    let (contents, found) = read_all(&scratch.1).unwrap();
+    let head = *contents.head().unwrap();
+    assert!(contents.is_detached() && !contents.has_holder() && !contents.is_half());
+    assert_eq!(
+        (head.until, head.span, head.token),
+        (50, 40, writer.token())
+    );
+    assert_eq!(found.unwrap(), json);
+    let text = r#","detached":{"owner":"ab","until":1,"boot_until":2,"boot":3,"span":4,"reserved_until":5,"reserved_span":6}}"#;
+    let bytes = scratch.bytes();
+    assert!(bytes.windows(text.len()).any(|it| it == text.as_bytes()));
+    // The process goes on with its hold if the disk is full.
+    assert_eq!(writer.reservation(), (0, 0));
+    writer.free(&scratch.1, 0, 0).unwrap();
+    assert!(!read(&scratch.1).unwrap().is_detached());
+    assert!(grant(&scratch.1, 1).token() > writer.token());
 }

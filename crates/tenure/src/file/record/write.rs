@@ -101,6 +101,25 @@ impl RecordWriter {
         self.put(file, None)
     }
 
+    /// Writes that the hold is detached from its process: the JSON has its lease, and until then nothing is granted. This
+    /// writer stays that of the process, which goes on with it if the write fails.
+    pub(crate) fn detach(
+        &mut self,
+        file: &File,
+        (until, span): (u64, u64),
+        json: &HolderJson<'_>,
+    ) -> io::Result<()> {
+        self.head.seq += 1;
+        let head = Head {
+            state: RecordState::Free,
+            until,
+            span,
+            ..self.head
+        };
+        let slot = self.slot;
+        Self { slot, head }.put(file, Some(json))
+    }
+
     /// Writes the holder anew, with another value.
     pub(crate) fn publish(&mut self, file: &File, json: &HolderJson<'_>) -> io::Result<()> {
         self.head.seq += 1;
