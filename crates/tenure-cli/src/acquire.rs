@@ -1,4 +1,4 @@
-//! Acquires the locks of `run` and `hold`, and reports the wait.
+//! Acquires the locks of `run`, `hold` and `take`, and reports the wait.
 
 use std::future::{Future, pending, poll_fn};
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::duration::rounded;
 use crate::exit::Exit;
 use crate::json;
-use crate::plan::Plan;
+use crate::plan::{Plan, Role};
 use crate::signals::Signals;
 use crate::text;
 
@@ -89,7 +89,17 @@ pub(crate) async fn until_acquired(
     };
     console.erase_progress();
     let guard = outcome.map_err(NotAcquired::Error)?;
-    report_grant(&guard, console, began.elapsed());
+    let is_taken = matches!(plan.role, Role::Taker);
+    report_grant(
+        if is_taken {
+            Grant::Taken
+        } else {
+            Grant::Acquired
+        },
+        &guard,
+        console,
+        began.elapsed(),
+    );
     report_hidden_label(client, plan, console, &guard).await;
     Ok(guard)
 }
@@ -108,13 +118,33 @@ pub(crate) fn report_failure(console: &Console, error: &Error, ttl: Duration) {
     }
 }
 
-fn report_grant(guard: &Guard, console: &Console, waited: Duration) {
+/// How a guard came to its hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Grant {
+    Acquired,
+    /// The hold gets a receipt.
+    Taken,
+    /// The hold was there, and has a receipt.
+    Attached,
+}
+
+/// Prints the grant. The owner id of a hold that outlives this process is as secret as its receipt, so no event has it.
+pub(crate) fn report_grant(grant: Grant, guard: &Guard, console: &Console, waited: Duration) {
+    let what = match grant {
+        Grant::Acquired | Grant::Taken => "acquired",
+        Grant::Attached => "attached",
+    };
     if console.json {
-        console.event("acquired", acquired_json(guard, waited));
+        let mut fields = acquired_json(guard, waited);
+        if let Some(fields) = fields.as_object_mut().filter(|_| grant != Grant::Acquired) {
+            fields.remove("owner");
+            fields.remove("owners");
+        }
+        console.event(what, fields);
     } else if console.verbose {
         for (name, token) in guard.tokens() {
             console.detail(format!(
-                "acquired {name}, token {token}, after {}",
+                "{what} {name}, token {token}, after {}",
                 rounded(waited)
             ));
         }
@@ -221,7 +251,7 @@ fn print_waiting(plan: &Plan, console: &Console, obstacle: Option<&LockStatus>, 
 }
 
 /// The first of the names that cannot be acquired now.
-async fn obstacle(client: &Client, plan: &Plan) -> Option<LockStatus> {
+pub(crate) async fn obstacle(client: &Client, plan: &Plan) -> Option<LockStatus> {
     let ttl = plan.options.ttl;
     for name in &plan.names {
         match client.inspect(name).await {

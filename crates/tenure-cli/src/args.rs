@@ -1,6 +1,10 @@
 //! The definition of all flags, with their help.
 
+mod acquire;
+mod receipt;
+
 use std::ffi::OsString;
+#[cfg(feature = "bench")]
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +13,6 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{
     ArgAction, ArgMatches, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand,
-    ValueEnum,
 };
 use clap_complete::Shell;
 use tenure_torture::mode::HoldMode;
@@ -18,6 +21,9 @@ use tenure_torture::plan::FaultKind;
 use crate::duration;
 use crate::exit::Exit;
 use crate::watch_frame::Order;
+
+pub(crate) use self::acquire::{Acquire, Choice, Renewal, WaitFlags};
+pub(crate) use self::receipt::{Release, Renew, Take};
 
 /// Hold a distributed lock while a command runs.
 #[derive(Debug, Parser)]
@@ -46,7 +52,8 @@ Exit codes:
            `torture`: too little happened for a verdict
   75       busy: another client holds the lock (-E N: exit with N instead)
   76       the lock was lost, or the time of --max-hold or of --renew never was over;
-           COMMAND was not started, or was ended if it still ran
+           COMMAND was not started, or was ended if it still ran;
+           `renew`, `release`: the hold of the receipt was over before
   77       the store denied access
   126 127  COMMAND cannot be run; COMMAND was not found
   128+N    signal N ended COMMAND, or ended the wait for the lock";
@@ -84,6 +91,12 @@ Examples:
 
   The same, with a file for the readiness probe, and COMMAND is started again when it ends:
     tenure run --standby --restart --ready-file /run/scheduler.ready scheduler -- ./scheduler
+
+  Run two commands under one hold, and other commands between them:
+    tenure take staging --receipt staging.receipt
+    tenure run --receipt staging.receipt -- ./deploy.sh
+    tenure run --receipt staging.receipt -- ./test.sh
+    tenure release staging.receipt
 
   Use Redis, with the URL in the environment, so that other users do not see its password:
     export TENURE_URL=redis://:password@db.example/0
@@ -147,6 +160,12 @@ pub(crate) enum Action {
     Run(Run),
     /// Hold locks until standard input ends or a signal arrives, and print a line for each change
     Hold(Hold),
+    /// Take locks and end: the hold goes on without a process, until it is given back by its receipt
+    Take(Take),
+    /// Keep a hold that `take` made for longer
+    Renew(Renew),
+    /// Give back a hold that `take` made
+    Release(Release),
     /// List the locks that are held, and who holds them
     List(List),
     /// Show who holds a lock and who waits for it
@@ -161,6 +180,7 @@ pub(crate) enum Action {
     Check(Check),
     /// Show holders and waiters, and keep the view up to date
     Watch(Watch),
+    /// Serve locks to a client of the Model Context Protocol, on standard input and output
     /// Measure this store: compare locking with bare requests
     #[cfg(feature = "bench")]
     Bench(Bench),
@@ -173,7 +193,10 @@ pub(crate) enum Action {
 }
 
 #[derive(Debug, Args)]
-#[command(override_usage = "tenure run [OPTIONS] NAME... -- COMMAND [ARG]...")]
+#[command(
+    override_usage = "tenure run [OPTIONS] NAME... -- COMMAND [ARG]...\n       \
+                      tenure run [OPTIONS] --receipt RECEIPT -- COMMAND [ARG]..."
+)]
 #[command(after_long_help = format!("{RUN_SIGNALS}\n\n{RUN_EXAMPLES}"))]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -187,6 +210,17 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = duration::parse, allow_hyphen_values = true)]
     pub(crate) grace: Duration,
+    /// Run the command under the hold of this receipt, which `tenure take` made, and keep the hold afterwards
+    ///
+    /// RECEIPT is a file, or the text of a receipt. The receipt has the names, so there is no NAME. While the command runs, the
+    /// hold is renewed; it is also kept for the time of the receipt, from the start and from the end of the command on. When
+    /// the hold is lost or given back meanwhile, the command is ended, and the code is 76.
+    #[arg(long, value_name = "RECEIPT")]
+    #[arg(conflicts_with_all = [
+        "names", "wait", "try_once", "busy_exit_code", "renew", "any", "k_of", "shared", "permits", "fair",
+        "every", "min_hold", "lock_delay", "label", "standby",
+    ])]
+    pub(crate) receipt: Option<OsString>,
     #[command(flatten)]
     pub(crate) standby: StandbyFlags,
     /// Names to hold, all of them or none (with --any: one of them; with --k-of N: N of them)
@@ -232,101 +266,6 @@ pub(crate) struct Hold {
     /// Names to hold, all of them or none (with --any: one of them; with --k-of N: N of them)
     #[arg(value_name = "NAME", required = true)]
     pub(crate) names: Vec<OsString>,
-}
-
-/// How the locks are acquired.
-#[derive(Debug, Args)]
-pub(crate) struct Acquire {
-    /// Stop waiting after this time, also for a store that cannot be reached [default: wait forever for the lock]
-    #[arg(short, long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) wait: Option<Duration>,
-    /// Try once and do not wait; the same as --wait 0
-    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
-    pub(crate) try_once: bool,
-    #[command(flatten)]
-    pub(crate) lease: LeaseFlags,
-    /// Hold one of the names, the first one that is free, instead of all
-    #[arg(long, conflicts_with = "k_of")]
-    pub(crate) any: bool,
-    /// Hold N of the names, those that are free first, instead of all
-    #[arg(long, value_name = "N")]
-    pub(crate) k_of: Option<usize>,
-    /// Hold the lock together with others that use --shared
-    #[arg(long, conflicts_with = "permits")]
-    pub(crate) shared: bool,
-    /// Take one of N permits, so that at most N hold at the same time
-    #[arg(long, value_name = "N", value_parser = parse_permits)]
-    pub(crate) permits: Option<NonZeroU32>,
-    /// Serve waiters in the order in which they came; an error if the store cannot do that
-    #[arg(long)]
-    pub(crate) fair: bool,
-    #[command(flatten)]
-    pub(crate) reservation: Reservation,
-    /// Exit code when another client holds the lock
-    #[arg(short = 'E', long, value_name = "N", default_value_t = Exit::BUSY)]
-    pub(crate) busy_exit_code: u8,
-    /// Text that is shown to others who look at the lock, for example why it is held
-    ///
-    /// Locks of a database session show it after `tenure check --init` has made their table.
-    #[arg(
-        long,
-        value_name = "TEXT",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) label: String,
-}
-
-fn parse_permits(text: &str) -> Result<NonZeroU32, String> {
-    let number = text.parse::<u32>().ok().and_then(NonZeroU32::new);
-    number.ok_or_else(|| format!("N is a number from 1 to {}", u32::MAX))
-}
-
-/// How long a hold lasts.
-#[derive(Debug, Args)]
-pub(crate) struct LeaseFlags {
-    /// Time to live: how long the store keeps the lock after the holder's last renewal
-    ///
-    /// The lock is renewed for as long as it is held, so a command may take longer than this.
-    #[arg(long, value_name = "DURATION", default_value = "30s")]
-    #[arg(value_parser = duration::parse_ttl, allow_hyphen_values = true)]
-    pub(crate) ttl: Duration,
-    /// When to renew the lock; with `never` the hold ends when --ttl is over
-    #[arg(long, value_name = "WHEN", default_value = "automatic")]
-    pub(crate) renew: Renewal,
-    /// Stop this much earlier, for a store whose clock may run faster than the clock of this machine
-    ///
-    /// This time is added to a margin of 1 % of --ttl. It is at most half of --ttl.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) drift: Option<Duration>,
-    /// Hold for at most this time, then end the command and release
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) max_hold: Option<Duration>,
-}
-
-/// Until when the lock stays taken, also when its hold has ended.
-#[derive(Debug, Args)]
-pub(crate) struct Reservation {
-    /// Run at most once per interval: the lock stays taken until this time after it was acquired
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) every: Option<Duration>,
-    /// Keep the lock taken for at least this time, also when the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) min_hold: Option<Duration>,
-    /// After a loss, keep the lock reserved for this time, in which late requests of the old holder can end
-    ///
-    /// A release reserves nothing, nor does the end of --max-hold.
-    #[arg(long, value_name = "DURATION", value_parser = duration::parse, allow_hyphen_values = true)]
-    pub(crate) lock_delay: Option<Duration>,
-}
-
-/// Whether the lease is renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Renewal {
-    /// Three times in each --ttl, for as long as the lock is held
-    Automatic,
-    /// Not at all: the hold ends when --ttl is over
-    Never,
 }
 
 #[derive(Debug, Args)]
@@ -513,6 +452,10 @@ const HINTS: &[(&str, &str)] = &[
         "not provided: --standby",
         "`--restart`, `--ready-file` and `--value` go with `--standby`",
     ),
+    (
+        "'[NAME]...'",
+        "the receipt has the names; write `--` in front of COMMAND",
+    ),
 ];
 
 /// Puts the page that clap prints for wrong usage on one line: the mistake, its tip, and where to read more.
@@ -549,15 +492,18 @@ mod tests {
 
     #[test]
     fn every_example_can_be_typed() {
-        let commands = RUN_EXAMPLES
-            .lines()
-            .filter_map(|line| Some(&line[line.find("tenure run ")?..]));
+        let lines = RUN_EXAMPLES.lines().chain(receipt::TAKE_EXAMPLES.lines());
+        let commands = lines.filter_map(|line| {
+            let begins = line.trim_start();
+            let begin = begins.starts_with("tenure ").then_some(0);
+            Some(&begins[begin.or_else(|| begins.find("tenure run "))?..])
+        });
         let mut count = 0;
         for command in commands {
             let parsed = Cli::try_parse_from(command.split_whitespace());
             assert!(parsed.is_ok(), "{command}: {parsed:?}");
             count += 1;
         }
-        assert!(count > 7);
+        assert!(count > 12, "{count}");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use serde_json::{Value, json};
-use tenure::guarantees::{Capability, Cell, Fault, Guarantees, Order, Promise};
+use tenure::guarantees::{Capability, Cell, DetachedHolds, Fault, Guarantees, Order, Promise};
 use tenure::store::{Finding, Severity};
 use tenure::{Client, Error};
 
@@ -198,6 +198,11 @@ fn features(guarantees: &Guarantees) -> Vec<&'static str> {
         (guarantees.min_hold, "min-hold"),
         (guarantees.lock_delay, "lock-delay"),
         (Capability::Elections.is_in(guarantees), "elections"),
+        (guarantees.detached == DetachedHolds::EachMode, "detach"),
+        (
+            guarantees.detached == DetachedHolds::Exclusive,
+            "detach (exclusive holds)",
+        ),
     ];
     all.into_iter()
         .filter(|(has, _)| *has)

@@ -5,6 +5,9 @@ use std::time::Duration;
 use tenure::Options;
 use tenure::time::{DurationError, parse_duration};
 
+/// The shortest time for which a hold is kept without a process.
+pub(crate) const MIN_HOLD: Duration = Duration::from_secs(1);
+
 /// Reads a duration. The error does not repeat `text`, because clap prints it.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     parse_duration(text).map_err(|why| match why {
@@ -30,6 +33,16 @@ pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
             rounded(Options::MIN_TTL)
         )),
         _ => parse(text),
+    }
+}
+
+/// Reads for how long a hold without a process lasts. A shorter one could end between two requests that are about it.
+pub(crate) fn parse_hold(text: &str) -> Result<Duration, String> {
+    match parse_ttl(text)? {
+        short if short < MIN_HOLD => {
+            Err("the duration is too short; a hold without a process lasts at least 1s".into())
+        }
+        lasts => Ok(lasts),
     }
 }
 
@@ -91,6 +104,9 @@ mod tests {
         }
         assert!(parse_ttl("19ms").unwrap_err().contains("at least 20ms"));
         assert!(parse_ttl("5").unwrap_err().contains("5s"));
+        assert!(parse_hold("900ms").unwrap_err().contains("at least 1s"));
+        assert!(parse_hold("31d").unwrap_err().contains("at most 30d"));
+        assert_eq!(parse_hold("1s"), Ok(MIN_HOLD));
         for (text, ttl) in [("30d", Options::MAX_TTL), ("20ms", Options::MIN_TTL)] {
             assert_eq!(parse_ttl(text), Ok(ttl));
         }

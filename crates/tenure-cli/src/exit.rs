@@ -8,7 +8,7 @@
 //! | 69 | the store cannot be reached |
 //! | 70 | the store gave an unexpected answer, or the system refused something; `torture`: too little happened |
 //! | 75 (`-E N`) | busy: another client holds the lock |
-//! | 76 | the lock was lost, or the time of `--max-hold` or of `--renew never` was over; the command was not started, or was ended if it still ran |
+//! | 76 | the lock was lost, or the time of `--max-hold` or of `--renew never` was over; the command was not started, or was ended if it still ran; `renew`, `release`: the hold of the receipt was over before |
 //! | 77 | the store denied access |
 //! | 126, 127 | the command cannot be run, or was not found |
 //! | 128 + n | signal n ended the command, or ended the wait for the lock |

@@ -24,7 +24,7 @@ use crate::text;
 pub(crate) async fn hold(common: &Common, args: &Hold, console: &Console) -> Exit {
     let plan = match Plan::new(&args.names, &args.acquire) {
         Ok(plan) => plan,
-        Err(error) => return report_error(console, &error, args.acquire.busy_exit_code),
+        Err(error) => return report_error(console, &error, args.acquire.waiting.busy_exit_code),
     };
     let (busy, wait) = (plan.busy_code, plan.wait_for_store());
     let work = async |client: &Client, signals: &mut Signals, waited| {

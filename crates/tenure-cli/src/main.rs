@@ -6,6 +6,8 @@
 //! 2. Each action has a file. `list.rs`, `status.rs`, `leader.rs`, `ask.rs`, `break_hold.rs` and `check.rs` ask the store once.
 //! 3. `hold.rs`, `run.rs` and `watch.rs` go on until a signal comes. `plan.rs` and `acquire.rs` acquire the locks. `standby.rs`
 //!    is `run --standby`, and `ready_file.rs` the file that exists while it leads.
+//!    `take.rs`, `give_back.rs` and `run_attached.rs` are about holds that go on without a process, and `receipt.rs` about the
+//!    texts under which they are known.
 //! 4. `supervision.rs` is what `run` does while the command runs: `limits.rs` computes until when the command may run, and
 //!    the second process in `guardian/` ends the command at these limits.
 //! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
@@ -25,11 +27,15 @@ mod list;
 mod status;
 
 mod acquire;
+mod give_back;
 mod hold;
 mod plan;
 mod ready_file;
+mod receipt;
 mod run;
+mod run_attached;
 mod standby;
+mod take;
 mod watch;
 
 mod guardian;
@@ -51,6 +57,7 @@ mod results;
 mod store;
 mod text;
 mod watch_frame;
+mod whole_file;
 
 #[cfg(feature = "bench")]
 mod bench;
@@ -83,6 +90,9 @@ async fn perform(args::Cli { common, action }: &args::Cli, console: &Console) ->
     match action {
         Action::Run(args) => run::run(common, args, console).await,
         Action::Hold(args) => hold::hold(common, args, console).await,
+        Action::Take(args) => take::take(common, args, console).await,
+        Action::Renew(args) => give_back::renew(common, args, console).await,
+        Action::Release(args) => give_back::release(common, args, console).await,
         Action::List(args) => list::list(common, args, console).await,
         Action::Status(args) => status::status(common, args, console).await,
         Action::Leader(args) => leader::leader(common, args, console).await,

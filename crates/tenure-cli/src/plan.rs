@@ -1,4 +1,4 @@
-//! What `run` and `hold` acquire.
+//! What `run`, `hold` and `take` acquire.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -25,6 +25,8 @@ pub(crate) struct Plan {
 pub(crate) enum Role {
     /// A lock.
     Holder,
+    /// A lock whose hold gets a receipt.
+    Taker,
     /// A lock, with `--standby`, in a store without elections.
     Standby,
     /// The leadership, with this text for `tenure leader`.
@@ -35,25 +37,8 @@ impl Plan {
     /// # Errors
     /// `Invalid`, with a message that says which input is wrong and how to correct it.
     pub(crate) fn new(names: &[OsString], how: &args::Acquire) -> Result<Self, Error> {
-        let names: Vec<_> = names.iter().map(lock_name).collect::<Result<_, _>>()?;
-        let count = match how.any {
-            true => Some(1),
-            false => how.k_of,
-        };
-        if let Some(count) = how.k_of {
-            check_k_of(&names, count)?;
-        }
-        let mut options = Options::default();
-        options.mode = match how.permits {
-            Some(limit) => Mode::Permits { limit },
-            None if how.shared => Mode::Shared,
-            None => Mode::Exclusive,
-        };
-        options.wait = if how.try_once {
-            Some(Duration::ZERO)
-        } else {
-            how.wait
-        };
+        let mut plan = Self::choose(names, &how.waiting, &how.choice)?;
+        let options = &mut plan.options;
         options.ttl = how.lease.ttl;
         options.drift = how.lease.drift.unwrap_or_default();
         // The limits of the command follow from the lease, so the lease must have its full length from the start.
@@ -71,9 +56,6 @@ impl Plan {
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
         }
-        if how.fair {
-            options.fair = Fairness::Fair;
-        }
         options.min_hold = how
             .reservation
             .every
@@ -81,13 +63,58 @@ impl Plan {
             .unwrap_or_default();
         options.label = how.label.clone();
         options.validate()?;
+        Ok(plan)
+    }
+
+    /// What `take` acquires, for the default lease at most: a `take` that is killed before there is a receipt keeps the names
+    /// for no longer than that. A hold never ends earlier than at the end of its first lease.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn to_take(args: &args::Take) -> Result<Self, Error> {
+        let mut plan = Self::choose(&args.names, &args.waiting, &args.choice)?;
+        plan.role = Role::Taker;
+        plan.options.label = args.holder.clone();
+        plan.options.ttl = plan.options.ttl.min(args.lasts);
+        plan.options.validate()?;
+        Ok(plan)
+    }
+
+    /// The names and the mode, with default options for everything else.
+    fn choose(
+        names: &[OsString],
+        waiting: &args::WaitFlags,
+        choice: &args::Choice,
+    ) -> Result<Self, Error> {
+        let names: Vec<_> = names.iter().map(lock_name).collect::<Result<_, _>>()?;
+        let count = match choice.any {
+            true => Some(1),
+            false => choice.k_of,
+        };
+        if let Some(count) = choice.k_of {
+            check_k_of(&names, count)?;
+        }
+        let mut options = Options::default();
+        options.mode = match choice.permits {
+            Some(limit) => Mode::Permits { limit },
+            None if choice.shared => Mode::Shared,
+            None => Mode::Exclusive,
+        };
+        options.wait = if waiting.try_once {
+            Some(Duration::ZERO)
+        } else {
+            waiting.wait
+        };
+        if choice.fair {
+            options.fair = Fairness::Fair;
+        }
         Ok(Self {
             names,
             count,
             role: Role::Holder,
             wait: options.wait,
             options,
-            busy_code: how.busy_exit_code,
+            busy_code: waiting.busy_exit_code,
         })
     }
 
@@ -106,7 +133,7 @@ impl Plan {
     /// Acquires everything. Cancel safe, as [`Lock::acquire`].
     pub(crate) async fn acquire(&self, client: &Client) -> Result<Guard, Error> {
         match &self.role {
-            Role::Holder | Role::Standby => self.lock(client).acquire().await,
+            Role::Holder | Role::Taker | Role::Standby => self.lock(client).acquire().await,
             Role::Candidate(value) => {
                 // An election takes its options from the client.
                 let client = client.clone().with_defaults(self.options.clone());
@@ -119,7 +146,7 @@ impl Plan {
     /// What `tenure` does until everything is acquired.
     pub(crate) fn activity(&self) -> &'static str {
         match self.role {
-            Role::Holder => "waiting",
+            Role::Holder | Role::Taker => "waiting",
             Role::Standby | Role::Candidate(_) => "standing by",
         }
     }

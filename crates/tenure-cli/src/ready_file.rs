@@ -4,15 +4,14 @@
 //! end; the guardian does so too, for a `tenure` that was killed or stopped. A file of another program is never replaced
 //! and never removed, and a symbolic link is never followed.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, RenameFlags};
-use rustix::io::Errno;
+use rustix::fs::{FileType, Mode};
 use tenure::Guard;
 
 use crate::text;
+use crate::whole_file::{self, Written};
 
 /// How each of these files begins.
 const PREFIX: &str = "tenure leads ";
@@ -62,31 +61,27 @@ impl ReadyFile {
         let (name, token) = (guard.name(), guard.token());
         let process = std::process::id();
         let text = format!("{PREFIX}{name} with token {token} as process {process}\n");
-        let written = self.write_beside(text.as_bytes());
-        let written = written.map_err(|error| explain(&self.path, &error))?;
-        let put = self.put_in_place_of_leftover(&written);
-        if put.is_err() {
-            let _ = std::fs::remove_file(&written);
-        }
-        put.map(|()| Mark {
+        self.put_in_place_of_leftover(text.as_bytes())?;
+        Ok(Mark {
             path: self.path.clone(),
             text,
         })
     }
 
-    fn put_in_place_of_leftover(&self, written: &Path) -> Result<(), String> {
-        let mut put = self.put_in_place(written);
-        if matches!(&put, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
+    fn put_in_place_of_leftover(&self, contents: &[u8]) -> Result<(), String> {
+        let put = || self.write_beside(contents)?.put(&self.path);
+        let mut done = put();
+        if matches!(&done, Err(error) if error.kind() == io::ErrorKind::AlreadyExists) {
             self.remove_leftover()?;
-            put = self.put_in_place(written);
+            done = put();
         }
-        put.map_err(|error| explain(&self.path, &error))
+        done.map_err(|error| explain(&self.path, &error))
     }
 
     /// Removes a file of an earlier `tenure`, if there is one.
     fn remove_leftover(&self) -> Result<(), String> {
         let path = &self.path;
-        let (mode, contents) = match open(path) {
+        let (mode, contents) = match whole_file::read(path, MAX_LEN) {
             Ok(opened) => opened,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(explain(path, &error)),
@@ -107,68 +102,23 @@ impl ReadyFile {
 
     /// Shows that a file can be made in that directory.
     fn check(&self) -> io::Result<()> {
-        std::fs::remove_file(self.write_beside(PREFIX.as_bytes())?)
+        self.write_beside(PREFIX.as_bytes())?.remove();
+        Ok(())
     }
 
-    /// Writes the contents to a file with another name in the same directory, and returns its path.
-    fn write_beside(&self, contents: &[u8]) -> io::Result<PathBuf> {
-        let Some(name) = self.path.file_name() else {
-            return Err(io::ErrorKind::IsADirectory.into());
-        };
-        let mut beside = std::ffi::OsString::from(".");
-        beside.push(name);
-        beside.push(format!(".tenure-{}", std::process::id()));
-        let beside = self.path.with_file_name(beside);
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    fn write_beside(&self, contents: &[u8]) -> io::Result<Written> {
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let open = || rustix::fs::open(&beside, flags, mode);
-        let file = match open() {
-            // An earlier process with the same id was killed while it wrote.
-            Err(Errno::EXIST) => std::fs::remove_file(&beside).and_then(|()| Ok(open()?)),
-            opened => opened.map_err(io::Error::from),
-        };
-        let written = File::from(file?).write_all(contents);
-        if written.is_err() {
-            let _ = std::fs::remove_file(&beside);
-        }
-        written.map(|()| beside)
-    }
-
-    /// Gives the file its name, in one step, unless there is a file of that name.
-    fn put_in_place(&self, written: &Path) -> io::Result<()> {
-        let no_replace = RenameFlags::NOREPLACE;
-        match rustix::fs::renameat_with(CWD, written, CWD, &self.path, no_replace) {
-            // Not every file system has that.
-            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
-                std::fs::hard_link(written, &self.path)?;
-                std::fs::remove_file(written)
-            }
-            renamed => Ok(renamed?),
-        }
+        whole_file::write_beside(&self.path, contents, mode)
     }
 }
 
 /// Removes the file if it has these contents, and nothing else.
 pub(crate) fn remove_mark(path: &Path, text: &[u8]) {
-    if matches!(open(path), Ok((FileType::RegularFile, contents)) if contents == text) {
+    let read = whole_file::read(path, MAX_LEN);
+    if matches!(read, Ok((FileType::RegularFile, contents)) if contents == text) {
         // There is nobody to tell: the guardian has no terminal, and the command is about to end.
         let _ = std::fs::remove_file(path);
     }
-}
-
-/// The type of the file at this path, and its contents. A symbolic link is not followed, and its contents are not read.
-fn open(path: &Path) -> io::Result<(FileType, Vec<u8>)> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        Err(Errno::LOOP | Errno::NXIO) => return Ok((FileType::Unknown, Vec::new())),
-        opened => opened?,
-    };
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-    let mut contents = Vec::new();
-    if kind == FileType::RegularFile {
-        File::from(file).take(MAX_LEN).read_to_end(&mut contents)?;
-    }
-    Ok((kind, contents))
 }
 
 fn explain(path: &Path, error: &io::Error) -> String {

@@ -11,6 +11,7 @@ use crate::guardian::handle::GuardianHandle;
 use crate::plan::{Plan, Role};
 use crate::ready_file::ReadyFile;
 use crate::results::report_error;
+use crate::run_attached;
 use crate::signals::{self, Signals};
 use crate::standby::Standby;
 use crate::store;
@@ -18,19 +19,24 @@ use crate::supervision::Supervision;
 use crate::text;
 
 pub(crate) async fn run(common: &Common, args: &Run, console: &Console) -> Exit {
-    let exit = match prepare(args, console)
-        .and_then(|plan| Ok((plan, prepare_ready_file(args, console)?)))
-    {
-        Ok((plan, ready_file)) => run_plan(common, args, console, plan, ready_file).await,
-        Err(exit) => exit,
+    let exit = match &args.receipt {
+        Some(receipt) => run_attached::run(common, args, receipt, console).await,
+        None => acquire_for(common, args, console).await,
     };
     console.event("exit", json!({ "code": exit.code() }));
     exit
 }
 
+async fn acquire_for(common: &Common, args: &Run, console: &Console) -> Exit {
+    match prepare(args, console).and_then(|plan| Ok((plan, prepare_ready_file(args, console)?))) {
+        Ok((plan, ready_file)) => run_plan(common, args, console, plan, ready_file).await,
+        Err(exit) => exit,
+    }
+}
+
 /// Checks the arguments, and returns what to acquire.
 fn prepare(args: &Run, console: &Console) -> Result<Plan, Exit> {
-    let fail = |error: Error| report_error(console, &error, args.acquire.busy_exit_code);
+    let fail = |error: Error| report_error(console, &error, args.acquire.waiting.busy_exit_code);
     let usage = |message: &str| fail(Error::new(ErrorKind::Invalid, message));
     if args.names.is_empty() {
         return Err(usage(

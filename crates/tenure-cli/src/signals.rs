@@ -12,6 +12,8 @@ use std::task::Poll;
 use rustix::process::{Signal, getpgrp};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
+use crate::exit::Exit;
+
 /// The signals that end a wait and that are forwarded to a running command.
 pub(crate) const FORWARDED: [Signal; 6] = [
     Signal::INT,
@@ -43,6 +45,21 @@ impl Signals {
             came.map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// Awaits the work, unless a signal comes first; then the work is dropped.
+    ///
+    /// # Errors
+    /// The signal, as the end of `tenure`.
+    pub(crate) async fn unless_signalled<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Exit> {
+        tokio::select! {
+            biased;
+            signal = self.next() => Err(Exit::Signal(signal)),
+            outcome = work => Ok(outcome),
+        }
     }
 }
 

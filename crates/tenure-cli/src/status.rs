@@ -45,10 +45,7 @@ fn status_text(status: &LockStatus) -> String {
         ));
         lines.push(format!("  token {}, {}", token(hold), hold.mode));
         lines.push(match hold.ttl_left {
-            Some(left) => format!(
-                "  the store frees the lock in {} unless its holder renews it",
-                rounded(left)
-            ),
+            Some(left) => format!("  ends in {} unless its holder renews it", rounded(left)),
             None => "  no time limit: held until it is released or its process ends".into(),
         });
     }

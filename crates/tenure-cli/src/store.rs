@@ -192,7 +192,7 @@ async fn connect_unless_ended(
 }
 
 /// Closes the client, so that nothing of this process stays in the store.
-async fn close(client: &Client) {
+pub(crate) async fn close(client: &Client) {
     // If the store does not answer, the leases expire.
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, client.close()).await;
 }

@@ -1,5 +1,5 @@
 //! What `tenure run` does while its command runs: it waits for a loss of the lock, sends the guardian the limits of the
-//! command, and forwards signals. At the end it releases the lock and reports how the command ended. With `--standby` it also
+//! command, and forwards signals. At the end it releases the lock (with a receipt, it detaches the hold) and reports how the command ended. With `--standby` it also
 //! ends the command when another process asks for the lock.
 
 use std::ffi::OsStr;
@@ -36,6 +36,8 @@ pub(crate) struct Supervision<'a> {
     args: &'a Run,
     console: &'a Console,
     guard: Guard,
+    /// What becomes of the hold when the command has ended.
+    after: HoldAfter,
     guardian: GuardianHandle,
     limits: LimitRule,
     /// The command is in the process group of `tenure`, so the terminal sends the signals of its keys to both.
@@ -57,6 +59,27 @@ struct EndReasons {
     is_asked: bool,
     /// A signal to `tenure` asks for its end, and for that of the command.
     is_signalled: bool,
+}
+
+/// What becomes of a hold at the end of its command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HoldAfter {
+    Released,
+    /// The hold has a receipt, and goes on under it.
+    Detached,
+}
+
+impl HoldAfter {
+    /// Ends the guard.
+    ///
+    /// # Errors
+    /// `Lost`: the hold had ended before. Others: the store did not confirm it.
+    pub(crate) async fn end(self, guard: Guard) -> Result<(), Error> {
+        match self {
+            Self::Released => guard.release().await,
+            Self::Detached => guard.detach().await.map(drop),
+        }
+    }
 }
 
 /// How a command under a lock ended, after the lock was given up.
@@ -117,6 +140,7 @@ impl<'a> Supervision<'a> {
             args,
             console,
             guard,
+            after: HoldAfter::Released,
             guardian,
             limits,
             shares_terminal,
@@ -137,6 +161,12 @@ impl<'a> Supervision<'a> {
         self
     }
 
+    /// Under a hold that goes on when the command has ended.
+    pub(crate) fn with_receipt(mut self) -> Self {
+        self.after = HoldAfter::Detached;
+        self
+    }
+
     pub(crate) async fn run(mut self, signals: &mut Signals) -> Conclusion {
         self.share_descriptors();
         self.sent = self.limits.at(clock::now(), self.guard.remaining());
@@ -150,7 +180,7 @@ impl<'a> Supervision<'a> {
                 "cannot reach the guardian of the command: {error}; nothing was run"
             ));
             self.ready = None;
-            let _ = self.guard.release().await;
+            let _ = self.after.end(self.guard).await;
             return Conclusion {
                 exit: Exit::Failed,
                 cause: EndCause::Ended,
@@ -299,13 +329,17 @@ impl<'a> Supervision<'a> {
         };
         let max_hold_is_over = clock::now() >= self.limits.own.term_at;
         let mut lost_at_release = None;
-        match self.guard.release().await {
+        match self.after.end(self.guard).await {
             Err(error) if error.is_lost() => lost_at_release = Some(error),
             // The command held its lock to the end. If the store cannot be reached, the lease ends the hold.
             Err(error) => console.notice(error),
             Ok(()) if self.ends.lost.is_none() && (has_let_go || ending.is_within_limits()) => {
-                console.event("released", json!({}));
-                console.detail("released");
+                let end = match self.after {
+                    HoldAfter::Released => "released",
+                    HoldAfter::Detached => "detached",
+                };
+                console.event(end, json!({}));
+                console.detail(end);
             }
             Ok(()) => {}
         }

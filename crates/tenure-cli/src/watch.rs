@@ -187,6 +187,7 @@ type HoldKey = (String, Option<u64>, usize);
 
 struct HoldSnapshot {
     holder: tenure::Holder,
+    ttl_left: Option<Duration>,
     waiting: Option<usize>,
 }
 
@@ -202,6 +203,7 @@ fn snapshot(all: &[LockStatus]) -> BTreeMap<HoldKey, HoldSnapshot> {
                 key,
                 HoldSnapshot {
                     holder: hold.holder.clone(),
+                    ttl_left: hold.ttl_left,
                     waiting,
                 },
             );
@@ -221,6 +223,7 @@ fn describe_change(
             "name": name,
             "token": token,
             "holder": json::holder_json(&hold.holder),
+            "ttl_left_ms": hold.ttl_left.map(json::millis),
             "waiting": hold.waiting,
         });
         return json::event_line(event, fields).to_string();
@@ -240,9 +243,12 @@ fn describe_change(
                 .map_or(String::new(), |age| format!(" after {}", rounded(age)));
             format!("{time} \"{name}\" ended{held}{token}")
         }
-        _ => format!(
-            "{time} \"{name}\" held by {}{token}",
-            text::holder(&hold.holder)
-        ),
+        _ => {
+            let end = hold.ttl_left.map_or(String::new(), |left| {
+                format!(", ends in {} unless renewed", rounded(left))
+            });
+            let holder = text::holder(&hold.holder);
+            format!("{time} \"{name}\" held by {holder}{token}{end}")
+        }
     }
 }

@@ -167,6 +167,67 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["--standby", "`--value`"],
         ),
         (&["hold", "--standby", "x"], &["--standby"]),
+        (&["take"], &["NAME", "`tenure take --help`"]),
+        (&["take", ""], &["name", "empty"]),
+        (
+            &["take", "--for", "5", "x"],
+            &["5", "--for", "5s", "`tenure take --help`"],
+        ),
+        (&["take", "--for", "500ms", "x"], &["--for", "at least 1s"]),
+        (&["take", "--for", "31d", "x"], &["--for", "at most 30d"]),
+        (&["take", "--ttl", "5s", "x"], &["--ttl"]),
+        (
+            &["take", "--shared", "--permits", "2", "x"],
+            &["--shared", "--permits"],
+        ),
+        (
+            &["take", "--k-of", "3", "x", "y"],
+            &["--k-of", "3", "2 names"],
+        ),
+        (&["-u", "memory:", "take", "x"], &["`memory:`", "`-u`"]),
+        (&["renew"], &["RECEIPT", "`tenure renew --help`"]),
+        (&["renew", "x"], &["there is no file \"x\"", "RECEIPT"]),
+        (&["renew", "--for", "0", "x"], &["--for", "0"]),
+        (&["release"], &["RECEIPT"]),
+        (&["release", "x"], &["there is no file \"x\""]),
+        (&["release", "x", "y"], &["y"]),
+        (
+            &["run", "--receipt", "r", "--", "true"],
+            &["there is no file \"r\""],
+        ),
+        (&["run", "--receipt", "r"], &["no command", "--receipt"]),
+        (
+            &["run", "--receipt", "r", "true"],
+            &["--receipt", "NAME", "the receipt has the names"],
+        ),
+        (
+            &["run", "--receipt", "r", "-n", "--", "true"],
+            &["--receipt", "--try"],
+        ),
+        (
+            &["run", "--receipt", "r", "--wait", "1s", "--", "true"],
+            &["--receipt", "--wait"],
+        ),
+        (
+            &["run", "--receipt", "r", "--standby", "--", "true"],
+            &["--receipt", "--standby"],
+        ),
+        (
+            &["run", "--receipt", "r", "--shared", "--", "true"],
+            &["--receipt", "--shared"],
+        ),
+        (
+            &["run", "--receipt", "r", "--every", "1h", "--", "true"],
+            &["--receipt", "--every"],
+        ),
+        (
+            &["run", "--receipt", "r", "--renew", "never", "--", "true"],
+            &["--receipt", "--renew"],
+        ),
+        (
+            &["run", "--receipt", "r", "--label", "l", "--", "true"],
+            &["--receipt", "--label"],
+        ),
         (&["leader"], &["NAME"]),
         (&["leader", ""], &["name", "empty"]),
         (&["ask"], &["NAME"]),
@@ -356,6 +417,9 @@ fn help_completions_and_the_manual_name_every_action() {
     let actions = [
         "run",
         "hold",
+        "take",
+        "renew",
+        "release",
         "list",
         "status",
         "leader",
@@ -384,10 +448,17 @@ fn help_completions_and_the_manual_name_every_action() {
         assert!(!page.contains("__guardian"));
     }
     assert!(text(&store.output(&["--help"]).stdout).contains("75"));
-    for page in [&["run", "--help"][..], &["man"]] {
+    for (page, example) in [
+        (&["run", "--help"][..], "crontab"),
+        (&["run", "--help"], "tenure run --receipt"),
+        (&["take", "--help"], "tenure release staging.receipt"),
+        (&["renew", "--help"], "standard input"),
+        (&["man"], "crontab"),
+        (&["man"], "tenure release staging.receipt"),
+    ] {
         assert!(
-            text(&store.output(page).stdout).contains("crontab"),
-            "{page:?} has no examples"
+            text(&store.output(page).stdout).contains(example),
+            "{page:?} has no example with {example}"
         );
     }
 }

@@ -14,6 +14,7 @@
 //! ```
 
 pub mod buckets;
+mod detached;
 pub mod election;
 mod runtime;
 

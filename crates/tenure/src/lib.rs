@@ -87,6 +87,32 @@
 //! no candidates; [`Election::ask_to_resign`] asks the leader politely to hand over, and [`Term::asked_to_resign`] tells it so.
 //! `docs/election.md` in the repository has a whole service, systemd, Kubernetes, and what can go wrong.
 //!
+//! # Detached holds
+//!
+//! A guard ends with its process. [`Guard::detach`] leaves the hold in the store instead, and returns a [`Receipt`]: one line of
+//! text. [`Client::attach`] makes a guard of it again, in another process or on another machine. Between the two no process is
+//! needed, and the hold ends when its lease does.
+//!
+//! ```
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), tenure::Error> {
+//! # let store = tenure::memory::Store::new();
+//! # let (client, later) = (tenure::Client::from_store(store.clone())?, tenure::Client::from_store(store)?);
+//! use std::time::Duration;
+//!
+//! let lock = client.lock("staging").label("build 77").ttl(Duration::from_secs(3600)); // an hour without a process
+//! let receipt = lock.acquire().await?.detach().await?;
+//! // `later` is the client of another process. The text is a secret of the holder.
+//! let receipt: tenure::Receipt = receipt.to_string().parse()?;
+//! let guard = later.attach(&receipt).await?; // `Lost` if the hold is over; never takes a lock
+//! println!("fencing token {}", guard.token()); // the same as before
+//! guard.release().await
+//! # }
+//! ```
+//!
+//! Not every store has them: [`Client::require`] says it before a lock is acquired.
+//! `docs/detached-holds.md` in the repository has CI jobs, GPU pools, serverless functions, and what can go wrong.
+//!
 //! # Exclusion and late writes
 //!
 //! Two promises must not be confused.
@@ -180,7 +206,7 @@
 //! | `macros` | the attribute `#[tenure::locked]` | `tenure-macros` (`syn`, `quote`) |
 //! | `metrics` | counters, gauges and histograms of locks, for the recorder that the program installs | `metrics` |
 //! | `blocking` | `tenure::blocking`, the same API without async | the multi-thread part of `tokio` |
-//! | `serde` | `Serialize` for [`LockStatus`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints; `Deserialize` for all but the last | `serde` |
+//! | `serde` | `Serialize` for [`LockStatus`], [`Holder`], [`HoldInfo`], [`LockName`], [`FencingToken`] and [`Guarantees`](guarantees::Guarantees), in the form that `tenure --json` prints, and for [`Receipt`], as text; `Deserialize` for all but `Guarantees` | `serde` |
 //! | `tokio-util` | [`Guard`]`::cancellation_token` | `tokio-util` |
 //! | `tower` | `tenure::tower`, a layer that runs each request under the lock of its key | `http`, `tower-layer`, `tower-service` |
 //! | `conformance` | `tenure::conformance`, the behaviours that every store must show, for authors of stores | the multi-thread part of `tokio` |
@@ -323,8 +349,9 @@ pub use tenure_core::conformance;
 pub use tenure_core::{
     Buckets, CallbackHandle, Client, ClientBuilder, Election, Error, ErrorKind, Fairness,
     FencingToken, Guard, HoldInfo, HoldState, Holder, Leader, Lock, LockName, LockStatus, Loss,
-    LostReason, Mode, Observer, Options, Owner, OwnerId, Renew, RestartGuard, Term, WaitReport,
-    bucket_of, fence, guarantees, holder, leader, lost, memory, name, options, store, time,
+    LostReason, Mode, Observer, Options, Owner, OwnerId, Receipt, Renew, RestartGuard, Term,
+    WaitReport, bucket_of, fence, guarantees, holder, leader, lost, memory, name, options, store,
+    time,
 };
 
 /// One error for the whole crate: a kind to branch on, and one line that says what, why and what next.
@@ -457,6 +484,11 @@ mod readme {}
 #[cfg(all(doctest, feature = "blocking", feature = "sqlx", feature = "postgres"))]
 #[doc = include_str!("../../../docs/election.md")]
 mod election {}
+
+/// The examples of the page about detached holds.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/detached-holds.md")]
+mod detached_holds {}
 
 /// The examples of the page about tasks; some of them need a database driver, the store Redis or the layer.
 #[cfg(all(

@@ -4,8 +4,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use tenure::blocking::{Client, Interrupt};
+use tenure::guarantees::Capability;
 use tenure::memory;
-use tenure::{ErrorKind, LostReason, Owner};
+use tenure::{ErrorKind, LostReason, Owner, Receipt};
 
 fn store() -> (memory::Store, Client) {
     let store = memory::Store::new();
@@ -384,4 +385,46 @@ fn a_term_that_was_lost_is_no_success_of_run() {
         Ok::<_, &str>(())
     });
     assert_eq!(run.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[test]
+fn a_hold_is_detached_in_one_client_and_released_in_another() {
+    let store = memory::Store::new();
+    let [one, other] = [(); 2].map(|()| Client::from_store(store.clone()).unwrap());
+    assert_eq!(one.address(), other.address());
+    one.require(Capability::Detach).unwrap();
+    let guard = one.lock("a").acquire().unwrap();
+    let token = guard.token();
+    let receipt = guard.detach().unwrap();
+    assert_eq!(receipt.store(), one.address());
+    one.close().unwrap();
+    let receipt: Receipt = receipt.to_string().parse().unwrap();
+    let guard = other.attach(&receipt).unwrap();
+    assert_eq!(guard.token(), token);
+    assert!(
+        other
+            .lock("a")
+            .owner(&Owner::new())
+            .try_acquire()
+            .unwrap()
+            .is_none()
+    );
+    let again = guard.detach().unwrap();
+    assert_eq!(again, receipt);
+    other.attach(again).unwrap().release().unwrap();
+    let lost = other.attach(receipt).unwrap_err();
+    assert_eq!(lost.kind(), ErrorKind::Lost);
+    assert!(store.is_idle());
+}
+
+/// A thread that has entered a lock twice counts on the guard that is left.
+#[test]
+fn a_thread_that_has_entered_twice_detaches_nothing() {
+    let (_store, client) = store();
+    let outer = client.lock("a").acquire().unwrap();
+    let inner = client.lock("a").acquire().unwrap();
+    assert_eq!(inner.detach().unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(outer.is_held());
+    outer.detach().unwrap();
+    assert!(client.lock("a").try_acquire().unwrap().is_none());
 }

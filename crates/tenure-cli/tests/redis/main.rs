@@ -9,6 +9,7 @@ mod bench;
 mod inspect;
 mod lease;
 mod run;
+mod take;
 mod wait;
 
 use std::ops::Deref;

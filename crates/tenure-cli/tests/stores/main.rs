@@ -11,6 +11,7 @@ mod lease;
 mod leftovers;
 mod password;
 mod run;
+mod take;
 mod wait;
 
 use std::ops::Deref;

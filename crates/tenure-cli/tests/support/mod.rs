@@ -2,6 +2,7 @@
 
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub(crate) mod receipts;
 pub(crate) mod scenarios;
 pub(crate) mod stubborn_tree;
 pub(crate) mod terminal;
@@ -36,6 +37,13 @@ impl Store {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let url = format!("file:{}", dir.path().join("locks").display());
+        Self { dir, url }
+    }
+
+    /// A store in a database file.
+    pub(crate) fn in_sqlite() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", dir.path().join("locks.db").display());
         Self { dir, url }
     }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs};
 
-use tenure::guarantees::{Capability, Fault, Guarantees, Order, Promise};
+use tenure::guarantees::{Capability, DetachedHolds, Fault, Guarantees, Order, Promise};
 
 use evidence::{Evidence, evidence, evidence_of_loss};
 
@@ -166,11 +166,11 @@ const COMMON: [(&str, &str); 5] = [
     ("mode=table", " mode=table"),
 ];
 
-/// The table with the eleven properties by which a store is chosen.
+/// The table with the twelve properties by which a store is chosen.
 fn choice(all: &[Guarantees]) -> String {
     let mut table = String::from(
-        "| Store                  | pause | partition | restart | failover | clock | order | shared | upgrade | permits | min_hold | elections |
-| ---------------------- | ----- | --------- | ------- | -------- | ----- | ----- | ------ | ------- | ------- | -------- | --------- |",
+        "| Store                  | pause | partition | restart | failover | clock | order | shared | upgrade | permits | min_hold | elections | detached  |
+| ---------------------- | ----- | --------- | ------- | -------- | ----- | ----- | ------ | ------- | ------- | -------- | --------- | --------- |",
     );
     for guarantees in all {
         let common = COMMON.iter().find(|(it, _)| *it == guarantees.setting);
@@ -183,7 +183,7 @@ fn choice(all: &[Guarantees]) -> String {
         let is_fair = matches!(guarantees.order, Order::Fair);
         let _ = write!(
             table,
-            "\n| {store:<22} | {:<5} | {:<9} | {:<7} | {:<8} | {:<5} | {:<5} | {:<6} | {:<7} | {:<7} | {:<8} | {:<9} |",
+            "\n| {store:<22} | {:<5} | {:<9} | {:<7} | {:<8} | {:<5} | {:<5} | {:<6} | {:<7} | {:<7} | {:<8} | {:<9} | {:<9} |",
             letter(Fault::HolderPaused),
             letter(Fault::Partition),
             letter(Fault::StoreRestart),
@@ -195,9 +195,17 @@ fn choice(all: &[Guarantees]) -> String {
             yes(guarantees.permits),
             yes(guarantees.min_hold),
             yes(Capability::Elections.is_in(guarantees)),
+            detached(guarantees),
         );
     }
     table
+}
+
+fn detached(guarantees: &Guarantees) -> &'static str {
+    match guarantees.detached {
+        DetachedHolds::None => "-",
+        _ => guarantees.detached_text(),
+    }
 }
 
 /// What holds when the store's clock jumps, in the worse direction.
@@ -238,6 +246,7 @@ fn page(all: &[Guarantees]) -> String {
 - `clock`: what holds when the store's wall clock jumps, in the worse direction.
 - `order`: whether waiters are served in the order in which they came.
 - `shared`, `upgrade`, `permits`, `min_hold`, `elections`: whether the store has shared holds, upgradable holds, permits, `min_hold` and elections.
+- `detached`: whether holds can go on [without a process](detached-holds.md): `yes` for each mode that the store has, `exclusive` for exclusive holds.
 
 The rows have the usual setting of each store: no append-only file for Redis, where `replicas` means that a replica may take over, and three members or more for etcd.
 The tables below have all settings and faults, with the reason and the test for each letter.
@@ -299,6 +308,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
 | How observers of an election learn of a change, and how late | {} |
 | Shared holds, upgradable holds, permits | {}, {}, {} |
 | `min_hold`, `lock_delay` | {}, {} |
+| Detached holds | {} |
 {}
 | Fault | Promise | Why | Shown by |
 | --- | --- | --- | --- |
@@ -317,6 +327,7 @@ fn write_section(page: &mut String, guarantees: &Guarantees) {
         yes_no(guarantees.permits),
         yes_no(guarantees.min_hold),
         yes_no(guarantees.lock_delay),
+        guarantees.detached_text(),
         why_not(guarantees),
     );
     for cell in &guarantees.faults {

@@ -92,6 +92,35 @@ fn a_hold_that_is_lost_ends_with_the_reason_while_its_guard_lives() {
 }
 
 #[test]
+fn a_hold_that_is_detached_has_a_span_for_each_client() {
+    recorded(async |recorder| {
+        let (_store, client) = store();
+        let guard = client.lock("a").acquire().await.unwrap();
+        let receipt = guard.detach().await.unwrap();
+        let hold = &recorder.named("tenure.hold")[0];
+        assert!(hold.is_closed());
+        assert_eq!(hold.field("outcome"), "detached");
+        let guard = client.attach(&receipt).await.unwrap();
+        let hold = &recorder.named("tenure.hold")[1];
+        assert!(!hold.is_closed());
+        assert_eq!(hold.field("token"), receipt.token().to_string());
+        let receipt = guard.detach().await.unwrap();
+        let hold = &recorder.named("tenure.hold")[1];
+        assert_eq!(
+            (hold.is_closed(), hold.field("outcome")),
+            (true, "detached")
+        );
+        let guard = client.attach(&receipt).await.unwrap();
+        guard.release().await.unwrap();
+        let hold = &recorder.named("tenure.hold")[2];
+        assert_eq!(
+            (hold.is_closed(), hold.field("outcome")),
+            (true, "released")
+        );
+    });
+}
+
+#[test]
 fn every_end_of_an_acquisition_is_recorded_and_no_span_is_left_entered() {
     recorded(async |recorder| {
         let (_store, client) = store();
