@@ -1,6 +1,8 @@
 //! The definition of all flags, with their help.
 
 mod acquire;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod receipt;
 
 use std::ffi::OsString;
@@ -23,6 +25,8 @@ use crate::exit::Exit;
 use crate::watch_frame::Order;
 
 pub(crate) use self::acquire::{Acquire, Choice, Renewal, WaitFlags};
+#[cfg(feature = "mcp")]
+pub(crate) use self::mcp::Mcp;
 pub(crate) use self::receipt::{Release, Renew, Take};
 
 /// Hold a distributed lock while a command runs.
@@ -181,6 +185,8 @@ pub(crate) enum Action {
     /// Show holders and waiters, and keep the view up to date
     Watch(Watch),
     /// Serve locks to a client of the Model Context Protocol, on standard input and output
+    #[cfg(feature = "mcp")]
+    Mcp(Mcp),
     /// Measure this store: compare locking with bare requests
     #[cfg(feature = "bench")]
     Bench(Bench),

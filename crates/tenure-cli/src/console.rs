@@ -5,6 +5,9 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use serde_json::{Value, json};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::args::Common;
 use crate::json::event_line;
@@ -26,7 +29,10 @@ impl Console {
             let log = tracing_subscriber::fmt()
                 .with_writer(io::stderr)
                 .with_ansi(false);
-            log.with_max_level(tracing::Level::DEBUG).init();
+            let log = log.with_max_level(tracing::Level::DEBUG).finish();
+            // The SDK of `tenure mcp` prints whole messages, and receipts with them.
+            let what = Targets::new().with_default(LevelFilter::DEBUG);
+            log.with(what.with_target("rmcp", LevelFilter::OFF)).init();
         }
         Self {
             json: common.json,

@@ -13,7 +13,7 @@
 //! 5. `signals.rs`, `process_tree.rs` and `platform.rs` have what the operating system provides.
 //! 6. `store.rs` connects, `console.rs` and `results.rs` print; `text.rs` and `json.rs` are the two forms of the output.
 //!    `watch_frame.rs` is what `watch` draws, and `keys.rs` reads its keys.
-//! 7. `bench/` and `torture.rs` test a store.
+//! 7. `bench/` and `torture.rs` test a store, and `mcp/` is a server for programs.
 
 mod args;
 mod exit;
@@ -61,6 +61,8 @@ mod whole_file;
 
 #[cfg(feature = "bench")]
 mod bench;
+#[cfg(feature = "mcp")]
+mod mcp;
 mod torture;
 
 use std::process::ExitCode;
@@ -100,6 +102,8 @@ async fn perform(args::Cli { common, action }: &args::Cli, console: &Console) ->
         Action::Break(args) => break_hold::break_hold(common, args, console).await,
         Action::Check(args) => check::check(common, args, console).await,
         Action::Watch(args) => watch::watch(common, args, console).await,
+        #[cfg(feature = "mcp")]
+        Action::Mcp(args) => mcp::mcp(common, args, console).await,
         #[cfg(feature = "bench")]
         Action::Bench(args) => bench::bench(common, args, console).await,
         Action::Torture(args) => torture::torture(common, args, console).await,
