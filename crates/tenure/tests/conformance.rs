@@ -38,12 +38,12 @@ mod harness {
 }
 #[allow(unused_imports, reason = "with few features not all of them are used")]
 use harness::skips::{
-    CAN_EVERYTHING, ENDS_WITH_ITS_CONNECTION, HAS_ELECTIONS, IN_MEMORY, IN_THIS_PROCESS,
-    NEVER_SILENT, NO_CONNECTION, NO_COUNT, NO_ELECTIONS, NO_EVICTION, NO_LEASE, NO_LOCK_DELAY,
-    NO_LOST_REQUESTS, NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES, NO_MIN_HOLD, NO_ORDER,
-    NO_ORDER_AFTER_UPGRADES, NO_ORDER_OF_READERS, NO_PASSWORD, NO_PERMITS, NO_PROXY, NO_RESTART,
-    NO_SHARED, NO_UPGRADABLE, ONE_PERMIT, ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE, Skips,
-    UPGRADABLE_OUTSIDE_THE_QUEUE,
+    CAN_EVERYTHING, DETACHES_EACH_MODE, ENDS_WITH_ITS_CONNECTION, HAS_ELECTIONS, IN_MEMORY,
+    IN_THIS_PROCESS, NEVER_SILENT, NO_CONNECTION, NO_COUNT, NO_DETACH, NO_ELECTIONS, NO_EVICTION,
+    NO_LEASE, NO_LOCK_DELAY, NO_LOST_REQUESTS, NO_LOST_REQUESTS_OF_LEASES, NO_LOST_UPGRADES,
+    NO_MIN_HOLD, NO_ORDER, NO_ORDER_AFTER_UPGRADES, NO_ORDER_OF_READERS, NO_PASSWORD, NO_PERMITS,
+    NO_PROXY, NO_RESTART, NO_SHARED, NO_UPGRADABLE, ONE_PERMIT, ONE_SET_OF_PERMITS, ONLY_EXCLUSIVE,
+    Skips, UPGRADABLE_OUTSIDE_THE_QUEUE,
 };
 use tenure::conformance::{Open, Setup, run_only};
 
@@ -78,11 +78,10 @@ fn memory() {
         "memory",
         harness::memory::open,
         &[
+            CAN_EVERYTHING,
             IN_MEMORY,
             &[
-                HAS_ELECTIONS,
                 NO_LEASE,
-                CAN_EVERYTHING,
                 NEVER_SILENT,
                 NO_EVICTION,
                 NO_LOST_REQUESTS,
@@ -98,7 +97,7 @@ fn memory_with_a_virtual_clock() {
     virtual_column(
         "memory, virtual",
         harness::memory::open_virtual,
-        &[IN_MEMORY, &[HAS_ELECTIONS, CAN_EVERYTHING]],
+        &[CAN_EVERYTHING, IN_MEMORY],
     );
 }
 
@@ -131,11 +130,7 @@ fn file() {
 #[test]
 fn redis() {
     tenure_testkit::needs!(redis);
-    column(
-        "redis",
-        harness::redis::open,
-        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
-    );
+    column("redis", harness::redis::open, &[CAN_EVERYTHING]);
 }
 
 /// The format of Redisson: the first client that asks after a release gets the lock.
@@ -146,7 +141,7 @@ fn redis_redisson() {
     column(
         "redis, redisson",
         harness::redis::open_redisson,
-        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS, NO_ORDER]],
+        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS, NO_DETACH, NO_ORDER]],
     );
 }
 
@@ -160,6 +155,7 @@ fn redis_redisson_rw() {
         harness::redis::open_redisson_rw,
         &[&[
             NO_ELECTIONS,
+            NO_DETACH,
             NO_UPGRADABLE,
             NO_PERMITS,
             NO_MIN_HOLD,
@@ -178,7 +174,7 @@ fn redis_redisson_fair() {
     column(
         "redis, redisson, fair",
         harness::redis::open_redisson_fair,
-        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS]],
+        &[ONLY_EXCLUSIVE, &[NO_ELECTIONS, NO_DETACH]],
     );
 }
 
@@ -192,6 +188,7 @@ fn redis_redisson_semaphore() {
         harness::redis::open_redisson_semaphore,
         &[&[
             NO_ELECTIONS,
+            NO_DETACH,
             NO_SHARED,
             NO_UPGRADABLE,
             NO_ORDER,
@@ -213,6 +210,7 @@ fn redlock() {
             NO_PROXY,
             &[
                 HAS_ELECTIONS,
+                DETACHES_EACH_MODE,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_ORDER,
@@ -235,6 +233,7 @@ fn redlock_over_memory() {
             IN_THIS_PROCESS,
             &[
                 HAS_ELECTIONS,
+                DETACHES_EACH_MODE,
                 NO_PERMITS,
                 NO_ORDER,
                 NO_ORDER_OF_READERS,
@@ -255,6 +254,7 @@ fn redlock_over_memory_on_the_real_clock() {
             IN_MEMORY,
             &[
                 HAS_ELECTIONS,
+                DETACHES_EACH_MODE,
                 NO_PERMITS,
                 NO_LOST_UPGRADES,
                 NO_LEASE,
@@ -277,7 +277,7 @@ fn etcd() {
     column(
         "etcd",
         harness::etcd::open,
-        &[&[HAS_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
+        &[CAN_EVERYTHING, &[NO_PASSWORD]],
     );
 }
 
@@ -289,7 +289,7 @@ fn zookeeper() {
     column(
         "zookeeper",
         harness::zookeeper::open,
-        &[&[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
+        &[&[HAS_ELECTIONS, NO_DETACH, NO_MIN_HOLD, NO_LOCK_DELAY]],
     );
 }
 
@@ -305,6 +305,7 @@ fn mysql() {
             ONLY_EXCLUSIVE,
             &[
                 HAS_ELECTIONS,
+                NO_DETACH,
                 NO_LOCK_DELAY,
                 NO_EVICTION,
                 ENDS_WITH_ITS_CONNECTION,
@@ -323,6 +324,7 @@ fn postgres() {
         harness::session::open_postgres,
         &[&[
             HAS_ELECTIONS,
+            NO_DETACH,
             NO_PERMITS,
             NO_LOCK_DELAY,
             NO_EVICTION,
@@ -340,7 +342,7 @@ fn mysql_table() {
     column(
         "mysql, table",
         harness::table::open_mysql,
-        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
+        &[CAN_EVERYTHING],
     );
 }
 
@@ -351,7 +353,7 @@ fn postgres_table() {
     column(
         "postgres, table",
         harness::table::open_postgres,
-        &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
+        &[CAN_EVERYTHING],
     );
 }
 
@@ -363,15 +365,9 @@ fn sqlite() {
         "sqlite",
         harness::table::open_sqlite,
         &[
+            CAN_EVERYTHING,
             NO_PROXY,
-            &[
-                HAS_ELECTIONS,
-                CAN_EVERYTHING,
-                NO_LOST_UPGRADES,
-                NO_CONNECTION,
-                NO_RESTART,
-                NO_PASSWORD,
-            ],
+            &[NO_LOST_UPGRADES, NO_CONNECTION, NO_RESTART, NO_PASSWORD],
         ],
     );
 }
@@ -389,7 +385,7 @@ mod deployments {
         column(
             "redis, tls",
             harness::redis::open_tls,
-            &[NO_PROXY, &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES]],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES]],
         );
     }
 
@@ -400,10 +396,7 @@ mod deployments {
         column(
             "redis, sentinel",
             harness::redis::open_sentinel,
-            &[
-                NO_PROXY,
-                &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
-            ],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES, NO_PASSWORD]],
         );
     }
 
@@ -414,10 +407,7 @@ mod deployments {
         column(
             "redis, cluster",
             harness::redis::open_cluster,
-            &[
-                NO_PROXY,
-                &[HAS_ELECTIONS, CAN_EVERYTHING, NO_LOST_UPGRADES, NO_PASSWORD],
-            ],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES, NO_PASSWORD]],
         );
     }
 
@@ -428,10 +418,7 @@ mod deployments {
         column(
             "etcd, three members",
             harness::etcd::open_three,
-            &[
-                NO_PROXY,
-                &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
-            ],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES, NO_PASSWORD]],
         );
     }
 
@@ -442,7 +429,7 @@ mod deployments {
         column(
             "etcd, tls",
             harness::etcd::open_tls,
-            &[NO_PROXY, &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING]],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES]],
         );
     }
 
@@ -453,10 +440,7 @@ mod deployments {
         column(
             "etcd, lease=lock",
             harness::etcd::open_lease_per_lock,
-            &[
-                NO_PROXY,
-                &[HAS_ELECTIONS, NO_LOST_UPGRADES, CAN_EVERYTHING, NO_PASSWORD],
-            ],
+            &[CAN_EVERYTHING, NO_PROXY, &[NO_LOST_UPGRADES, NO_PASSWORD]],
         );
     }
 
@@ -468,7 +452,7 @@ mod deployments {
         column(
             "etcd, channel",
             harness::etcd::open_channel,
-            &[&[HAS_ELECTIONS, CAN_EVERYTHING, NO_PASSWORD]],
+            &[CAN_EVERYTHING, &[NO_PASSWORD]],
         );
     }
 
@@ -480,7 +464,7 @@ mod deployments {
         column(
             "redis, settings",
             harness::redis::open_settings,
-            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
+            &[CAN_EVERYTHING],
         );
     }
 
@@ -492,7 +476,7 @@ mod deployments {
         column(
             "zookeeper, connector",
             harness::zookeeper::open_connector,
-            &[&[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY]],
+            &[&[HAS_ELECTIONS, NO_DETACH, NO_MIN_HOLD, NO_LOCK_DELAY]],
         );
     }
 
@@ -504,7 +488,7 @@ mod deployments {
         column(
             "mysql, table, pool",
             harness::table::open_mysql_pool,
-            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
+            &[CAN_EVERYTHING],
         );
     }
 
@@ -515,7 +499,7 @@ mod deployments {
         column(
             "postgres, table, pool",
             harness::table::open_postgres_pool,
-            &[&[HAS_ELECTIONS, CAN_EVERYTHING]],
+            &[CAN_EVERYTHING],
         );
     }
 
@@ -526,15 +510,9 @@ mod deployments {
             "sqlite, pool",
             harness::table::open_sqlite_pool,
             &[
+                CAN_EVERYTHING,
                 NO_PROXY,
-                &[
-                    HAS_ELECTIONS,
-                    CAN_EVERYTHING,
-                    NO_LOST_UPGRADES,
-                    NO_CONNECTION,
-                    NO_RESTART,
-                    NO_PASSWORD,
-                ],
+                &[NO_LOST_UPGRADES, NO_CONNECTION, NO_RESTART, NO_PASSWORD],
             ],
         );
     }
@@ -550,6 +528,7 @@ mod deployments {
                 ONLY_EXCLUSIVE,
                 &[
                     HAS_ELECTIONS,
+                    NO_DETACH,
                     NO_LOCK_DELAY,
                     NO_EVICTION,
                     ENDS_WITH_ITS_CONNECTION,
@@ -567,6 +546,7 @@ mod deployments {
             harness::session::open_postgres_pool,
             &[&[
                 HAS_ELECTIONS,
+                NO_DETACH,
                 NO_PERMITS,
                 NO_LOCK_DELAY,
                 NO_EVICTION,
@@ -585,6 +565,7 @@ mod deployments {
             harness::zookeeper::open_ensemble,
             &[&[
                 HAS_ELECTIONS,
+                NO_DETACH,
                 NO_MIN_HOLD,
                 NO_LOCK_DELAY,
                 NO_LOST_REQUESTS,
@@ -603,7 +584,13 @@ mod deployments {
             harness::zookeeper::open_tls,
             &[
                 NO_PROXY,
-                &[HAS_ELECTIONS, NO_MIN_HOLD, NO_LOCK_DELAY, NO_LOST_UPGRADES],
+                &[
+                    HAS_ELECTIONS,
+                    NO_DETACH,
+                    NO_MIN_HOLD,
+                    NO_LOCK_DELAY,
+                    NO_LOST_UPGRADES,
+                ],
             ],
         );
     }

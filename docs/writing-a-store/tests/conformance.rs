@@ -72,6 +72,7 @@ fn the_store_shows_every_behaviour_that_it_claims() {
             ("no `lock_delay`", &[]),
             ("no order of waiters is promised", &[]),
             ("no elections", &[]),
+            ("no detached holds", &[]),
             // What this harness cannot do to the server.
             ("no request to this store can get lost", &[]),
             ("requests to this store cannot be counted", &[]),

@@ -2,9 +2,9 @@
 
 use super::behaviour::Behaviour;
 use super::{
-    election, election_faults, election_observers, election_refusals, election_requests,
-    election_run, ending, faults, holding, identity, many, mode_matrix, modes, names, needs,
-    reentrance, upgrade, waiting,
+    detached, detached_faults, election, election_faults, election_observers, election_refusals,
+    election_requests, election_run, ending, faults, holding, identity, many, mode_matrix, modes,
+    names, needs, reentrance, upgrade, waiting,
 };
 
 /// One line per behaviour: `theme::name`, the number of the rule, and what the behaviour needs of store and harness.
@@ -211,4 +211,25 @@ behaviours! {
     election_faults::observers_see_the_order_though_requests_get_lost, "18", lost_requests & elections;
     election_faults::observers_see_the_order_though_connections_break, "18", connections & elections;
     election_faults::observers_outlast_a_restart_of_the_store, "7a", restarting & elections;
+
+    detached::a_hold_outlives_its_client, "5", detach;
+    detached::a_hold_that_is_not_attached_ends_with_its_lease, "16", detach;
+    detached::no_request_shortens_the_lease, "2", detach;
+    detached::a_release_wakes_the_next_waiter, "8", detach;
+    detached::a_wrong_receipt_touches_nothing, "13", detach;
+    detached::what_was_released_cannot_be_attached, "5", detach;
+    detached::a_release_by_one_ends_the_hold_for_all, "5", detach;
+    detached::a_closed_client_leaves_the_hold_to_the_others, "13", detach;
+    detached::the_holder_is_shown_without_its_client, "18", detach;
+    detached::a_broken_hold_is_lost_for_all, "13", detach;
+    detached::several_names_have_one_receipt, "1", detach;
+    detached::min_hold_counts_from_the_grant, "16a", min_hold & detach;
+    detached::lock_delay_reserves_after_the_lease, "16a", lock_delay & detach;
+    detached::what_is_wrong_is_refused_before_any_request, "20", detach;
+    detached::what_cannot_be_detached_is_refused_and_released, "20", modes_not_detached;
+
+    detached_faults::a_hold_goes_from_process_to_process, "5", processes & detach;
+    detached_faults::an_attached_hold_outlasts_a_broken_connection, "5", connections & detach;
+    detached_faults::a_client_of_a_silent_store_leaves_the_hold_to_the_others, "13", pausing & detach;
+    detached_faults::what_is_given_up_in_a_silent_store_is_cleaned_up, "15", pausing & detach;
 }

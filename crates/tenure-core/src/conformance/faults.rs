@@ -17,7 +17,7 @@ use super::lock_holder::LockHolder;
 use super::mode_matrix::{in_mode, modes_of};
 
 /// How long a vanished holder's name may stay taken beyond its ttl (rule 16).
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Rule 16: after `kill -9` of the holding process the waiter has the name within ttl + 1 s; where no
 /// lease runs, at once, whatever the ttl is.
@@ -59,7 +59,7 @@ pub(super) async fn a_killed_holder_frees_the_lock(case: Arc<Case>) -> Verdict {
 }
 
 /// The option of the helper program for that mode.
-fn mode_option(mode: Mode) -> Option<String> {
+pub(super) fn mode_option(mode: Mode) -> Option<String> {
     match mode {
         Mode::Exclusive => None,
         Mode::Shared => Some("shared".into()),

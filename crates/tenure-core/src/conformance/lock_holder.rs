@@ -4,16 +4,20 @@
 //! tenure-lock-holder URL NAME [--ttl 500ms] [--wait 5s] [--mode shared|upgradable|permits=N]
 //!                       [--label TEXT] [--renew never] [--lock-delay 1s] [--min-hold 1s]
 //! tenure-lock-holder URL NAME --value TEXT [--ttl 500ms] [--label TEXT]
+//! tenure-lock-holder URL NAME --attach RECEIPT
 //! tenure-lock-holder count URL NAME FILE N [--ttl 500ms] [--sleep 200us] [--stick-at K]
 //! ```
 //!
 //! The first form says `waiting` before it acquires, then `held TOKEN` (or `busy`, or `error KIND TEXT`), and
 //! `lost REASON` when the hold is lost. The program obeys the lines `status` (answer: `status held|at-risk|lost MILLIS`),
-//! `release` (answer: `released`, or `error KIND TEXT`) and `exit` (the program exits at once and releases nothing).
+//! `release` (answer: `released`, or `error KIND TEXT`), `detach` (answer: `receipt TEXT`, or `error KIND TEXT`) and `exit` (the
+//! program exits at once and releases nothing).
 //! At the end of its input the program releases the lock and exits, so that it does not outlive its test.
 //!
 //! With `--value` the program is a candidate of the election NAME. It says the same, and `asked` when the leader is asked to
 //! resign. It also obeys `proclaim TEXT` (answer: `proclaimed`).
+//!
+//! With `--attach` the program attaches itself to the hold of RECEIPT, and says and obeys the same as the first form.
 //!
 //! The last form increments the decimal number in FILE N times by read, sleep, write, each time under the lock.
 //! The program says `held TOKEN` after it has acquired, and `count VALUE TOKEN` after it has written and before it
@@ -33,7 +37,7 @@ use tokio::sync::mpsc;
 use crate::error::ErrorParts as _;
 use crate::lost::LostReason;
 use crate::time::parse_duration;
-use crate::{Client, Election, Error, ErrorKind, Guard, HoldState, Lock, Renew, Term};
+use crate::{Client, Election, Error, ErrorKind, Guard, HoldState, Lock, Receipt, Renew, Term};
 
 use super::case::Case;
 use super::failure::Failure;
@@ -245,6 +249,7 @@ struct Arguments {
     mode: Option<String>,
     label: String,
     value: Option<String>,
+    attach: Option<String>,
     fixed: bool,
     lock_delay: Option<Duration>,
     min_hold: Option<Duration>,
@@ -269,6 +274,7 @@ impl Arguments {
                 "--mode" => parsed.mode = Some(value),
                 "--label" => parsed.label = value,
                 "--value" => parsed.value = Some(value),
+                "--attach" => parsed.attach = Some(value),
                 "--renew" => parsed.fixed = value == "never",
                 "--lock-delay" => parsed.lock_delay = Some(duration(&value)?),
                 "--min-hold" => parsed.min_hold = Some(duration(&value)?),
@@ -333,6 +339,9 @@ impl Arguments {
         if let Some(value) = &self.value {
             return obey(&Contender::Candidate(self.election(&client, value))).await;
         }
+        if let Some(receipt) = &self.attach {
+            return obey(&Contender::Holder(client, receipt.parse()?)).await;
+        }
         let lock = self.lock(&client)?;
         match &self.count {
             Some((file, n)) => self.count(&lock, file, *n).await,
@@ -389,6 +398,8 @@ pub fn read_count(file: &std::fs::File) -> std::io::Result<u64> {
 enum Contender {
     Waiter(Lock),
     Candidate(Election),
+    /// Of a hold that another process has detached.
+    Holder(Client, Receipt),
 }
 
 impl Contender {
@@ -396,6 +407,7 @@ impl Contender {
         match self {
             Self::Waiter(lock) => lock.acquire().await,
             Self::Candidate(election) => election.campaign().await.map(Term::into_guard),
+            Self::Holder(client, receipt) => client.attach(receipt).await,
         }
     }
 
@@ -403,7 +415,7 @@ impl Contender {
     /// to do more for a holder that does.
     fn asked(&self, guard: &Guard) -> Pin<Box<dyn Future<Output = bool>>> {
         match self {
-            Self::Waiter(_) => Box::pin(pending()),
+            Self::Waiter(_) | Self::Holder(..) => Box::pin(pending()),
             Self::Candidate(_) => Box::pin(guard.asked_to_release()),
         }
     }
@@ -481,6 +493,10 @@ async fn obey_order(order: &str, guard: &mut Option<Guard>) -> Result<(), Error>
                 guard.release().await?;
                 say(format_args!("released"));
             }
+            None => say(format_args!("none")),
+        },
+        ("detach", _) => match guard.take() {
+            Some(guard) => say(format_args!("receipt {}", guard.detach().await?)),
             None => say(format_args!("none")),
         },
         (_, Some(value)) => match guard {

@@ -40,6 +40,8 @@ pub mod lock_holder;
 mod matrix;
 mod needs;
 
+mod detached;
+mod detached_faults;
 mod election;
 mod election_faults;
 mod election_observers;

@@ -2,6 +2,7 @@
 
 use super::harness::{Harness, RequestFault};
 use super::lock_holder;
+use super::mode_matrix::modes_of;
 use crate::error::Step;
 use crate::guarantees::{Capability, Fault, Guarantees, Order};
 
@@ -129,4 +130,15 @@ pub(super) fn elections(g: &Guarantees, _: &dyn Harness) -> Needs {
 
 pub(super) fn no_elections(g: &Guarantees, _: &dyn Harness) -> Needs {
     unless(Capability::Elections.is_in(g), "this store has elections")
+}
+
+pub(super) fn detach(g: &Guarantees, _: &dyn Harness) -> Needs {
+    unless(!Capability::Detach.is_in(g), "no detached holds")
+}
+
+pub(super) fn modes_not_detached(g: &Guarantees, _: &dyn Harness) -> Needs {
+    unless(
+        modes_of(g).into_iter().all(|mode| g.detaches(mode)),
+        "this store detaches holds of each mode",
+    )
 }

@@ -152,6 +152,7 @@ pub(crate) const ONE_PERMIT: Skips = (
         "mode_matrix::one_of_several_holders_is_broken",
         "faults::a_killed_holder_in_each_mode_frees_its_place",
         "faults::a_killed_waiter_in_each_mode_is_skipped",
+        "detached::what_cannot_be_detached_is_refused_and_released",
     ],
 );
 
@@ -165,6 +166,7 @@ pub(crate) const NO_MIN_HOLD: Skips = (
     "no `min_hold`",
     &[
         "ending::min_hold_keeps_the_name_taken",
+        "detached::min_hold_counts_from_the_grant",
         "many::names_that_are_given_back_are_not_reserved",
         "faults::min_hold_outlives_its_holder",
     ],
@@ -177,6 +179,7 @@ pub(crate) const NO_LOCK_DELAY: Skips = (
         "ending::a_late_release_keeps_the_lock_delay",
         "ending::lock_delay_does_not_reserve_after_a_release",
         "faults::lock_delay_reserves_after_a_crash",
+        "detached::lock_delay_reserves_after_the_lease",
     ],
 );
 
@@ -185,6 +188,8 @@ pub(crate) const NEVER_SILENT: Skips = (
     &[
         "faults::a_silent_store_never_grants",
         "faults::a_silent_store_is_not_called_busy",
+        "detached_faults::a_client_of_a_silent_store_leaves_the_hold_to_the_others",
+        "detached_faults::what_is_given_up_in_a_silent_store_is_cleaned_up",
     ],
 );
 
@@ -205,6 +210,7 @@ pub(crate) const NO_PROCESSES: Skips = (
         "election_faults::a_killed_leader_is_followed",
         "election_faults::a_leader_in_another_process_is_seen_and_asked",
         "election_faults::a_stopped_leader_is_followed_and_leads_no_more",
+        "detached_faults::a_hold_goes_from_process_to_process",
     ],
 );
 
@@ -215,6 +221,7 @@ pub(crate) const NO_CONNECTION: Skips = (
         "faults::a_broken_connection_is_noticed",
         "election_faults::a_value_outlasts_a_broken_connection",
         "election_faults::observers_see_the_order_though_connections_break",
+        "detached_faults::an_attached_hold_outlasts_a_broken_connection",
     ],
 );
 
@@ -236,10 +243,15 @@ pub(crate) const NO_PASSWORD: Skips = (
     &["identity::no_error_holds_the_password"],
 );
 
-pub(crate) const CAN_EVERYTHING: Skips = (
-    "this store can do everything",
-    &["identity::what_is_unsupported_is_refused_before_any_request"],
-);
+/// Of a store that has each capability.
+pub(crate) const CAN_EVERYTHING: &[Skips] = &[
+    (
+        "this store can do everything",
+        &["identity::what_is_unsupported_is_refused_before_any_request"],
+    ),
+    HAS_ELECTIONS,
+    DETACHES_EACH_MODE,
+];
 
 /// Of a store without elections: each behaviour that is skipped for this reason.
 pub(crate) const NO_ELECTIONS: Skips = ("no elections", &[]);
@@ -248,6 +260,15 @@ pub(crate) const NO_ELECTIONS: Skips = ("no elections", &[]);
 pub(crate) const HAS_ELECTIONS: Skips = (
     "this store has elections",
     &["election_refusals::a_store_without_elections_refuses_before_any_request"],
+);
+
+/// Of a store whose holds end with their client: each behaviour that is skipped for this reason.
+pub(crate) const NO_DETACH: Skips = ("no detached holds", &[]);
+
+/// Of a store that detaches holds of each mode that it has.
+pub(crate) const DETACHES_EACH_MODE: Skips = (
+    "this store detaches holds of each mode",
+    &["detached::what_cannot_be_detached_is_refused_and_released"],
 );
 
 pub(crate) const ENDS_WITH_ITS_CONNECTION: Skips = (

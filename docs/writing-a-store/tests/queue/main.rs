@@ -69,6 +69,7 @@ fn a_queue_store_shows_every_behaviour_that_it_claims() {
             ("no `min_hold`", &[]),
             ("no `lock_delay`", &[]),
             ("no elections", &[]),
+            ("no detached holds", &[]),
             // What this harness cannot do to the server.
             ("no request to this store can get lost", &[]),
             ("requests to this store cannot be counted", &[]),
