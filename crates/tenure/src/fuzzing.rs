@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tenure_core::Receipt;
 use tenure_core::fence::OwnerId;
 use tenure_core::logic::lease::{HoldState, Lease, Terms, Tick};
 use tenure_core::logic::queue::{self, Contender, Turn};
@@ -72,6 +73,40 @@ pub fn names(data: &[u8]) {
         zookeeper::fuzz_names,
     ] {
         fuzz(text);
+    }
+}
+
+/// A receipt that is read is written as it was, shows its owner to no log, and has no login; each other text is refused in one
+/// line without a word of it.
+pub fn receipt(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let receipt: Receipt = match text.parse() {
+        Ok(receipt) => receipt,
+        Err(err) => {
+            let said = format!("{err:#}");
+            assert!(
+                !said.contains(char::is_control) && said.len() < 200,
+                "it repeats what it was given: {said:?}"
+            );
+            return;
+        }
+    };
+    let written = receipt.to_string();
+    assert_eq!(written, text.trim(), "it is written in another way");
+    assert_eq!(written.parse::<Receipt>().ok(), Some(receipt.clone()));
+    let shorter = receipt.clone().with_ttl(Duration::from_secs(1));
+    assert_eq!(shorter.to_string().parse::<Receipt>().ok(), Some(shorter));
+    let hosts = receipt.store().split_once("://").map(|(_, hosts)| hosts);
+    let has_login = hosts.is_some_and(|hosts| !hosts.starts_with('/') && hosts.contains('@'));
+    assert!(!has_login, "it has a login: {:?}", receipt.store());
+    let shown = format!("{receipt:?}");
+    for owner in written.split("&owner=").skip(1) {
+        let owner = owner.get(..32).expect("an owner has 32 digits");
+        // A name may have the same digits.
+        let elsewhere = text.matches(owner).count() != 1;
+        assert!(elsewhere || !shown.contains(owner), "an owner is shown");
     }
 }
 

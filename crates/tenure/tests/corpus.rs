@@ -100,6 +100,11 @@ fn names() {
 }
 
 #[test]
+fn receipt() {
+    replay("receipt", tenure::fuzzing::receipt);
+}
+
+#[test]
 fn record() {
     replay("record", tenure::fuzzing::record);
 }
