@@ -7,6 +7,7 @@ use std::time::Duration;
 use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 
 use crate::clock::nanos;
+use crate::detached::DetachedHistory;
 use crate::documented::DocumentedFaults;
 use crate::history::{Claim, History};
 use crate::mode::{HoldMode, PERMITS};
@@ -224,13 +225,19 @@ struct Judge<'a> {
 }
 
 /// Of the holders whose mode excludes that of `claim`, the one that holds longest.
-fn excluded_by<'a>(open: &[&'a Claim], claim: &Claim) -> Option<&'a Claim> {
+fn excluded_by<'a>(
+    open: &[&'a Claim],
+    claim: &Claim,
+    detached: &DetachedHistory,
+) -> Option<&'a Claim> {
     let together = |it: &&&Claim| it.mode.may_be_together(claim.mode);
-    let excluding = open
-        .iter()
+    // A hold that was detached is the same hold when a worker is attached to it.
+    let others = open.iter().filter(|it| !detached.is_same_hold(it, claim));
+    let excluding = others
+        .clone()
         .filter(|it| !together(it))
         .max_by_key(|it| it.end);
-    let permits = open.iter().filter(|it| it.mode == HoldMode::Permit);
+    let permits = others.filter(|it| it.mode == HoldMode::Permit);
     let is_one_too_many =
         claim.mode == HoldMode::Permit && permits.clone().count() >= PERMITS.get() as usize;
     let last_permit = permits.max_by_key(|it| it.end).filter(|_| is_one_too_many);
@@ -240,9 +247,10 @@ fn excluded_by<'a>(open: &[&'a Claim], claim: &Claim) -> Option<&'a Claim> {
 impl Judge<'_> {
     fn overlaps(&self, claims: &[&Claim], found: &mut Findings) {
         let mut open: Vec<&Claim> = Vec::new();
-        for claim in claims {
+        let detached = &self.history.detached;
+        for claim in self.with_detached(claims) {
             open.retain(|first| claim.start < first.end);
-            if let Some(first) = excluded_by(&open, claim) {
+            if let Some(first) = excluded_by(&open, claim, detached) {
                 let at = claim.start;
                 found.overlaps.push(Overlap {
                     first: (first.acquisition, first.worker),
@@ -256,9 +264,30 @@ impl Judge<'_> {
         }
     }
 
-    /// A token must be greater than each token that was granted before its request was sent. A downgrade asks for none.
+    /// The claims of a name, and its detached holds, which no worker claims, in the order in which they start.
+    fn with_detached<'b>(&'b self, claims: &[&'b Claim]) -> Vec<&'b Claim> {
+        let name = claims.first().map(|it| &it.name);
+        let detached = self.history.detached.holds.iter().map(|it| &it.claim);
+        let detached = detached.filter(|it| Some(&it.name) == name && it.end > it.start);
+        let mut all: Vec<_> = claims.iter().copied().chain(detached).collect();
+        all.sort_by_key(|it| it.start);
+        all
+    }
+
+    /// A token must be greater than each token that was granted before its request was sent. A downgrade asks for none, and a
+    /// worker that is attached to a hold has the token of this hold.
     fn tokens(&self, claims: &[&Claim], found: &mut Findings) {
         for (index, claim) in claims.iter().enumerate() {
+            if let Some(detached) = self.history.detached.attached_to(claim) {
+                if claim.token != detached.claim.token {
+                    found.tokens.push(Anomaly {
+                        acquisition: claim.acquisition,
+                        at: claim.start,
+                        documented: None,
+                    });
+                }
+                continue;
+            }
             if claim.keeps_token() {
                 continue;
             }
@@ -377,9 +406,14 @@ impl Judge<'_> {
     fn gaps(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         let (began, over) = (self.history.began, self.history.over);
         let mut free_from = began;
-        let ends = claims.iter().map(|it| (it.start, it.end));
+        let held = claims.iter().map(|it| (it.start, it.end));
+        let detached = self.history.detached.holds.iter();
+        let detached = detached.filter(|it| it.claim.name == name);
+        let leased = detached.map(|it| (it.claim.start, it.leased_until));
+        let mut ends: Vec<_> = held.chain(leased).collect();
+        ends.sort_unstable();
         // The last gap ends with the run: a name that no worker gets any more is the longest gap of all.
-        for (start, end) in ends.chain([(over, over)]) {
+        for (start, end) in ends.into_iter().chain([(over, over)]) {
             if start > free_from
                 && let Some((from, to)) = self.longest_wait(name, free_from, start.min(over))
             {

@@ -61,7 +61,8 @@ pub enum Event {
         /// How the worker holds.
         #[serde(default)]
         mode: HoldMode,
-        /// The acquisition whose hold has this mode from now on; none: the worker did not hold before.
+        /// The acquisition whose hold has this mode from now on, or whose detached hold this worker is attached to; none: the
+        /// hold is a new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         changes: Option<u64>,
         /// Its fencing token.
@@ -88,6 +89,15 @@ pub enum Event {
         acquisition: u64,
         /// Whether the holder lost the lock; otherwise it releases.
         lost: bool,
+    },
+    /// The store has confirmed that a hold is detached: it lasts without its worker, whose claim has ended before.
+    Detached {
+        /// When.
+        at: u64,
+        /// Which acquisition. A worker that is attached later claims a hold that `changes` this acquisition.
+        acquisition: u64,
+        /// The end of the lease that was asked for, counted as holders do.
+        until: u64,
     },
     /// A candidate campaigns with this value, or a leader proclaims it: the request is sent after this.
     Publishing {

@@ -2,33 +2,13 @@
 
 use std::collections::HashMap;
 
+pub use crate::claim::Claim;
+
+use crate::detached::DetachedHistory;
 use crate::elections::{ElectionBuilder, ElectionHistory};
 use crate::event::Event;
 use crate::mode::HoldMode;
 use crate::plan::FaultKind;
-
-/// One acquisition, for the time in which its owner believed that it holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// The number of the acquisition.
-    pub acquisition: u64,
-    /// The worker of the acquisition.
-    pub worker: usize,
-    /// The name of the lock.
-    pub name: String,
-    /// How the worker holds.
-    pub mode: HoldMode,
-    /// The acquisition whose hold has this mode now; none: the worker did not hold before.
-    pub changes: Option<u64>,
-    /// Fencing token.
-    pub token: u64,
-    /// When the worker had asked.
-    pub asked: u64,
-    /// When `acquire` had returned.
-    pub start: u64,
-    /// The earliest of: release called, loss noticed, own deadline, killed, end of the run.
-    pub end: u64,
-}
 
 /// A fault that was injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +58,15 @@ pub struct WorkerFailures {
     pub refusal: Option<String>,
 }
 
+/// What the monitor noticed about the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreRemarks {
+    /// When the store was unreachable without a fault of the plan, and a text about it.
+    pub outages: Vec<(u64, String)>,
+    /// When the monitor noticed another change of the store, and the text of `tenure check`.
+    pub notices: Vec<(u64, String)>,
+}
+
 /// The history of a whole run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
@@ -93,21 +82,14 @@ pub struct History {
     pub writes: Vec<Write>,
     /// In the order in which they began.
     pub faults: Vec<InjectedFault>,
-    /// When the store was unreachable without a fault of the plan, and a text about it.
-    pub outages: Vec<(u64, String)>,
-    /// When the monitor noticed another change of the store, and the text of `tenure check`.
-    pub notices: Vec<(u64, String)>,
+    /// What the monitor noticed about the store.
+    pub store: StoreRemarks,
     /// Why workers could not work.
     pub failures: WorkerFailures,
     /// What candidates published and observers saw.
     pub elections: ElectionHistory,
-}
-
-impl Claim {
-    /// Whether the token is that of the claim before: a downgrade keeps it.
-    pub fn keeps_token(&self) -> bool {
-        self.changes.is_some() && !self.mode.is_exclusive()
-    }
+    /// Holds that outlived their worker.
+    pub detached: DetachedHistory,
 }
 
 impl History {
@@ -165,7 +147,7 @@ impl History {
         let text = format!(
             "the store was unreachable for {seconds:.1} s without a fault of this run: {why}"
         );
-        self.outages.push((from, text));
+        self.store.outages.push((from, text));
         self.faults.push(InjectedFault {
             kind: FaultKind::Outage,
             worker: None,
@@ -180,6 +162,14 @@ impl History {
         let count = |mode| self.claims.iter().filter(|it| it.mode == mode).count();
         let counts = HoldMode::ALL.map(|mode| (mode, count(mode)));
         counts.into_iter().filter(|it| it.1 > 0).collect()
+    }
+
+    /// The number of claims of workers that were attached to a detached hold.
+    pub fn attached(&self) -> usize {
+        let claims = self.claims.iter();
+        claims
+            .filter(|it| self.detached.attached_to(it).is_some())
+            .count()
     }
 
     /// The names of elections, each once.
@@ -222,9 +212,11 @@ impl Builder {
     fn add(&mut self, event: &Event) {
         self.elections.add(event);
         let history = &mut self.history;
+        history.detached.add(event, &history.claims);
         match event {
             Event::Began { .. }
             | Event::Over { .. }
+            | Event::Detached { .. }
             | Event::Publishing { .. }
             | Event::Published { .. }
             | Event::Observing { .. }
@@ -256,7 +248,7 @@ impl Builder {
                 accepted: *accepted,
             }),
             Event::Away { at, until, why } => self.outages.push((*at, *until, why.clone())),
-            Event::Noticed { at, what } => history.notices.push((*at, what.clone())),
+            Event::Noticed { at, what } => history.store.notices.push((*at, what.clone())),
             Event::Vanished { worker, .. } => history.failures.vanished.push(*worker),
             Event::Fault {
                 at,
@@ -359,6 +351,7 @@ fn at(event: &Event) -> u64 {
         | Event::Asked { at, .. }
         | Event::Refused { at, .. }
         | Event::Left { at, .. }
+        | Event::Detached { at, .. }
         | Event::Publishing { at, .. }
         | Event::Published { at, .. }
         | Event::Observing { at, .. }

@@ -18,9 +18,12 @@
     allow(clippy::unwrap_used, reason = "in a test a panic is the report")
 )]
 
+mod attaching;
 mod campaign;
 pub mod checker;
+mod claim;
 pub mod clock;
+pub mod detached;
 mod documented;
 pub mod elections;
 pub mod event;
@@ -37,6 +40,7 @@ pub mod plan;
 pub mod processes;
 pub mod proxy;
 pub mod random;
+mod receipts;
 pub mod register;
 pub mod report;
 pub mod report_page;

@@ -1,10 +1,13 @@
 //! The lock under test, as workers use it: the library, or a client with a mistake in the tests.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+use tenure::{Mode, Receipt};
 
 use crate::clock::{nanos, now};
 use crate::event::Sight;
-use crate::mode::HoldMode;
+use crate::mode::{HoldMode, PERMITS};
 use crate::settings::Settings;
 
 /// The lock under test. [`Tenure`] is the real one; those with mistakes are in the tests.
@@ -22,12 +25,31 @@ pub trait Locks {
     /// Waits until elected; then observers see `value`. An error gives the reason of the refusal.
     fn campaign(&self, name: &str, value: &str)
     -> impl Future<Output = Result<Self::Held, String>>;
+    /// Whether holds of this mode can be detached.
+    fn detaches(&self, mode: HoldMode) -> bool {
+        let _ = mode;
+        false
+    }
+    /// Attaches this process to the hold of a receipt.
+    fn attach(&self, receipt: &str) -> impl Future<Output = Result<Self::Held, AttachFailure>> {
+        let _ = receipt;
+        std::future::ready(Err(AttachFailure::Over))
+    }
     /// Asks the leader to let go.
     fn ask_to_resign(&self, name: &str) -> impl Future<Output = ()>;
     /// Observes an election.
     fn observe(&self, name: &str) -> Self::Observer;
     /// Ends the client, and leaves nothing in the store.
     fn close(self) -> impl Future<Output = ()>;
+}
+
+/// Why a process is not attached to a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachFailure {
+    /// The hold is over.
+    Over,
+    /// Another error: the hold may be there.
+    Other,
 }
 
 /// A hold as its owner knows it.
@@ -53,6 +75,13 @@ pub trait Held {
     fn asked_to_release(&self) -> impl Future<Output = ()> {
         std::future::pending()
     }
+    /// Detaches the hold, and returns its receipt; `None` when that failed: then the hold is released.
+    fn detach(self) -> impl Future<Output = Option<String>>
+    where
+        Self: Sized,
+    {
+        std::future::ready(None)
+    }
     /// Releases the lock. The checker judges by the history, so an error is not returned.
     fn release(self) -> impl Future<Output = ()>;
 }
@@ -68,6 +97,8 @@ pub struct Tenure {
     client: tenure::Client,
     ttl: Duration,
     only_tries: bool,
+    /// The store as the receipts of this process have it, from the first one on.
+    store: Arc<OnceLock<String>>,
 }
 
 impl Tenure {
@@ -86,7 +117,14 @@ impl Tenure {
             client,
             ttl: settings.workload.ttl,
             only_tries: settings.workload.only_tries,
+            store: Arc::default(),
         }
+    }
+}
+
+impl Tenure {
+    fn hold(&self, guard: tenure::Guard) -> TenureHold {
+        TenureHold::Lock(guard, self.store.clone())
     }
 }
 
@@ -102,7 +140,30 @@ impl Locks for Tenure {
             false => lock.acquire().await.map(Ok),
         };
         let guard = acquired.map_err(|error| format!("{error:#}"))??;
-        Ok(TenureHold::Lock(guard))
+        Ok(self.hold(guard))
+    }
+
+    fn detaches(&self, mode: HoldMode) -> bool {
+        let detaches = |mode| self.client.guarantees().detaches(mode);
+        match mode {
+            HoldMode::Exclusive => detaches(Mode::Exclusive),
+            HoldMode::Shared => detaches(Mode::Shared),
+            HoldMode::Permit => detaches(Mode::Permits { limit: PERMITS }),
+            // A worker changes the mode of an upgradable hold.
+            HoldMode::Upgradable | HoldMode::Election => false,
+        }
+    }
+
+    async fn attach(&self, receipt: &str) -> Result<TenureHold, AttachFailure> {
+        // Each worker has a proxy of its own, so a receipt of another worker has another address of the same store.
+        let here = self.store.get().ok_or(AttachFailure::Other)?;
+        let receipt = of_store(receipt, here).ok_or(AttachFailure::Over)?;
+        let receipt: Receipt = receipt.parse().map_err(|_| AttachFailure::Over)?;
+        match self.client.attach(&receipt).await {
+            Ok(guard) => Ok(self.hold(guard)),
+            Err(error) if error.is_lost() => Err(AttachFailure::Over),
+            Err(_) => Err(AttachFailure::Other),
+        }
     }
 
     async fn campaign(&self, name: &str, value: &str) -> Result<TenureHold, String> {
@@ -131,8 +192,8 @@ impl Locks for Tenure {
 
 /// A hold of the library.
 pub enum TenureHold {
-    /// Of a lock.
-    Lock(tenure::Guard),
+    /// Of a lock, and the address of the store for its receipts.
+    Lock(tenure::Guard, Arc<OnceLock<String>>),
     /// Of an election.
     Term(tenure::Term),
 }
@@ -140,7 +201,7 @@ pub enum TenureHold {
 impl TenureHold {
     fn guard(&self) -> &tenure::Guard {
         match self {
-            Self::Lock(guard) => guard,
+            Self::Lock(guard, _) => guard,
             Self::Term(term) => term.guard(),
         }
     }
@@ -171,7 +232,7 @@ impl Held for TenureHold {
     async fn proclaim(&self, value: &str) -> bool {
         match self {
             Self::Term(term) => term.proclaim(value).await.is_ok(),
-            Self::Lock(_) => false,
+            Self::Lock(..) => false,
         }
     }
 
@@ -182,13 +243,37 @@ impl Held for TenureHold {
         }
     }
 
+    async fn detach(self) -> Option<String> {
+        let Self::Lock(guard, store) = self else {
+            return None;
+        };
+        let receipt = guard.detach().await.ok()?.to_string();
+        if let Some([_, here, _]) = parts(&receipt) {
+            store.get_or_init(|| here.to_owned());
+        }
+        Some(receipt)
+    }
+
     async fn release(self) {
         // The lock may be lost already, or the outcome is unknown; the checker judges by the history.
         let _ = match self {
-            Self::Lock(guard) => guard.release().await,
+            Self::Lock(guard, _) => guard.release().await,
             Self::Term(term) => term.resign().await,
         };
     }
+}
+
+/// What is before the address of the store in a receipt, the address, and the rest.
+fn parts(receipt: &str) -> Option<[&str; 3]> {
+    let begin = receipt.find("store=")? + "store=".len();
+    let end = begin + receipt[begin..].find('&')?;
+    Some([&receipt[..begin], &receipt[begin..end], &receipt[end..]])
+}
+
+/// The receipt with another address of the same store.
+fn of_store(receipt: &str, store: &str) -> Option<String> {
+    let [before, _, rest] = parts(receipt)?;
+    Some(format!("{before}{store}{rest}"))
 }
 
 /// An observer of the library.

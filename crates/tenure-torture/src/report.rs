@@ -117,12 +117,17 @@ impl Report {
             true => String::new(),
             false => format!(" ({})", modes.join(", ")),
         };
+        let attached = self.history.attached();
+        let attached = match attached {
+            0 => String::new(),
+            _ => format!("; {attached} attached to a hold of another process"),
+        };
         let elections = match self.has_elections {
             Some(false) => "; no elections, which this store does not have",
             Some(true) | None => "",
         };
         format!(
-            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{elections}{outages}",
+            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{elections}{attached}{outages}",
             self.history.claims.len(),
             self.seconds(),
             self.seed,
@@ -210,11 +215,13 @@ impl Report {
             "seconds": self.seconds(),
             "acquisitions": self.history.claims.len(),
             "modes": modes,
+            "detached": self.history.detached.holds.len(),
+            "attached": self.history.attached(),
             "writes": self.history.writes.len(),
             "faults": faults,
             "faults_left_out": self.left_out,
             "outages": self.outages().0,
-            "noticed": self.history.notices.iter().map(|(_, what)| what).collect::<Vec<_>>(),
+            "noticed": self.history.store.notices.iter().map(|(_, what)| what).collect::<Vec<_>>(),
             "overlaps": found.overlaps.len(),
             "overlaps_not_documented": overlaps.filter(|it| it.documented.is_none()).count(),
             "late_writes": found.writes.late.len(),

@@ -162,7 +162,12 @@ fn rows(report: &Report) -> Vec<(f64, String, String)> {
         );
         rows.push((time(*from), what, why(None)));
     }
-    let seen = report.history.outages.iter().chain(&report.history.notices);
+    let seen = report
+        .history
+        .store
+        .outages
+        .iter()
+        .chain(&report.history.store.notices);
     for (at, what) in seen {
         rows.push((time(*at), what.clone(), "seen from outside".to_owned()));
     }

@@ -14,6 +14,7 @@ use crate::locks::{Held, Locks};
 use crate::mode::HoldMode;
 use crate::phase::Phase;
 use crate::random::Random;
+use crate::receipts::Receipts;
 use crate::settings::Settings;
 
 /// The state of a worker between its acquisitions.
@@ -25,6 +26,7 @@ pub(crate) struct Work<'a> {
     pub(crate) phases: watch::Receiver<Phase>,
     /// The number of the last acquisition.
     pub(crate) acquisition: u64,
+    pub(crate) receipts: Receipts,
 }
 
 impl<'a> Work<'a> {
@@ -43,6 +45,7 @@ impl<'a> Work<'a> {
             random: Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48),
             phases,
             acquisition: settings.first_number(),
+            receipts: Receipts::open(settings)?,
         })
     }
 
@@ -74,8 +77,12 @@ impl<'a> Work<'a> {
         match acquired {
             Ok(held) => {
                 self.acquisition += 1;
-                self.hold(name, mode, &held, [asked, at]).await?;
-                held.release().await;
+                let ended = self.hold(name, mode, &held, [asked, at]).await?;
+                if ended == Ended::InTime && self.detaches(locks, mode) {
+                    self.detach(name, mode, held).await?;
+                } else {
+                    held.release().await;
+                }
                 pause(self.random.between(0, 5)).await;
             }
             Err(why) => self.refused(at, name, why).await?,
@@ -120,13 +127,14 @@ impl<'a> Work<'a> {
         mode: HoldMode,
         held: &H,
         [asked, at]: [u64; 2],
-    ) -> io::Result<()> {
+    ) -> io::Result<Ended> {
         self.claim(name, mode, held, [asked, at], None).await?;
         let mut ended = self.access_for_a_while(name, mode, held).await?;
         if mode == HoldMode::Upgradable && ended == Ended::InTime {
             ended = self.change_modes(name, held).await?;
         }
-        self.end_claim(ended)
+        self.end_claim(ended)?;
+        Ok(ended)
     }
 
     /// The worker does not believe any more that it holds.
@@ -138,7 +146,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Begins a claim: of a new hold, or of the hold of the acquisition `changes`, whose mode has changed. It has the number
+    /// Begins a claim: of a new hold, or of the hold of the acquisition `changes`, whose mode has changed or which was detached. It has the number
     /// of the last acquisition.
     pub(crate) async fn claim<H: Held>(
         &mut self,

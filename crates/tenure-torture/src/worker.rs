@@ -95,6 +95,9 @@ async fn acquire_and_release<L: Locks>(
     let has_locks = settings.lock_modes().iter().next().is_some();
     let has_elections = !settings.campaigns().is_empty();
     while work.goes_on() {
+        if work.attach(locks).await? {
+            continue;
+        }
         let mode = match has_elections && (!has_locks || work.random.between(0, 2) == 0) {
             true => HoldMode::Election,
             false => settings.lock_modes().choose(&mut work.random),

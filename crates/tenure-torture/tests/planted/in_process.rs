@@ -1,6 +1,7 @@
 //! Workers that are tasks of this process, on a store in memory, without faults: what a run needs of a store that other
 //! processes cannot reach.
 
+use std::path::Path;
 use std::time::Duration;
 
 use tenure_core::{Client, memory};
@@ -17,8 +18,25 @@ use tokio::task::LocalSet;
 
 use crate::lying_store::{Lie, LyingStore};
 
-/// How long workers work. After that they settle.
+/// How long workers work at least. After that they settle.
 const WORKS: Duration = Duration::from_secs(2);
+
+/// So much has to be seen of elections before a run without violations says something: on a busy machine that takes longer.
+pub(crate) const ENOUGH_SIGHTS: usize = 50;
+
+/// Waits until the observers have seen enough, at most a minute.
+async fn until_enough_is_seen(events: &Path) {
+    let is_enough = || {
+        let history = History::of(&event::read(events).unwrap());
+        history.elections.sights() > ENOUGH_SIGHTS
+    };
+    for _ in 0..600 {
+        if is_enough() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
 
 /// A short lease, so that the quiet time is short too. Tasks of one process share one thread, and no lease must end because
 /// another task had its turn.
@@ -73,6 +91,9 @@ pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
     drop(entered);
     runtime.block_on(tasks.run_until(async {
         tokio::time::sleep(WORKS).await;
+        if matches!(lie, None | Some(Lie::OldAnswers)) {
+            until_enough_is_seen(&events).await;
+        }
         let mut workers = workers.into_iter();
         // What is wrong with other stores is seen before.
         if matches!(lie, None | Some(Lie::OldAnswers | Lie::Frozen)) {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tenure_core::guarantees::Guarantees;
+use tenure_core::guarantees::{DetachedHolds, Guarantees};
 use tenure_core::holder::{HoldInfo, Holder, LockStatus, PublishedValue};
 use tenure_core::leader::Sighting;
 use tenure_core::options::Mode;
@@ -114,14 +114,18 @@ fn with_leader(sighting: Sighting, change: impl FnOnce(&mut u64, &mut Holder)) -
 /// The store of one client.
 pub(crate) struct LyingStore {
     store: Arc<memory::Store>,
+    guarantees: Guarantees,
     lie: Lie,
     past: Mutex<HashMap<LockName, Past>>,
 }
 
 impl LyingStore {
     pub(crate) fn new(store: memory::Store, lie: Lie) -> Self {
+        let mut guarantees = store.guarantees().clone();
+        guarantees.detached = DetachedHolds::None;
         Self {
             store: Arc::new(store),
+            guarantees,
             lie,
             past: Mutex::default(),
         }
@@ -130,7 +134,7 @@ impl LyingStore {
 
 impl Store for LyingStore {
     fn guarantees(&self) -> &Guarantees {
-        self.store.guarantees()
+        &self.guarantees
     }
 
     fn clock(&self) -> Clock {

@@ -125,7 +125,10 @@ fn assert_sound_in_process(lie: Option<Lie>, seed: u64) {
     let (history, found) = in_process::run(lie, seed);
     assert_eq!(found.violations(), 0, "{found:?}");
     assert_eq!(found.observers, []);
-    assert!(history.elections.sights() > 50, "{history:?}");
+    assert!(
+        history.elections.sights() > in_process::ENOUGH_SIGHTS,
+        "{history:?}"
+    );
 }
 
 #[test]

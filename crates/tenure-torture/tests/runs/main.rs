@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use environment::{Store, TestEnvironment};
+use tenure::Mode;
 use tenure::guarantees::Guarantees;
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event;
@@ -128,14 +129,15 @@ impl Run {
         self
     }
 
-    /// Runs until each kind of fault has happened, and the name was held in each mode of the store. All that the table
-    /// promises must hold, and tokens never go back.
+    /// Runs until each kind of fault has happened, the name was held in each mode of the store, and holds were detached and
+    /// attached where the store can. All that the table promises must hold, and tokens never go back.
     #[track_caller]
     pub(crate) fn keeps_its_promise(self) -> Done {
         let kinds = self.setup.faults.len();
         let report = self.go(move |run| {
             let each_mode = run.modes.iter().all(|mode| run.counts(mode) >= 2);
-            run.faults > kinds && run.found.not_enough.is_none() && each_mode
+            let attached = !run.detaches || run.history.attached() >= 2;
+            run.faults > kinds && run.found.not_enough.is_none() && each_mode && attached
         });
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
         assert_eq!(report.findings.writes.late_accepted, []);
@@ -174,6 +176,7 @@ impl Run {
         } = self;
         let had = block_on(until_it_grants(&setup.url));
         let modes = setup.workload.modes.had_by(&had);
+        let detaches = modes.contains(HoldMode::Exclusive) && had.detaches(Mode::Exclusive);
         let stop = Arc::new(AtomicBool::new(false));
         let raised = stop.clone();
         let (events, kinds, ttl) = (
@@ -196,6 +199,7 @@ impl Run {
             let run = SoFar {
                 faults: made,
                 modes,
+                detaches,
                 found: &check(&history, &nothing, ttl, &kinds),
                 history: &history,
             };
@@ -222,6 +226,8 @@ struct SoFar<'a> {
     faults: usize,
     /// The modes of the store.
     modes: Modes,
+    /// Whether exclusive holds are detached, and other processes are attached to them.
+    detaches: bool,
     found: &'a Findings,
     history: &'a History,
 }

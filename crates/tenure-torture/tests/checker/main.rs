@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod changes;
+mod detached;
+
 use std::time::Duration;
 
 use tenure::guarantees::{Cell, Fault, Guarantees, Order, Promise};
@@ -477,7 +480,7 @@ fn an_outage_that_was_not_planned_is_reported_and_judged_by_its_possible_causes(
     assert_eq!(found.overlaps[0].documented, Some(FaultKind::Outage));
     let found = judge(&events, Promise::Claims);
     assert_eq!(found.overlaps[0].documented, None);
-    let outages = History::of(&events).outages;
+    let outages = History::of(&events).store.outages;
     assert_eq!(outages.len(), 1);
     let text = "without a fault of this run: connection refused";
     assert!(outages[0].1.contains(text), "{outages:?}");
@@ -488,7 +491,7 @@ fn an_outage_that_the_plan_caused_is_not_reported() {
     let mut events = good(30);
     events.extend([fault(FaultKind::ServerKill, 500, 600), away(520, 900)]);
     let history = History::of(&events);
-    assert!(history.outages.is_empty());
+    assert!(history.store.outages.is_empty());
     assert!(history.faults.iter().all(|it| it.kind != FaultKind::Outage));
 }
 
@@ -568,43 +571,6 @@ fn each_conflict_of_modes_is_an_overlap() {
         assert_eq!(found.overlaps.len(), 1, "{modes:?}: {found:?}");
         assert_eq!(found.overlaps[0].documented, None);
     }
-}
-
-/// A hold that is upgraded at 3,100 ms to this token, and downgraded at 3,200 ms; then a reader with this token.
-fn changes(upgraded: u64, reader: u64) -> Findings {
-    let mut events = good(30);
-    let upgrade = claimed(3_050, 3_100, 0, upgraded, 4_000);
-    let downgrade = claimed(3_200, 3_210, 0, upgraded, 4_000);
-    events.extend([
-        in_mode(HoldMode::Upgradable, claimed(3_000, 3_010, 0, 101, 4_000)),
-        ended(3_100, 3_010, false),
-        changed_from(3_010, upgrade),
-        wrote(3_150, 3_100, true),
-        ended(3_200, 3_100, false),
-        in_mode(HoldMode::Shared, changed_from(3_100, downgrade)),
-        ended(3_400, 3_210, false),
-        in_mode(HoldMode::Shared, claimed(3_150, 3_205, 1, reader, 4_000)),
-        wrote(3_220, 3_205, true),
-        wrote(3_230, 3_210, true),
-        ended(3_300, 3_205, false),
-        over(3_500),
-    ]);
-    judge(&events, Promise::Effects)
-}
-
-#[test]
-fn a_change_of_mode_is_judged_as_a_claim() {
-    assert_eq!(changes(102, 103).violations(), 0, "{:?}", changes(102, 103));
-    assert_eq!(
-        changes(101, 103).tokens.len(),
-        1,
-        "the upgrade kept its token"
-    );
-    assert_eq!(
-        changes(102, 102).tokens.len(),
-        1,
-        "a reader has that of a writer"
-    );
 }
 
 #[test]
