@@ -75,21 +75,6 @@ const ETCD: &str = "build with the feature `etcd`";
 #[cfg(not(feature = "redis"))]
 const REDIS: &str = "build with the feature `redis`";
 
-/// All but detached holds.
-#[allow(
-    dead_code,
-    reason = "a build with few stores has none without detached holds"
-)]
-const ALL_BUT_DETACH: [Capability; 7] = [
-    Capability::Shared,
-    Capability::Upgradable,
-    Capability::Permits,
-    Capability::Fair,
-    Capability::MinHold,
-    Capability::LockDelay,
-    Capability::Elections,
-];
-
 /// The capabilities of each store in its usual configuration, with the beginning of its URL.
 #[allow(
     dead_code,
@@ -125,7 +110,7 @@ pub(crate) const CAPABILITIES: &[(&str, &[Capability])] = &[
         ],
     ),
     #[cfg(feature = "etcd")]
-    ("etcd:", &ALL_BUT_DETACH),
+    ("etcd:", &Capability::ALL),
     #[cfg(feature = "zookeeper")]
     (
         "zookeeper:",

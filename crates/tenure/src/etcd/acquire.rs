@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::options::Mode;
-use tenure_core::queue::{self, Acquisition, Created, Position, Replaced};
+use tenure_core::queue::{self, Acquisition, Created, Position, Replaced, is_temporary};
 use tenure_core::rt::wall_now;
 use tenure_core::store::{AcquireAll, AllAnswer, Answer, BoxFuture, Grant, Request};
-use tenure_core::support::not_left;
+use tenure_core::support::{RetryBudget, not_left};
 
 use super::candidate::{self, Candidate};
 use super::errors::{Recovery, RequestError, unexpected_reply};
@@ -103,7 +103,7 @@ impl Operation<'_> {
         subscription: Option<Subscription>,
     ) -> Result<Created<Queued, Ahead>, RequestError> {
         let Self { store, request, .. } = self;
-        let reply = requests::acquire(&store.connections, &entry, request.wait).await?;
+        let reply = self.send(&entry).await?;
         let created = match &reply.outcome {
             AcquireOutcome::Created(snapshot) => snapshot.revision,
             AcquireOutcome::CreatedBefore(created) => *created,
@@ -145,6 +145,37 @@ impl Operation<'_> {
         let watch = subscription.map(OpenWatch::Directory);
         let position = wait::position(snapshot, watch);
         Ok(Created::Entry(queued, Some(position)))
+    }
+
+    /// Sends the request for our key. A request that waits and gets no reply is sent again: the next reply says whether the
+    /// key is there.
+    async fn send(
+        &self,
+        entry: &QueueEntry,
+    ) -> Result<requests::AcquireReply<AcquireOutcome>, RequestError> {
+        let Self { store, request, .. } = self;
+        let (connections, clock) = (&store.connections, &store.context.clock);
+        let mut unanswered = match requests::acquire(connections, entry, request.wait).await {
+            Err(err) if err.is_ambiguous() && request.wait => err,
+            answer => return answer,
+        };
+        // A request that arrives after the release makes the key again.
+        let mark = |held: &mut ContenderKey| held.is_ambiguous = true;
+        store.holds.update(request.owner, mark);
+        let mut retries = RetryBudget::until(queue::retry_limit(request, clock));
+        while !retries.is_spent(clock)
+            && request.unless_stopped(retries.pause(clock)).await.is_some()
+        {
+            match requests::acquire(connections, entry, request.wait).await {
+                Ok(reply) => return Ok(reply),
+                // The key of the first request ended with the lease.
+                Err(err) if err.recovery == Recovery::NewLease => return Err(err),
+                Err(err) if err.is_ambiguous() => unanswered = err,
+                Err(err) if is_temporary(&err.error) => {}
+                Err(_) => break,
+            }
+        }
+        Err(unanswered)
     }
 
     /// Whether a hold may come of a key in this position.
@@ -308,6 +339,7 @@ fn remember(
         is_ambiguous: false,
         may_be_released: false,
         candidate: candidate.clone(),
+        attachment: None,
     };
     store.holds.insert(request.owner, held);
     renew::schedule(store, lease.due());

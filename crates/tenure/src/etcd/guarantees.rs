@@ -1,6 +1,6 @@
 //! The guarantees of etcd.
 
-use tenure_core::guarantees::{Cell, Fault, Guarantees, Order};
+use tenure_core::guarantees::{Cell, DetachedHolds, Fault, Guarantees, Order};
 
 /// The guarantees of a cluster with this many voting members.
 pub fn guarantees(members: usize) -> Guarantees {
@@ -53,6 +53,7 @@ pub fn guarantees(members: usize) -> Guarantees {
     guarantees.permits = true;
     guarantees.min_hold = true;
     guarantees.lock_delay = true;
+    guarantees.detached = DetachedHolds::EachMode;
     guarantees.liveness = "a lease of the client, in whole seconds, renewed every third of the ttl";
     guarantees.clock = "the leader's monotonic clock ends leases; the holder's deadline runs on the client's boot clock";
     guarantees.waiting = "a queue in the store, in the order of arrival; each waiter is told when it is its turn; a dead waiter delays the others until its lease ends";

@@ -85,13 +85,13 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     let keys = requests::list_keys(&store.connections, start, end).await?;
     let name = |kv: &KeyValue| name_of(settings, &kv.key, kv.lease);
     let mut names: Vec<_> = keys.iter().filter_map(name).collect();
-    names.extend(delayed_names(store, &keys).await?);
+    names.extend(moved_names(store, &keys).await?);
     Ok(Listed::Names(names))
 }
 
-/// The names of the locks with a `lock_delay`: their keys are not named after their lease. Many keys of other programs may
+/// The names of the locks with a `lock_delay`, and of those that were detached: their keys are not named after their lease. Many keys of other programs may
 /// look like these, so the values decide.
-async fn delayed_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>, Error> {
+async fn moved_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>, Error> {
     let settings = &store.context.settings;
     let candidate = |kv: &KeyValue| {
         let lease = lease_in(&kv.key).filter(|lease| kv.lease != 0 && *lease != kv.lease)?;
@@ -103,7 +103,8 @@ async fn delayed_names(store: &Store, keys: &[KeyValue]) -> Result<Vec<LockName>
         let read = |(name, kv): &(LockName, KeyValue)| read_record(store, name.clone(), kv.clone());
         let found = join_all(candidates.iter().map(read)).await;
         for ((name, _), record) in candidates.iter().zip(found) {
-            if record?.is_some_and(|record| !record.lock_delay().is_zero()) {
+            let is_moved = |it: KeyRecord| it.is_detached() || !it.lock_delay().is_zero();
+            if record?.is_some_and(is_moved) {
                 names.push(name.clone());
             }
         }
@@ -149,11 +150,17 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
         record_key: is_candidate.then(|| directory.record_key(&kv.key)),
         ..KeyState::created_at(&kv.key, kv.create_revision)
     };
-    if !delay.is_zero() {
-        return release::reserve_name(store, &state, mode, delay).await;
+    let has_ended = if delay.is_zero() {
+        let selector = KeySelector::Created(state.created);
+        release::delete_key(store, &kv.key, state.record_key.as_deref(), &selector).await?
+    } else {
+        release::reserve_name(store, &state, mode, delay).await?
+    };
+    if has_ended && record.is_detached() {
+        // The key has left its lease, and no client would revoke that.
+        store.leases.revoke_id_in_background(kv.lease);
     }
-    let selector = KeySelector::Created(state.created);
-    release::delete_key(store, &kv.key, state.record_key.as_deref(), &selector).await
+    Ok(has_ended)
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {

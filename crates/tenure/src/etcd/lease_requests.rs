@@ -105,3 +105,29 @@ pub(super) async fn lease_time_left(
     let left = u64::try_from(response.ttl).unwrap_or(0);
     Ok(Some(Duration::from_secs(left)))
 }
+
+/// How long a lease lasts.
+pub(super) struct LeaseTimes {
+    /// When the request was sent that asked for this.
+    pub(super) sent: Time,
+    /// In whole seconds, rounded down.
+    pub(super) left: i64,
+    /// The whole ttl in seconds.
+    pub(super) granted: i64,
+}
+
+/// How long a lease lasts, without a change of it; `None`: there is no such lease.
+pub(super) async fn lease_times(
+    connections: &Connections,
+    lease: i64,
+) -> Result<Option<LeaseTimes>, Error> {
+    let id = wire::LeaseId { id: lease };
+    let reply = connections.call(path::LEASE_TIME_TO_LIVE, id).await?;
+    let response: wire::LeaseTimesResponse = reply.value;
+    let times = LeaseTimes {
+        sent: reply.sent,
+        left: response.ttl,
+        granted: response.granted,
+    };
+    Ok((times.granted > 0).then_some(times))
+}

@@ -58,6 +58,25 @@ pub(super) struct LatePut {
 }
 
 impl Lease {
+    /// A lease that was confirmed by a request that was sent at `sent`.
+    pub(super) fn new(
+        id: i64,
+        ttl: Duration,
+        delay: Duration,
+        is_shared: bool,
+        sent: Time,
+    ) -> Self {
+        Self {
+            id,
+            ttl,
+            delay,
+            is_shared,
+            sent: Mutex::new(sent),
+            gone: Flag::new(),
+            late_puts: Mutex::default(),
+        }
+    }
+
     /// The lease lasts its whole ttl from this instant on.
     pub(super) fn sent(&self) -> Time {
         *lock(&self.sent)
@@ -253,15 +272,8 @@ impl Leases {
             return Err(errors::without_effect(errors::unexpected_reply()));
         };
         unclaimed.may_exist = false;
-        Ok(Arc::new(Lease {
-            id,
-            ttl: Duration::from_secs(seconds).saturating_sub(delay),
-            delay,
-            is_shared,
-            sent: Mutex::new(sent),
-            gone: Flag::new(),
-            late_puts: Mutex::default(),
-        }))
+        let ttl = Duration::from_secs(seconds).saturating_sub(delay);
+        Ok(Arc::new(Lease::new(id, ttl, delay, is_shared, sent)))
     }
 
     /// Makes sure that each of these leases was confirmed not longer than `age` ago, or is known to be gone.
@@ -317,7 +329,12 @@ impl Leases {
     /// Revokes a lease that no key needs, in the background.
     pub(super) fn revoke_in_background(&self, lease: &Lease) {
         lease.gone.raise();
-        let (connections, id) = (self.connections.clone(), lease.id);
+        self.revoke_id_in_background(lease.id);
+    }
+
+    /// The same for a lease of which only the id is known.
+    pub(super) fn revoke_id_in_background(&self, id: i64) {
+        let connections = self.connections.clone();
         let Context {
             background,
             spawner,
@@ -397,15 +414,7 @@ mod tests {
     #[test]
     fn keys_that_may_be_put_late_are_deleted_again_while_their_lease_is_kept_alive() {
         let at = |seconds| Time::ZERO.after(Duration::from_secs(seconds));
-        let lease = Lease {
-            id: 1,
-            ttl: Duration::from_secs(9),
-            delay: Duration::ZERO,
-            is_shared: true,
-            sent: Mutex::new(at(0)),
-            gone: Flag::new(),
-            late_puts: Mutex::default(),
-        };
+        let lease = Lease::new(1, Duration::from_secs(9), Duration::ZERO, true, at(0));
         assert_eq!(lease.late_puts_due(at(1)), Time::MAX);
         let value: Arc<[u8]> = Arc::from(&b"value"[..]);
         assert_eq!(lease.add_late_put(b"one", &value, None, at(1)), at(4));

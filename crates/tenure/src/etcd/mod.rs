@@ -14,10 +14,15 @@
 //! `wire` (messages) · `leases` · `subscribe` (watches that wake waiters) · `keys` (which keys are in use) and `key_state` (what the store has of a hold) · `connection`
 //! (which member, and the login) and `endpoint` (how a connection is opened) · `errors` (what errors mean) · `inspect` (for operators).
 //!
+//! Detached holds: `detach` (a hold leaves its client, and another client finds it) · `attached` (its renewal and its end) with `attachment` ·
+//! `detached_lease` (its lease) · `detach_requests`.
+//!
 //! Elections: `candidate` (the second key of a candidate) and `candidate_requests` · `contenders` (the keys of a name and whose they are)
 //! · `leader` (who leads) · `observers` (what observers hear) · `release_requests` (what holders are asked) · `elections`.
 
 mod acquire;
+mod attached;
+mod attachment;
 mod builder;
 mod callers_channel;
 mod candidate;
@@ -25,6 +30,9 @@ mod candidate_requests;
 mod connection;
 mod contenders;
 mod context;
+mod detach;
+mod detach_requests;
+mod detached_lease;
 mod elections;
 mod endpoint;
 mod errors;
@@ -58,8 +66,8 @@ use tenure_core::guarantees::{Capability, Guarantees};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
-    AcquireAll, Answer, BoxFuture, ChangeMode, Elections, GuardedWrite, Hold, Listed, LossNotifier,
-    Operate, Release, Renewal, Request,
+    AcquireAll, Answer, BoxFuture, ChangeMode, Detach, Elections, GuardedWrite, Hold, Listed,
+    LossNotifier, Operate, Release, Renewal, Request,
 };
 
 use crate::capabilities::stores_with;
@@ -127,6 +135,10 @@ impl tenure_core::store::Store for Store {
     }
 
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
+        Some(self)
+    }
+
+    fn as_detach(self: Arc<Self>) -> Option<Arc<dyn Detach>> {
         Some(self)
     }
 

@@ -41,6 +41,9 @@ pub(super) struct KeyRecord {
     /// The hold was not exclusive and has ended; its key reserves the name.
     #[serde(skip_serializing_if = "is_false")]
     reserved: bool,
+    /// The hold was detached from its client: the lease of its key belongs to the hold alone, and to no client.
+    #[serde(skip_serializing_if = "is_false")]
+    detached: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
@@ -136,6 +139,20 @@ impl KeyRecord {
         }
     }
 
+    /// The same after the hold was detached. A request to upgrade is over with that: no client is left that waits.
+    pub(super) fn detached(self) -> Self {
+        let mode = match self.is_upgrading() {
+            true => "upgradable".to_owned(),
+            false => self.mode,
+        };
+        Self {
+            mode,
+            last_holder: None,
+            detached: true,
+            ..self
+        }
+    }
+
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("strings and numbers can be written")
     }
@@ -192,6 +209,16 @@ impl KeyRecord {
 
     pub(super) fn is_reserved(&self) -> bool {
         self.mode == "reserved" || self.reserved
+    }
+
+    /// Whether the hold was detached from its client.
+    pub(super) fn is_detached(&self) -> bool {
+        self.detached
+    }
+
+    /// Whether that owner made the key.
+    pub(super) fn is_of(&self, owner: OwnerId) -> bool {
+        OwnerId::from_hex(&self.owner) == Some(owner)
     }
 
     /// The number of the value that the candidate has published last.

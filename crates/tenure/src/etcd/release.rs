@@ -11,6 +11,7 @@ use tenure_core::options::Mode;
 use tenure_core::store::{Hold, Release};
 use tenure_core::time::Time;
 
+use super::attached;
 use super::candidate_requests::{self, CandidateKeys};
 use super::context::Context;
 use super::key_state::KeyState;
@@ -31,7 +32,7 @@ pub(super) async fn release(store: &Store, hold: &Hold) -> Result<Release, Error
     let Some(entry) = begin_release(store, hold) else {
         return Ok(Release::NotHeld);
     };
-    if hold.unclean && !hold.unused && !entry.lease.delay.is_zero() {
+    if hold.unclean && !hold.unused && !entry.lease.delay.is_zero() && entry.attachment.is_none() {
         reserve_after_end(store, hold, &entry).await?;
         return Ok(Release::NotHeld);
     }
@@ -67,6 +68,9 @@ fn begin_release(store: &Store, hold: &Hold) -> Option<ContenderKey> {
 
 /// `false`: the key is not in the store.
 async fn send_release(store: &Store, hold: &Hold, entry: &ContenderKey) -> Result<bool, Error> {
+    if let Some(attachment) = entry.attachment {
+        return attached::delete(store, entry, attachment).await;
+    }
     let lease = &entry.lease;
     if hold.token == 0 && !lease.is_shared && entry.created == 0 {
         // Without its lease even a late request for the key is refused.
@@ -262,7 +266,7 @@ pub(super) fn spawn_until_closed(
     });
 }
 
-/// Revokes all leases, which deletes their keys, and ends the connection.
+/// Revokes all leases of the client, which deletes their keys, and ends the connection.
 pub(super) async fn close(store: &Store) {
     store.context.closing.raise();
     store.maintenance.stop();
@@ -270,7 +274,7 @@ pub(super) async fn close(store: &Store) {
     store.context.background.all_done().await;
     let shared = store.leases.all_shared();
     let mut ids: Vec<_> = shared.iter().map(|lease| lease.id).collect();
-    ids.extend(store.holds.select(|_, entry| Some(entry.lease.id)));
+    ids.extend(store.holds.select(|_, entry| entry.lease_of_client()));
     ids.extend(store.holds.select(|_, entry| entry.unused_reservation()));
     ids.sort_unstable();
     ids.dedup();

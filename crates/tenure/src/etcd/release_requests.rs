@@ -101,6 +101,14 @@ impl ReleaseRequests {
         });
     }
 
+    /// The client has no part in that hold any more. A request for it stays in the store.
+    pub(super) fn stop_listening(&self, key: &[u8], created: i64) {
+        let asked = asked_key(&self.context.settings, key, created);
+        if let Some((lease, asked)) = lease_in(key).zip(asked) {
+            self.remove(lease, &asked);
+        }
+    }
+
     /// Returns whether the client has listened to requests for that hold.
     fn remove(&self, lease: i64, asked: &[u8]) -> bool {
         let mut listeners = lock(&self.listeners);

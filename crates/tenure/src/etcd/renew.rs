@@ -12,6 +12,7 @@ use tenure_core::lost::LostReason;
 use tenure_core::store::{Hold, Renewal, Request};
 use tenure_core::time::Time;
 
+use super::attached;
 use super::errors::unexpected_reply;
 use super::key_state::KeyState;
 use super::leases::{Lease, LeaseListener};
@@ -50,6 +51,20 @@ pub(super) fn record_grant(store: &Arc<Store>, request: &Request, created: i64, 
 
 /// Asks whether the keys of all these holds exist, and keeps their leases alive.
 pub(super) async fn renew(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
+    let numbered = holds.iter().cloned().enumerate();
+    let (attached, own): (Vec<_>, Vec<_>) =
+        numbered.partition(|(_, hold)| attached::is_attached(store, hold.owner));
+    if attached.is_empty() {
+        return renew_own(store, holds).await;
+    }
+    let (numbers, own): (Vec<_>, Vec<_>) = own.into_iter().unzip();
+    let (attached, own) =
+        future::join(attached::renew_all(store, attached), renew_own(store, &own)).await;
+    Renewal::in_order(holds.len(), numbers.into_iter().zip(own).chain(attached))
+}
+
+/// The same for holds that this client has acquired.
+async fn renew_own(store: &Store, holds: &[Hold]) -> Vec<Renewal> {
     let held: Vec<_> = holds.iter().map(|hold| held_key(store, hold)).collect();
     let leases = held.iter().flatten().map(|(lease, _)| lease.clone());
     let mut leases: Vec<_> = leases.collect();
@@ -135,6 +150,8 @@ struct Work {
     expired: Vec<OwnerId>,
     /// Releases that got no reply for a long time, and are not sent again.
     abandoned: Vec<OwnerId>,
+    /// Holds that go on without this client.
+    detached: Vec<OwnerId>,
 }
 
 /// Keeps leases alive on which acquisitions wait or hold, and ends what is over. Returns when the next work is due.
@@ -144,8 +161,12 @@ async fn maintain(store: Arc<Store>) -> Time {
         leases,
         expired,
         abandoned,
+        detached,
     } = find_work(&store, now);
     store.keys.remove_expired(now);
+    for owner in detached {
+        store.holds.remove(owner);
+    }
     for owner in abandoned {
         store.holds.update(owner, |entry| entry.is_ambiguous = true);
         release::remove(&store, owner);
@@ -180,12 +201,15 @@ fn find_work(store: &Store, now: Time) -> Work {
     store.holds.for_each(|owner, entry| {
         let is_due = entry.deadline() <= now;
         let needs_lease = match entry.state {
-            AcquisitionState::Waiting => true,
+            AcquisitionState::Waiting | AcquisitionState::Detaching => true,
             AcquisitionState::Held { .. } => entry.lease.is_shared && !is_due,
-            AcquisitionState::Expired { .. } | AcquisitionState::Releasing { .. } => false,
+            AcquisitionState::Detached { .. }
+            | AcquisitionState::Expired { .. }
+            | AcquisitionState::Releasing { .. } => false,
         };
         match entry.state {
             AcquisitionState::Releasing { .. } if is_due => work.abandoned.push(owner),
+            AcquisitionState::Detached { .. } if is_due => work.detached.push(owner),
             _ if is_due => work.expired.push(owner),
             _ => {}
         }

@@ -13,6 +13,7 @@ use tenure_core::store::{Hold, Losses};
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 use tenure_core::time::Time;
 
+use super::attachment::Attachment;
 use super::callers_channel::CallersChannel;
 use super::candidate::Candidate;
 use super::connection::Connections;
@@ -69,6 +70,9 @@ pub(super) struct ContenderKey {
     pub(super) may_be_released: bool,
     /// What a candidate of an election has beside its key. Then `value` is that of the second key.
     pub(super) candidate: Option<Candidate>,
+    /// The hold was detached from another client, or from this one, and this client is attached to it. Then `value` is the
+    /// present one.
+    pub(super) attachment: Option<Attachment>,
 }
 
 /// The second key of an acquisition with `min_hold`. It is made together with the first one, so all that come later wait
@@ -100,8 +104,13 @@ pub(super) enum AcquisitionState {
     Waiting,
     /// The driver was told that the key holds, the last time with a lease that began at `renewed`.
     Held { renewed: Time },
+    /// The key is given a lease of its own.
+    Detaching,
     /// The driver did not renew the hold. The key has to be deleted, again at `retry_at`.
     Expired { retry_at: Time },
+    /// The hold goes on without this client, which releases it only if its caller has left before the answer. Nothing is
+    /// remembered after `until`.
+    Detached { until: Time },
     /// A release was sent. Its entry is removed at `until`, if no reply has come by then.
     Releasing { until: Time },
 }
@@ -203,10 +212,13 @@ impl ContenderKey {
             AcquisitionState::Held { renewed } if self.lease.is_shared => {
                 renewed.after(self.lease.ttl)
             }
-            AcquisitionState::Releasing { until: at }
+            AcquisitionState::Detached { until: at }
+            | AcquisitionState::Releasing { until: at }
             | AcquisitionState::Expired { retry_at: at } => at,
             // The driver renews the hold, or lets its lease expire.
-            AcquisitionState::Waiting | AcquisitionState::Held { .. } => Time::MAX,
+            AcquisitionState::Waiting
+            | AcquisitionState::Held { .. }
+            | AcquisitionState::Detaching => Time::MAX,
         }
     }
 
@@ -221,6 +233,12 @@ impl ContenderKey {
         let reservation = self.reservation.as_ref()?;
         let is_unused = reservation.until == Time::ZERO;
         Some(reservation.lease.as_ref().filter(|_| is_unused)?.id)
+    }
+
+    /// The lease that ends with this client. That of a hold which was detached, or is being detached, does not.
+    pub(super) fn lease_of_client(&self) -> Option<i64> {
+        let is_detaching = matches!(self.state, AcquisitionState::Detaching);
+        (self.attachment.is_none() && !is_detaching).then_some(self.lease.id)
     }
 
     /// The second key of a candidate of an election.

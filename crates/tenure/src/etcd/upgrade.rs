@@ -95,6 +95,8 @@ pub(super) struct OwnKey {
     held: ContenderKey,
     record: KeyRecord,
     modified: i64,
+    /// The lease of the key. The hold may have been detached meanwhile, and then the lease is another one.
+    lease: i64,
     /// What an upgrade has to wait for.
     plan: Option<UpgradePlan>,
 }
@@ -114,6 +116,7 @@ impl ModeChange for Operation<'_> {
         let own = kv.map(|kv| OwnKey {
             record: KeyRecord::read(&kv.value),
             modified: kv.mod_revision,
+            lease: kv.lease,
             plan: None,
             held,
         });
@@ -245,6 +248,7 @@ impl Operation<'_> {
         Ok(planned.map(|(kv, plan)| OwnKey {
             record: KeyRecord::read(&kv.value),
             modified: kv.mod_revision,
+            lease: kv.lease,
             plan: Some(plan),
             held,
         }))
@@ -283,14 +287,16 @@ impl Operation<'_> {
         let put = wire::Put {
             key: key.clone(),
             value: record.to_bytes(),
-            lease: lease.id,
+            lease: own.lease,
         };
         conditions.push(wire::Compare::modified(key, own.modified));
         let connections = &self.store.connections;
         let replaced = requests::replace(connections, put, Vec::new(), conditions).await;
         Ok(match replaced {
             Err(err) if err.recovery == Recovery::NewLease => {
-                self.store.leases.end(lease);
+                if lease.id == own.lease {
+                    self.store.leases.end(lease);
+                }
                 Replaced::Gone
             }
             replaced => replaced?.map(|modified| {

@@ -296,6 +296,15 @@ pub(super) struct LeaseResponse {
     pub(super) ttl: i64,
 }
 
+/// How long a lease lasts; without a ttl: there is no such lease.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct LeaseTimesResponse {
+    #[prost(int64, tag = "3")]
+    pub(super) ttl: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) granted: i64,
+}
+
 /// A request without arguments, or a response of which no field is needed.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Empty {}

@@ -6,6 +6,7 @@ use tenure_core::error::Error;
 use tenure_core::fence::{Condition, EtcdCompare};
 use tenure_core::store::{BoxFuture, GuardedWrite, Hold};
 
+use super::attached;
 use super::key_state::KeyState;
 use super::requests;
 use super::store::Store;
@@ -18,10 +19,18 @@ impl GuardedWrite for Store {
         value: Option<Vec<u8>>,
     ) -> BoxFuture<Result<bool, Error>> {
         Box::pin(async move {
-            let keys: Option<Vec<_>> = holds.iter().map(|hold| self.key_of(hold)).collect();
-            match keys {
-                Some(keys) => requests::write(&self.connections, &keys, key, value).await,
-                None => Ok(false),
+            loop {
+                let keys: Option<Vec<_>> = holds.iter().map(|hold| self.key_of(hold)).collect();
+                let Some(keys) = keys else {
+                    return Ok(false);
+                };
+                let (key, value) = (key.clone(), value.clone());
+                if requests::write(&self.connections, &keys, key, value).await? {
+                    return Ok(true);
+                }
+                if !attached::look_for_moved_keys(&self, &holds).await? {
+                    return Ok(false);
+                }
             }
         })
     }

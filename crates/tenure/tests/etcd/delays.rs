@@ -430,7 +430,7 @@ async fn a_min_hold_of_unknown_fate_leaves_nothing() {
             let kept = soon(client.lock("y").ttl(TTL).acquire()).await.unwrap();
             proxy.plan(step, fault.clone());
             let lock = client.lock("x").ttl(TTL).min_hold(HOUR);
-            let err = soon(lock.acquire()).await.unwrap_err();
+            let err = soon(lock.try_acquire()).await.unwrap_err();
             assert!(
                 matches!(
                     err.kind(),

@@ -10,6 +10,7 @@ mod support;
 
 mod access;
 mod delays;
+mod detach;
 mod elections;
 mod leaks;
 mod members;
