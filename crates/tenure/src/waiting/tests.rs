@@ -15,7 +15,7 @@ use tenure_core::support::{self, WaiterRegistry};
 use tenure_core::time::Time;
 
 use super::wait::{self, AcquireReply, LeaseStore};
-use super::waiter::{QueuePosition, WakeUp};
+use super::waiter::{QueuePosition, Waiter, WakeUp};
 
 const TTL: Duration = Duration::from_secs(30);
 /// When the place in the queue has to be kept.
@@ -208,9 +208,21 @@ impl Case {
         let subscription = store.subscription();
         case.answer = Some(Box::pin(async move {
             let (clock, position) = (&store.clock, position(ahead, left, start));
-            wait::wait(&&*store, subscription, clock, &request, position).await
+            let waiter = Waiter::new(&request, clock, position);
+            wait::wait(&&*store, subscription, clock, &request, waiter).await
         }));
         case
+    }
+
+    /// Begins with a first request, which waits or not.
+    fn begin_anew(&mut self, waits: bool) {
+        self.answer = None;
+        let request = Arc::get_mut(&mut self.request).expect("the wait is dropped");
+        request.wait = waits;
+        let (store, request) = (self.store.clone(), self.request.clone());
+        self.answer = Some(Box::pin(async move {
+            wait::acquire(&&*store, &store.clock, &request).await
+        }));
     }
 
     /// The answer, if there is one before so many ms have passed since the start.
@@ -270,16 +282,10 @@ fn a_first_request_is_followed_by_a_wait_if_the_request_waits() {
         (Reply::NoPlace, true, true, &["first"]),
     ] {
         let mut case = Case::new((0, 0), &[reply, Reply::Granted]);
-        case.answer = None;
-        let request = Arc::get_mut(&mut case.request).expect("the wait is dropped");
-        request.wait = waits;
+        case.begin_anew(waits);
         if is_stopped {
-            request.stop.raise();
+            case.request.stop.raise();
         }
-        let (store, request) = (case.store.clone(), case.request.clone());
-        case.answer = Some(Box::pin(async move {
-            wait::acquire(&&*store, &store.clock, &request).await
-        }));
         let answer = case.until(1_000);
         match requests.last() {
             Some(&"leave") => assert!(is_busy(answer)),
@@ -288,6 +294,64 @@ fn a_first_request_is_followed_by_a_wait_if_the_request_waits() {
             _ => assert!(is_busy(answer)),
         }
         assert_eq!(case.requests(), requests);
+    }
+}
+
+/// The server dies after it has put the waiter into its queue, and before the reply.
+#[test]
+fn a_first_request_without_an_answer_is_sent_again_if_the_request_waits() {
+    use ErrorKind::{Denied, Indeterminate, Unreachable};
+    // What the first request ends with, whether the request waits, and what is sent.
+    for (kind, waits, requests) in [
+        (Indeterminate, true, &["first", "ask", "ask", "ask"][..]),
+        (Indeterminate, false, &["first"]),
+        // Nothing was done, so the caller can be told.
+        (Unreachable, true, &["first"]),
+        (Denied, true, &["first"]),
+    ] {
+        let replies = [
+            Reply::Failed(kind),
+            Reply::Failed(Unreachable),
+            Reply::Queued(0, 700),
+            Reply::Granted,
+        ];
+        let mut case = Case::new((0, 0), &replies);
+        case.begin_anew(waits);
+        let answer = case.until(1_000);
+        match requests {
+            ["first"] => assert_eq!(error_kind(answer), Some(kind)),
+            _ => assert!(is_granted(answer)),
+        }
+        assert_eq!(case.requests(), requests);
+        // Only an answer says that another owner has the lock.
+        assert_eq!(case.request.is_taken(), requests.len() > 1);
+    }
+}
+
+#[test]
+fn a_first_request_without_an_answer_is_sent_again_until_the_ttl_is_over_or_the_caller_leaves() {
+    let silence = Reply::Failed(ErrorKind::Indeterminate);
+    let ttl = TTL.as_millis() as u64;
+    for stop_at in [None, Some(5_000)] {
+        let mut case = Case::new((0, 0), &[silence]);
+        case.begin_anew(true);
+        let answer = match stop_at {
+            Some(stop_at) => {
+                assert!(case.until(stop_at).is_none());
+                case.request.stop.raise();
+                case.until(stop_at)
+            }
+            None => {
+                assert!(case.until(ttl - 1).is_none());
+                case.until(ttl + 1_000)
+            }
+        };
+        match stop_at {
+            Some(_) => assert!(is_busy(answer)),
+            None => assert_eq!(error_kind(answer), Some(ErrorKind::Indeterminate)),
+        }
+        assert_eq!(case.last_request().1, "leave");
+        assert!(case.requests().len() > 10 && !case.request.is_taken());
     }
 }
 

@@ -1,7 +1,7 @@
 //! One acquisition or upgrade in a lease store: the first request, and then the loop of a waiter: sleep until there is a
 //! reason to ask for the lock again, ask, and read the reply.
 
-use tenure_core::error::Error;
+use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, Grant, Release, Request};
 use tenure_core::support::not_left;
@@ -56,31 +56,39 @@ pub(crate) async fn acquire(
     clock: &Clock,
     request: &Request,
 ) -> Result<Answer, Error> {
-    let is_first = true;
-    match store.ask(is_first).await? {
-        AcquireReply::Granted(grant) => Ok(Answer::Granted(grant)),
-        AcquireReply::Taken(_) if !request.wait => Ok(Answer::Busy),
-        AcquireReply::Taken(position) if request.stop.is_raised() && !position.has_place() => {
-            Ok(Answer::Busy)
+    let (is_first, sent) = (true, clock.now());
+    let waiter = match store.ask(is_first).await {
+        Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
+        Ok(AcquireReply::Taken(_)) if !request.wait => return Ok(Answer::Busy),
+        Ok(AcquireReply::Taken(position)) if request.stop.is_raised() && !position.has_place() => {
+            return Ok(Answer::Busy);
         }
-        AcquireReply::Taken(position) => {
-            let subscription = store.subscribe(position.sent);
-            // In a box, because this future is large, and most locks are free.
-            Box::pin(wait(store, subscription, clock, request, position)).await
+        Ok(AcquireReply::Taken(position)) => {
+            request.report_taken();
+            Waiter::new(request, clock, position)
         }
-    }
+        // The request may have a place in the queue, or the lock: the next one finds out.
+        Err(err) if request.wait && err.kind() == ErrorKind::Indeterminate => {
+            match Waiter::unanswered(request, clock, sent, &err) {
+                Some(waiter) => waiter,
+                None => return Err(err),
+            }
+        }
+        Err(err) => return Err(err),
+    };
+    let subscription = store.subscribe(waiter.sent());
+    // In a box, because this future is large, and most locks are free.
+    Box::pin(wait(store, subscription, clock, request, waiter)).await
 }
 
-/// Waits until the lock is granted or the request is stopped. `position`: what the reply to the first request said.
+/// Waits until the lock is granted or the request is stopped. `waiter`: what is known after the first request.
 pub(super) async fn wait(
     store: &impl LeaseStore,
     mut subscription: impl WakeUps,
     clock: &Clock,
     request: &Request,
-    position: QueuePosition,
+    mut waiter: Waiter<'_>,
 ) -> Result<Answer, Error> {
-    request.report_taken();
-    let mut waiter = Waiter::new(request, clock, position);
     loop {
         subscription.prepare(waiter.has_failed()).await;
         let (at, planned) = waiter.plan(subscription.has_push());
@@ -110,7 +118,10 @@ pub(super) async fn wait(
         let is_first = false;
         match store.ask(is_first).await {
             Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
-            Ok(AcquireReply::Taken(position)) => waiter.asked(position),
+            Ok(AcquireReply::Taken(position)) => {
+                request.report_taken();
+                waiter.asked(position);
+            }
             Err(err) if waiter.may_ask_again(&err) => {}
             // The error says why the wait ended, unless something may be left in the store.
             Err(err) => return leave_queue(store).await.and(Err(err)),

@@ -173,6 +173,27 @@ impl<'a> Waiter<'a> {
         }
     }
 
+    /// A waiter whose first request, sent at `sent`, got no answer but this error. `None`: the request is not sent again.
+    pub(super) fn unanswered(
+        request: &'a Request,
+        clock: &'a Clock,
+        sent: Time,
+        err: &Error,
+    ) -> Option<Self> {
+        let position = QueuePosition {
+            sent,
+            ask_by: sent,
+            ..QueuePosition::default()
+        };
+        let mut waiter = Self::new(request, clock, position);
+        waiter.may_ask_again(err).then_some(waiter)
+    }
+
+    /// When the last request was sent that was answered, or the first one.
+    pub(super) fn sent(&self) -> Time {
+        self.position.sent
+    }
+
     /// What to do if nothing wakes the waiter before, and when.
     pub(super) fn plan(&self, has_push: bool) -> (Time, Next) {
         if let Some(at) = self.retry_at {

@@ -46,7 +46,8 @@ pub(crate) async fn acquire(lock: &Lock) -> Guard {
     }
 }
 
-/// What becomes of a request whose connection breaks before the reply.
+/// What becomes of a request whose connection breaks before the reply. Of one that may wait for a lock the client always
+/// finds out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LostReply {
     /// The client finds out, and the caller has a result.

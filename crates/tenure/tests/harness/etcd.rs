@@ -18,22 +18,21 @@ use tenure_testkit::redis::{Certificates, PASSWORD};
 
 /// One member, each harness with a proxy of its own in front.
 pub(crate) fn open() -> Opened {
-    open_through_proxy(by_url, false)
+    open_through_proxy(by_url)
 }
 
 /// The same over a channel of the caller.
 pub(crate) fn open_channel() -> Opened {
-    open_through_proxy(etcd_over_channel, true)
+    open_through_proxy(etcd_over_channel)
 }
 
-fn open_through_proxy(connect: Connect, recovers: bool) -> Opened {
+fn open_through_proxy(connect: Connect) -> Opened {
     static ETCD: LazyLock<Etcd> = LazyLock::new(|| Etcd::start(1, &[]));
     let proxy = Proxy::etcd(ETCD.members[0].port());
     let url = ETCD.url_by(&[proxy.address()]);
     let url = format!("{url}?timeout=3s");
     open_by(connect, url, move |store| ServerHarness {
         proxy: Some(proxy),
-        recovers,
         ..ServerHarness::new(store, &ETCD)
     })
 }
@@ -87,8 +86,6 @@ struct ServerHarness {
     relays: Vec<Arc<Proxy>>,
     prefix: &'static str,
     has_secret: bool,
-    /// A request whose connection broke is sent again.
-    recovers: bool,
 }
 
 impl ServerHarness {
@@ -100,7 +97,6 @@ impl ServerHarness {
             relays: Vec::new(),
             prefix: "",
             has_secret: false,
-            recovers: false,
         }
     }
 
@@ -129,7 +125,7 @@ impl Harness for ServerHarness {
     }
 
     fn recovers(&self) -> bool {
-        self.recovers
+        true
     }
 
     fn secret(&self) -> Option<String> {

@@ -205,6 +205,10 @@ impl Harness for ServerHarness {
         Duration::from_secs(5)
     }
 
+    fn recovers(&self) -> bool {
+        true
+    }
+
     fn secret(&self) -> Option<String> {
         self.has_secret.then(|| PASSWORD.into())
     }

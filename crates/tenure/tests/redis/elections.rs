@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::ErrorKind::{Denied, Indeterminate, Unsupported};
+use tenure::ErrorKind::{Denied, Unsupported};
 use tenure::holder::{Holder, PublishedValue};
 use tenure::store::{Answer, Hold, Request, Store};
 use tenure::{Client, Election, Leader, LockName, Observer, OwnerId, Term};
@@ -15,7 +15,7 @@ use crate::support::{
 };
 use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::needs;
-use tenure_testkit::proxy::Proxy;
+use tenure_testkit::proxy::{Fault, Proxy};
 use tenure_testkit::redis::Redis;
 
 /// A lease that lasts for the whole test, so that no observer reads because of its end.
@@ -461,22 +461,29 @@ async fn locks_of_redisson_are_no_elections() {
     assert_eq!(keys(&server), Vec::<String>::new());
 }
 
-/// The request of a candidate whose outcome is unknown is released, and observers are told.
+/// The reply to the request of a candidate is lost: the candidate asks again. One that has left by then is released, and
+/// observers are told.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_of_unknown_outcome_leads_for_a_moment_only() {
+async fn a_candidate_without_a_reply_leads_or_is_released() {
     needs!(redis);
     let server = Redis::start(&[]);
     let proxy = Proxy::redis(server.port());
-    let url = format!(
-        "{}?timeout=20s&restart_guard=off",
-        server.url_by(proxy.port())
-    );
-    let client = connect(&url).await;
+    let url = server.url_by(proxy.port());
+    let client = connect(&format!("{url}?timeout=2s&restart_guard=off")).await;
     let mut observer = client_of(&server).await.election("x").observe();
     assert_eq!(seen(&mut observer).await, None);
-    proxy.plan("acquire", tenure_testkit::proxy::Fault::CutAfter);
-    let campaign = soon(election(&client, "unknown").campaign()).await;
-    assert_says(campaign.map(drop), Indeterminate, &[]);
+    proxy.plan("acquire", Fault::CutAfter);
+    let term = lead(&client, "recovered").await;
+    assert!(proxy.is_done());
+    until_seen(&mut observer, Some("recovered")).await;
+    soon(term.resign()).await.unwrap();
+    until_seen(&mut observer, None).await;
+    proxy.plan("acquire", Fault::NoReply);
+    let candidate = election(&client, "gone");
+    let campaign = tokio::spawn(async move { candidate.campaign().await });
+    until_seen(&mut observer, Some("gone")).await;
+    campaign.abort();
     until_seen(&mut observer, None).await;
     assert_eq!(owner(&server, "x"), "");
+    proxy.resume();
 }
