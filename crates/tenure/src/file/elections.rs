@@ -110,7 +110,7 @@ pub(super) fn leader(shared: &Shared, name: &LockName) -> Result<Sighting, Error
         file: &names::encode(name),
         held_locks: shared.hold_count(),
     };
-    let mut timer = AmbiguityTimer::default();
+    let mut timer = AmbiguityTimer::of_observer();
     loop {
         match view.look()? {
             Look::Certain(sighting) => return Ok(sighting),

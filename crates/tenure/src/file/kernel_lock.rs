@@ -116,22 +116,46 @@ pub(super) fn has_other_locks(file: &File) -> bool {
     (0..READINGS).all(|_| is_shown())
 }
 
-/// Measures [`AMBIGUITY_TIMEOUT`] from its first pause on.
-#[derive(Default)]
+/// The same for an observer, whose answer is not waited for: on a busy machine the process that is about to write may be
+/// suspended in between, and an observer must not see a leader that there never was.
+const OBSERVER_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Measures how long another process has the lock without a record that says so, from its first pause on.
 pub(super) struct AmbiguityTimer {
+    limit: Duration,
     since: Option<Time>,
     pause: Duration,
 }
 
+impl Default for AmbiguityTimer {
+    fn default() -> Self {
+        Self {
+            limit: AMBIGUITY_TIMEOUT,
+            since: None,
+            pause: Duration::ZERO,
+        }
+    }
+}
+
 impl AmbiguityTimer {
+    /// For a thread that may sleep.
+    pub(super) fn of_observer() -> Self {
+        Self {
+            limit: OBSERVER_TIMEOUT,
+            ..Self::default()
+        }
+    }
+
     /// Pauses for a moment. `false`: the time is over.
     pub(super) fn pause(&mut self) -> bool {
         let now = Clock::system().now();
-        if now.since(*self.since.get_or_insert(now)) >= AMBIGUITY_TIMEOUT {
+        let waited = now.since(*self.since.get_or_insert(now));
+        if waited >= self.limit {
             return false;
         }
-        // The thread sleeps for 2 ms at most in all, in a rare situation: a timer of the runtime is not worth it.
-        self.pause = (self.pause * 2).clamp(Duration::from_micros(20), Duration::from_micros(500));
+        // Such moments are rare and short, so a timer of the runtime is not worth it. Longer waits have longer pauses.
+        let longest = Duration::from_micros(500).max(waited / 2);
+        self.pause = (self.pause * 2).clamp(Duration::from_micros(20), longest);
         rt::nap(self.pause);
         true
     }
