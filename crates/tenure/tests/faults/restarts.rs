@@ -104,7 +104,8 @@ impl Scene {
         let (client, name) = (store.client().await, name("down"));
         Self {
             store,
-            holder: take(&client, &name, OUTLASTS).await,
+            // One try may get no answer in time on a busy machine.
+            holder: acquire(&client.lock(&name).ttl(OUTLASTS)).await,
             name,
             _client: client,
         }
