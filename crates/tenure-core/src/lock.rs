@@ -291,7 +291,8 @@ impl Lock {
     ///
     /// # Errors
     /// [`WaitElapsed`](ErrorKind::WaitElapsed): the lock was taken until the end of `wait`; the error names the holder.
-    /// [`Unreachable`](ErrorKind::Unreachable): the store did not answer within `wait`, or within the limit of a request.
+    /// [`Unreachable`](ErrorKind::Unreachable): the store cannot be reached, or did not answer within `wait`. A store that was
+    /// reached and gives no answer is asked again, for a ttl at least.
     /// [`ErrorKind`] says what the other kinds mean.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.acquire_for(None).await
