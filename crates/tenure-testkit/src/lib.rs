@@ -2,7 +2,7 @@
 //!
 //! The testkit uses nothing of the library: a test acts on a server and inspects it by the server's own means.
 //!
-//! - Servers: [`redis`], [`etcd`], [`zookeeper`], [`mariadb`], [`postgres`], [`pgbouncer`], [`sqlite`]; [`process`]
+//! - Servers: [`redis`], [`etcd`], [`zookeeper`], [`hazelcast`], [`mariadb`], [`postgres`], [`pgbouncer`], [`sqlite`]; [`process`]
 //!   starts and kills them, and [`server`] is what all of them have in common.
 //! - Their environment: [`clock`] moves the clocks of a process, [`disk`] loses what was not synced, [`full_disk`] has no room, [`network`] cuts
 //!   servers off from each other.
@@ -18,6 +18,7 @@ mod compiler;
 pub mod disk;
 pub mod etcd;
 pub mod full_disk;
+pub mod hazelcast;
 #[path = "../../tenure-core/src/conformance/idle.rs"]
 mod idle;
 pub mod jute;

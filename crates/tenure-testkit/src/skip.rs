@@ -22,6 +22,17 @@ pub(crate) fn skip_unless(is_installed: bool, what: &str) -> bool {
     !is_installed
 }
 
+/// [`skip_unless_installed`] for a foreign client, or a server, that `interop/build` builds.
+pub(crate) fn skip_unless_built(program: &std::path::Path, language: &str) -> bool {
+    match program.is_file() {
+        true => idle::wait_for_idle_machine(),
+        false => print_skip(&format!(
+            "{language} is not built; scripts/test --only interop does it"
+        )),
+    }
+    !program.is_file()
+}
+
 /// Prints that a test ends because this program is missing.
 fn print_missing(missing: &str) {
     print_skip(&format!(

@@ -7,6 +7,7 @@
 mod connection;
 mod control;
 mod etcd;
+mod hazelcast;
 mod redis;
 mod sql;
 mod tcp;

@@ -1,0 +1,286 @@
+import com.hazelcast.config.Config;
+import com.hazelcast.config.NetworkConfig;
+import com.hazelcast.config.TcpIpConfig;
+import com.hazelcast.core.Hazelcast;
+import com.hazelcast.core.HazelcastInstance;
+import com.hazelcast.cp.CPSubsystem;
+import com.hazelcast.cp.session.CPSession;
+import com.hazelcast.instance.impl.HazelcastInstanceProxy;
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Method;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.nio.charset.StandardCharsets;
+import java.util.Collection;
+import java.util.HexFormat;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * Members of a cluster in one process, and what a test asks of them by a port of its own: one order per connection and line,
+ * one line as the answer.
+ *
+ * <p>Arguments: CONTROL-PORT CP-MEMBERS SESSION-TTL HEARTBEAT PORT... (times in seconds, a port for each member; 0 CP members:
+ * no CP subsystem).
+ *
+ * <p>Orders: {@code ready}; {@code kill N} and {@code start N} (a member, counted from 0); {@code leader GROUP}: the number of
+ * the member that leads; {@code transfer GROUP N}; {@code sessions GROUP}: their numbers; {@code close GROUP SESSION};
+ * {@code lock NAME} (in hexadecimal bytes): holders, waiters and the session of the holder; {@code unlock NAME}: in the place of the holder; {@code reset}: of the CP subsystem.
+ */
+public final class Members {
+    private static HazelcastInstance[] members;
+    private static int cp;
+    private static int ttl;
+    private static int heartbeat;
+    private static int[] ports;
+    private static volatile boolean isReady;
+
+    private Members() {}
+
+    public static void main(String[] arguments) throws Exception {
+        cp = Integer.parseInt(arguments[1]);
+        ttl = Integer.parseInt(arguments[2]);
+        heartbeat = Integer.parseInt(arguments[3]);
+        ports = new int[arguments.length - 4];
+        for (int i = 0; i < ports.length; i++) {
+            ports[i] = Integer.parseInt(arguments[4 + i]);
+        }
+        members = new HazelcastInstance[ports.length];
+        ServerSocket control = new ServerSocket(Integer.parseInt(arguments[0]), 50, InetAddress.getLoopbackAddress());
+        Thread orders = new Thread(() -> serve(control));
+        orders.start();
+        for (int i = 0; i < ports.length; i++) {
+            members[i] = Hazelcast.newHazelcastInstance(config(i));
+        }
+        awaitReady();
+    }
+
+    private static void awaitReady() throws Exception {
+        if (cp > 0) {
+            one().getCPSubsystemManagementService().awaitUntilDiscoveryCompleted(120, TimeUnit.SECONDS);
+        }
+        isReady = true;
+    }
+
+    private static Config config(int number) {
+        Config config = new Config();
+        for (String property : new String[] {
+            "phone.home.enabled=false", "socket.bind.any=false", "logging.type=none", "operation.thread.count=2",
+            "operation.generic.thread.count=2", "io.thread.count=1", "partition.count=11", "initial.wait.seconds=0",
+            "wait.seconds.before.join=0"}) {
+            String[] both = property.split("=");
+            config.setProperty("hazelcast." + both[0], both[1]);
+        }
+        NetworkConfig network = config.getNetworkConfig();
+        network.setPort(ports[number]).setPortAutoIncrement(false).setReuseAddress(true);
+        network.setPublicAddress("127.0.0.1:" + ports[number]);
+        network.getInterfaces().setEnabled(true).addInterface("127.0.0.1");
+        network.getJoin().getMulticastConfig().setEnabled(false);
+        network.getJoin().getAutoDetectionConfig().setEnabled(false);
+        TcpIpConfig others = network.getJoin().getTcpIpConfig().setEnabled(ports.length > 1);
+        for (int port : ports) {
+            others.addMember("127.0.0.1:" + port);
+        }
+        if (cp > 0) {
+            config.getCPSubsystemConfig().setCPMemberCount(cp);
+            config.getCPSubsystemConfig().setMissingCPMemberAutoRemovalSeconds(Math.max(60, ttl));
+        }
+        config.getCPSubsystemConfig().setSessionTimeToLiveSeconds(ttl).setSessionHeartbeatIntervalSeconds(heartbeat);
+        config.getJetConfig().setEnabled(false);
+        config.getMetricsConfig().setEnabled(false);
+        return config;
+    }
+
+    private static void serve(ServerSocket control) {
+        while (true) {
+            try {
+                Socket socket = control.accept();
+                Thread thread = new Thread(() -> answer(socket));
+                thread.setDaemon(true);
+                thread.start();
+            } catch (Exception error) {
+                System.err.println(error);
+                System.exit(1);
+            }
+        }
+    }
+
+    private static void answer(Socket socket) {
+        try (socket) {
+            BufferedReader in = new BufferedReader(new InputStreamReader(socket.getInputStream(), StandardCharsets.UTF_8));
+            PrintStream out = new PrintStream(socket.getOutputStream(), true, StandardCharsets.UTF_8);
+            String line = in.readLine();
+            String answer;
+            try {
+                answer = obey(line.split("\t", -1));
+            } catch (Throwable error) {
+                answer = "error\t" + error;
+                error.printStackTrace();
+            }
+            out.println(answer.replace('\n', ' '));
+        } catch (Exception error) {
+            System.err.println(error);
+        }
+    }
+
+    private static String obey(String[] order) throws Exception {
+        switch (order[0]) {
+            case "ready":
+                return isReady ? "yes" : "no";
+            case "kill":
+                members[Integer.parseInt(order[1])].getLifecycleService().terminate();
+                return "killed";
+            case "start":
+                members[Integer.parseInt(order[1])] = Hazelcast.newHazelcastInstance(config(Integer.parseInt(order[1])));
+                return "started";
+            case "leader":
+                return leader(order[1]);
+            case "transfer":
+                return transfer(order[1], Integer.parseInt(order[2]));
+            case "sessions": {
+                Collection<CPSession> sessions = one().getCPSessionManagementService().getAllSessions(order[1])
+                        .toCompletableFuture().get(20, TimeUnit.SECONDS);
+                return sessions.stream().map(session -> Long.toString(session.id())).sorted()
+                        .reduce((all, next) -> all + " " + next).orElse("");
+            }
+            case "close":
+                return one().getCPSessionManagementService().forceCloseSession(order[1], Long.parseLong(order[2]))
+                        .toCompletableFuture().get(20, TimeUnit.SECONDS).toString();
+            case "lock":
+                return look(name(order[1]));
+            case "unlock":
+                unlock(name(order[1]));
+                return "unlocked";
+            case "reset":
+                one().getCPSubsystemManagementService().reset().toCompletableFuture().get(60, TimeUnit.SECONDS);
+                return "reset";
+            default:
+                return "error\tunknown order " + order[0];
+        }
+    }
+
+    private static String name(String hexadecimal) {
+        return new String(HexFormat.of().parseHex(hexadecimal), StandardCharsets.UTF_8);
+    }
+
+    private static boolean isUp(int number) {
+        return members[number] != null && members[number].getLifecycleService().isRunning();
+    }
+
+    private static CPSubsystem one() {
+        for (int i = 0; i < ports.length; i++) {
+            if (isUp(i)) {
+                return members[i].getCPSubsystem();
+            }
+        }
+        throw new IllegalStateException("no member runs");
+    }
+
+    /** The number of the member that leads the group; empty: none is known. */
+    private static String leader(String group) throws Exception {
+        for (int i = 0; i < ports.length; i++) {
+            if (!isUp(i)) {
+                continue;
+            }
+            Object raft = service(i, "hz:core:raft");
+            Object self = call(raft, "getLocalCPEndpoint");
+            for (Object node : (Collection<?>) call(raft, "getAllRaftNodes")) {
+                boolean isIt = call(call(node, "getGroupId"), "getName").equals(group);
+                if (isIt && self != null && self.equals(call(node, "getLeader"))) {
+                    return Integer.toString(i);
+                }
+            }
+        }
+        return "";
+    }
+
+    private static String transfer(String group, int to) throws Exception {
+        String from = leader(group);
+        if (from.equals(Integer.toString(to))) {
+            return "transferred";
+        }
+        Object target = call(service(to, "hz:core:raft"), "getLocalCPEndpoint");
+        for (Object node : (Collection<?>) call(service(Integer.parseInt(from), "hz:core:raft"), "getAllRaftNodes")) {
+            if (call(call(node, "getGroupId"), "getName").equals(group)) {
+                ((Future<?>) call(node, "transferLeadership", target)).get(20, TimeUnit.SECONDS);
+            }
+        }
+        return "transferred";
+    }
+
+    /** What the leader of the group has of a lock: holders, waiters, and the session of the holder. */
+    private static String look(String name) throws Exception {
+        Object lock = lock(name);
+        if (lock == null) {
+            return "0 0 -";
+        }
+        Object owner = field(lock, "owner");
+        int waiters = ((Map<?, ?>) field(lock, "waitKeys")).size();
+        Object session = owner == null ? "-" : call(call(owner, "endpoint"), "sessionId");
+        return (owner == null ? 0 : 1) + " " + waiters + " " + session;
+    }
+
+    /** Unlocks in the place of the holder. */
+    private static void unlock(String name) throws Exception {
+        Object lock = lock(name);
+        Object endpoint = call(field(lock, "owner"), "endpoint");
+        Object operation = new com.hazelcast.cp.internal.datastructures.lock.operation.UnlockOp(name,
+                (Long) call(endpoint, "sessionId"), (Long) call(endpoint, "threadId"), UUID.randomUUID());
+        Object invocations = call(service(Integer.parseInt(leader("default")), "hz:core:raft"), "getInvocationManager");
+        ((Future<?>) call(invocations, "invoke", call(lock, "getGroupId"), operation)).get(20, TimeUnit.SECONDS);
+    }
+
+    private static Object lock(String name) throws Exception {
+        String leader = leader("default");
+        if (leader.isEmpty()) {
+            throw new IllegalStateException("no leader");
+        }
+        Object locks = service(Integer.parseInt(leader), "hz:raft:lockService");
+        for (Object registry : ((Map<?, ?>) field(locks, "registries")).values()) {
+            if (!call(call(registry, "getGroupId"), "getName").equals("default")) {
+                continue;
+            }
+            Object lock = ((Map<?, ?>) field(registry, "resources")).get(name);
+            if (lock != null) {
+                return lock;
+            }
+        }
+        return null;
+    }
+
+    private static Object service(int number, String name) throws Exception {
+        Object original = ((HazelcastInstanceProxy) members[number]).getOriginal();
+        return call(call(field(original, "node"), "getNodeEngine"), "getService", name);
+    }
+
+    private static Object field(Object object, String name) throws Exception {
+        for (Class<?> type = object.getClass(); type != null; type = type.getSuperclass()) {
+            for (Field field : type.getDeclaredFields()) {
+                if (field.getName().equals(name)) {
+                    field.setAccessible(true);
+                    return field.get(object);
+                }
+            }
+        }
+        throw new NoSuchFieldException(object.getClass() + " has no " + name);
+    }
+
+    private static Object call(Object object, String name, Object... arguments) throws Exception {
+        for (Class<?> type = object.getClass(); type != null; type = type.getSuperclass()) {
+            for (Method method : type.getDeclaredMethods()) {
+                boolean isIt = method.getName().equals(name) && method.getParameterCount() == arguments.length;
+                if (isIt && !method.isBridge()) {
+                    method.setAccessible(true);
+                    return method.invoke(object, arguments);
+                }
+            }
+        }
+        throw new NoSuchMethodException(object.getClass() + " has no " + name);
+    }
+}
