@@ -64,7 +64,9 @@ fn holder(store: &Store, owner: Ownership) -> Holder {
         Some(holder) => Holder::clone(holder),
         None => {
             let mut holder = Holder::default();
-            holder.client = match thread < FIRST_THREAD {
+            holder.client = format!("session {session}");
+            // People are shown the label.
+            holder.label = match thread < FIRST_THREAD {
                 true => format!("session {session}, thread {thread} of a Hazelcast client"),
                 false => format!("session {session}"),
             };
@@ -121,7 +123,7 @@ async fn check(store: &Store) -> Result<Vec<Finding>, Error> {
     let group = &settings.group;
     let ttl = store.session_ttl;
     let mut found = vec![Finding::good(format!(
-        "the CP group \"{group}\" answers; sessions end {ttl:?} after their last heartbeat"
+        "the CP group `{group}` answers; sessions end {ttl:?} after their last heartbeat"
     ))];
     if ttl >= LONG_SESSION {
         found.push(Finding::warning(format!(

@@ -73,7 +73,11 @@ pub use self::store::Store;
 /// # Errors
 /// Those of [`Store::connect`].
 pub async fn connect(url: &str) -> Result<Client, Error> {
-    let connected = async { Client::from_store(Store::connect(url).await?) };
+    let connected = async {
+        let store = Store::connect(url).await?;
+        let address = store.address();
+        Ok(Client::from_store(store)?.with_address(address))
+    };
     connected
         .await
         .map_err(|err: Error| err.with_step(Step::Connect))

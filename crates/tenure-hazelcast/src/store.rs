@@ -147,6 +147,15 @@ impl Store {
         Ok(store)
     }
 
+    /// The same text for all clients of one group of one cluster, as far as their URLs say that.
+    pub(crate) fn address(&self) -> String {
+        let settings = &self.sessions.members.settings;
+        let mut hosts: Vec<_> = settings.hosts.iter().map(ToString::to_string).collect();
+        hosts.sort_unstable();
+        let (hosts, cluster, group) = (hosts.join(","), &settings.cluster, &settings.group);
+        format!("hazelcast://{hosts}/{cluster}?group={group}")
+    }
+
     /// How long a lease for this ttl is, at most as long as the session.
     pub(crate) fn lease_for(&self, ttl: Duration) -> Duration {
         ttl.min(self.session_ttl)

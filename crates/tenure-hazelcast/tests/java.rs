@@ -104,7 +104,7 @@ fn both_exclude_each_other_under_one_row_of_tokens() {
             assert!(client.lock(&ours).try_acquire().await.unwrap().is_none());
             let status = client.inspect(&ours).await.unwrap();
             assert_eq!(status.holds[0].token.map(u64::from), Some(fence));
-            assert!(status.holds[0].holder.client.contains("thread"));
+            assert!(status.holds[0].holder.label.contains("thread"));
             let err = client.break_lock(&ours, fence).await.unwrap_err();
             assert!(err.to_string().contains("forceCloseSession"), "{err:#}");
             assert_eq!(java.ask(&["unlock", &theirs]).await, "released");

@@ -342,6 +342,31 @@ fn a_reset_of_the_cp_subsystem_ends_holds_and_the_same_client_locks_again() {
 }
 
 #[test]
+fn a_restart_of_all_members_begins_the_tokens_again() {
+    needs!(hazelcast);
+    let members = Hazelcast::start();
+    runtime().block_on(async {
+        let client = connect(&members.url()).await;
+        for _ in 0..20 {
+            take(&client, "token").await.release().await.unwrap();
+        }
+        let guard = take(&client, "token").await;
+        let before = guard.token();
+        members.kill();
+        members.launch();
+        // The client notices that the members have forgotten the hold.
+        let lost = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
+        assert!(lost.unwrap().is_some());
+        let other = connect(&members.url()).await;
+        let after = take(&other, "token").await;
+        assert!(after.token() < before, "the guarantees say so");
+        after.release().await.unwrap();
+        other.close().await;
+        client.close().await;
+    });
+}
+
+#[test]
 fn without_a_majority_nothing_is_granted_and_holds_end_in_time() {
     needs!(hazelcast);
     let members = Hazelcast::start();
