@@ -51,7 +51,25 @@ pub(crate) fn block_on(console: &Console, action: impl Future<Output = Exit>) ->
 }
 
 async fn connect(common: &Common) -> Result<Client, Error> {
-    tenure::connect(url(common)).await
+    connect_to(url(common)).await
+}
+
+/// A client of the store that `url` names: one of the library, or that of a crate of its own.
+///
+/// # Errors
+/// The errors of [`tenure::connect`].
+pub(crate) async fn connect_to(url: &str) -> Result<Client, Error> {
+    let (scheme, _) = url.split_once(':').unwrap_or_default();
+    if !matches!(scheme, "hazelcast" | "hazelcasts") {
+        return tenure::connect(url).await;
+    }
+    #[cfg(feature = "hazelcast")]
+    return tenure_hazelcast::connect(url).await;
+    #[cfg(not(feature = "hazelcast"))]
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        "this build of the command line has no store for Hazelcast; build it with --features hazelcast",
+    ))
 }
 
 /// Connects, does `work` with the client, and closes the client, also after an error: a session that is not closed stays

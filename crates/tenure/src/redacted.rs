@@ -8,6 +8,7 @@ const HARMLESS: &[&str] = &[
     "connections",
     "db",
     "dialect",
+    "group",
     // The path of a file.
     "key",
     "keys",

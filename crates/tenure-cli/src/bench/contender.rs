@@ -50,7 +50,7 @@ fn block_on(work: impl Future<Output = Result<(), AnyError>>) -> Result<(), AnyE
 }
 
 async fn contend_for_lock(url: &str, name: &str, rounds: u32) -> Result<Vec<HoldTimes>, AnyError> {
-    let client = tenure::connect(url).await?;
+    let client = crate::store::connect_to(url).await?;
     wait_for_start()?;
     let lock = client.lock(name);
     let acquire = async || lock.acquire().await;
