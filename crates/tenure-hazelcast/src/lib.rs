@@ -31,10 +31,11 @@
 //!
 //! # Reading order
 //! `frame` and `messages` (the protocol) · `settings` · `names` · `errors` (what errors mean) · `connection` (one member),
-//! `members` (which one) and `requests` (until there is an answer) · `sessions` · `store` (the parts of a client) · `acquire`,
-//! `wait`, `renew`, `release` (the operations) · `inspect` (for operators) · `guarantees`.
+//! `members` (which one) and `requests` (until there is an answer) · `sessions` · `store` (the parts of a client) and `upkeep`
+//! (what goes on between requests) · `attempt`, `acquire`, `wait`, `renew`, `release` (the operations) · `inspect` (for operators) · `guarantees`.
 
 mod acquire;
+mod attempt;
 mod connection;
 mod errors;
 mod frame;
@@ -49,6 +50,7 @@ mod requests;
 mod sessions;
 mod settings;
 mod store;
+mod upkeep;
 mod wait;
 
 use std::sync::Arc;

@@ -6,14 +6,14 @@ use futures_util::stream::{self, StreamExt as _};
 
 use tenure_core::error::Error;
 use tenure_core::store::{Hold, Release};
-use tenure_core::support::{RetryBudget, closed};
+use tenure_core::support::closed;
 
 use crate::errors::{Refusal, RequestError};
 use crate::messages;
-use crate::renew;
-use crate::requests::{ask, may_pass, within};
+use crate::requests::{ask, within};
 use crate::sessions::Session;
 use crate::store::{Lease, State, Store};
+use crate::upkeep;
 
 /// So many sessions are closed at the same time.
 const PARALLEL: usize = 64;
@@ -29,7 +29,7 @@ pub(crate) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
             return Ok(Release::NotHeld);
         };
         let released = release_lease(store, lease).await?;
-        end_session(store, lease);
+        upkeep::end_session(store, lease);
         Ok(released)
     };
     store.leases.release(hold.owner, release).await
@@ -61,53 +61,6 @@ async fn release_lease(store: &Arc<Store>, lease: &mut Lease) -> Result<Release,
             Err(err.into())
         }
     }
-}
-
-/// Ends the session of an acquisition that is over, or keeps it for the next one if nothing of this one can arrive late.
-pub(crate) fn end_session(store: &Arc<Store>, lease: &Lease) {
-    match lease.is_clean {
-        true => give_back(store, &lease.session),
-        false => close_in_background(store, &lease.session),
-    }
-}
-
-/// Keeps a session of which nothing is under way.
-pub(crate) fn give_back(store: &Arc<Store>, session: &Arc<Session>) {
-    match store.sessions.give_back(session) {
-        Some(until) => renew::schedule(store, until),
-        None => close_in_background(store, session),
-    }
-}
-
-/// Closes a session in the background, at the latest when the client closes. A session that cannot be closed ends by itself,
-/// because it has no more heartbeats.
-pub(crate) fn close_in_background(store: &Arc<Store>, session: &Arc<Session>) {
-    store.sessions.begin_to_leave(session);
-    let (closer, session) = (store.clone(), session.clone());
-    spawn_until_closed(store, async move {
-        let mut retries = RetryBudget::until(session.end());
-        while let Err(err) = closer.sessions.close(&session).await {
-            if !may_pass(&err) || retries.is_spent(&closer.clock) {
-                return;
-            }
-            retries.pause(&closer.clock).await;
-        }
-    });
-}
-
-/// Runs `work` in the background until the client closes.
-pub(crate) fn spawn_until_closed(
-    store: &Arc<Store>,
-    work: impl Future<Output = ()> + Send + 'static,
-) {
-    let closing = store.clone();
-    store.background.spawn(&store.spawner, async move {
-        tokio::select! {
-            biased;
-            () = closing.closing.raised() => {}
-            () = work => {}
-        }
-    });
 }
 
 /// Closes all sessions, which ends what they hold, and the connection.

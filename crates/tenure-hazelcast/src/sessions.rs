@@ -102,15 +102,21 @@ impl Sessions {
         let now = self.members.clock.now();
         let is_fresh =
             |(until, session): &(Time, Arc<Session>)| *until > now && session.due() > now;
-        let found = lock(&self.idle).pop();
-        match found.filter(is_fresh) {
+        // One that is not fresh stays, until it is closed with those that are overdue.
+        let found = lock(&self.idle).pop_if(|entry| is_fresh(entry));
+        match found {
             Some((_, session)) => Ok(session),
-            None => self.create().await.map_err(RequestError::without_effect),
+            None => self.create().await,
         }
     }
 
-    /// A new session.
-    pub(crate) async fn create(&self) -> Result<Arc<Session>, RequestError> {
+    /// A new session. Without a reply nothing was locked.
+    pub(crate) async fn create(&self) -> Result<Arc<Session>, Error> {
+        let created = self.request_session().await;
+        created.map_err(RequestError::without_effect)
+    }
+
+    async fn request_session(&self) -> Result<Arc<Session>, RequestError> {
         let group = Mutex::new(None);
         let sent = self.members.clock.now();
         let create = |current: &Arc<Group>| {
@@ -149,8 +155,13 @@ impl Sessions {
             Err(RequestError::Refused(Refusal::SessionOver | Refusal::GroupDestroyed)) => false,
             Err(err) => return Err(err),
         };
-        lock(&self.leaving).retain(|it| !Arc::ptr_eq(it, session));
+        self.forget(session);
         Ok(was_open)
+    }
+
+    /// The session is over, or ends by itself.
+    pub(crate) fn forget(&self, session: &Arc<Session>) {
+        lock(&self.leaving).retain(|it| !Arc::ptr_eq(it, session));
     }
 
     /// Keeps a session whose lease is over, and of which nothing is under way. Returns when it has to be closed; `None`: now.

@@ -128,8 +128,7 @@ impl Store {
         let members = Arc::new(Members::new(settings, &clock, &spawner, name.clone()));
         members.connection().await?;
         let sessions = Sessions::new(&members, name);
-        let created = sessions.create().await;
-        let session = created.map_err(RequestError::without_effect)?;
+        let session = sessions.create().await?;
         let session_ttl = session.ttl;
         let until = sessions.give_back(&session);
         let store = Self {

@@ -1,19 +1,17 @@
 //! A waiter: its request stays in the cluster, which answers it when it is the waiter's turn.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::store::Request;
 use tenure_core::support::{RetryBudget, not_left};
-use tenure_core::time::Time;
 
-use crate::acquire::{self, Attempt};
+use crate::attempt::{self, Attempt};
 use crate::errors::RequestError;
 use crate::messages;
-use crate::renew;
 use crate::requests::{self, may_pass, within};
 use crate::store::{Lease, Store};
+use crate::upkeep;
 
 /// Waits for the lock in this session. The request is sent again, as the same request, after a connection was lost; the place
 /// in the queue stays as long as the session does.
@@ -23,7 +21,7 @@ pub(crate) async fn wait(
     lease: &Lease,
 ) -> Result<Attempt, Error> {
     let session = &lease.session;
-    renew::schedule(store, session.due());
+    upkeep::schedule(store, session.due());
     let began = store.clock.now();
     let mut retries = RetryBudget::without_limit();
     let call = messages::lock(lease.target(), lease.endpoint(), lease.uids[0]);
@@ -35,16 +33,16 @@ pub(crate) async fn wait(
         let err = match reply {
             None => return cancel(store, request, lease).await,
             Some(Ok(fence)) if fence > 0 => {
-                return acquire::grant(store, request, session, (fence, sent)).await;
+                return attempt::grant(store, request, session, (fence, sent)).await;
             }
             Some(Ok(_)) => {
-                acquire::finish(store, request);
+                attempt::finish(store, request);
                 return Err(too_often());
             }
             Some(Err(err)) => err,
         };
         if let RequestError::Unknown(_) = err {
-            acquire::mark_unclean(store, request);
+            attempt::mark_unclean(store, request);
         }
         let limit = began.max(session.confirmed()).after(request.ttl);
         if !may_pass(&err) || store.clock.now() >= limit {
@@ -76,7 +74,7 @@ async fn cancel(store: &Arc<Store>, request: &Request, lease: &Lease) -> Result<
         }
         Err(err) => {
             let unknown = RequestError::Unknown(not_left(err.into()));
-            acquire::fail(store, request, unknown)
+            attempt::fail(store, request, unknown)
         }
     }
 }
@@ -89,13 +87,8 @@ fn give_up(store: &Arc<Store>, request: &Request, err: RequestError) -> Result<A
         RequestError::NotSent(err) if is_clean == Some(false) => {
             let message = "the members do not answer; the request may still be in their queue";
             let err = Error::new(ErrorKind::Indeterminate, message).with_source(err);
-            acquire::fail(store, request, RequestError::Unknown(err))
+            attempt::fail(store, request, RequestError::Unknown(err))
         }
-        err => acquire::fail(store, request, err),
+        err => attempt::fail(store, request, err),
     }
-}
-
-/// When the heartbeat of a waiter is due again after one that failed.
-pub(crate) fn retry_at(now: Time, session_ttl: Duration) -> Time {
-    now.after(session_ttl / 12)
 }
