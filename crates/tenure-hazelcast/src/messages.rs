@@ -479,6 +479,26 @@ mod tests {
         }
     }
 
+    /// The seeds of `fuzz/`, cut at each length and with each byte changed.
+    #[test]
+    fn what_fuzzing_begins_with_is_read_or_refused() {
+        let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/hazelcast");
+        let seeds: Vec<_> = std::fs::read_dir(corpus).unwrap().collect();
+        assert!(seeds.len() > 2);
+        for seed in seeds {
+            let seed = std::fs::read(seed.unwrap().path()).unwrap();
+            crate::fuzz(&seed);
+            for at in 0..seed.len() {
+                crate::fuzz(&seed[..at]);
+                for bit in 0..8 {
+                    let mut changed = seed.clone();
+                    changed[at] ^= 1 << bit;
+                    crate::fuzz(&changed);
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
