@@ -58,7 +58,7 @@ impl Java {
 
 impl Drop for Java {
     fn drop(&mut self) {
-        // It may have ended already, and a drop cannot report anything.
+        // The program may have ended already, and a drop cannot report anything.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -28,7 +28,7 @@ pub(crate) enum Refusal {
     WaitCancelled,
     /// The endpoint does not have the lock.
     NotOwner,
-    /// The lock was destroyed by `FencedLock.destroy`: nobody can take that name in this group any more.
+    /// The lock was destroyed by `FencedLock.destroy`: that name can never be taken again in this group.
     LockDestroyed,
     /// The CP group was destroyed, or the CP subsystem was reset, and all locks with it.
     GroupDestroyed,

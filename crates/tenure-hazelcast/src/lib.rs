@@ -73,7 +73,7 @@ pub use self::store::Store;
 /// Cancel safe.
 ///
 /// # Errors
-/// Those of [`Store::connect`].
+/// The errors of [`Store::connect`].
 pub async fn connect(url: &str) -> Result<Client, Error> {
     let connected = async {
         let store = Store::connect(url).await?;

@@ -1,6 +1,6 @@
 //! The Java client of Hazelcast and this library exclude each other and wake each other.
 //!
-//! Both versions that are supported are members and client here: the one of `TENURE_HAZELCAST`, or the older one.
+//! Members and client have the same version: that of `TENURE_HAZELCAST`, or the older one of the two that are supported.
 
 use std::process::Command;
 use std::sync::LazyLock;

@@ -249,7 +249,7 @@ fn a_request_that_arrives_late_locks_nothing() {
     runtime().block_on(async {
         let name = name("late");
         let client = connect(&(url_of(&[proxy.port()]) + "?timeout=300ms")).await;
-        // Both attempts of the request to lock are late: the acquisition fails, and its session is closed.
+        // Each attempt of the request to lock is late: the acquisition fails, and its session is closed.
         let late = Duration::from_millis(1_500);
         for _ in 0..4 {
             proxy.plan("acquire", Fault::Late(late));
@@ -298,7 +298,7 @@ fn a_killed_leader_loses_nothing() {
         let waiting = tokio::spawn(async move { lock.acquire().await });
         until("one waits", || members.look("handed over").waiters == 1);
         let token = taken.token();
-        // Both clients are connected to this member.
+        // The clients are connected to this member.
         members.kill_member(0);
         tokio::time::sleep(TTL * 2).await;
         assert!(held.is_held(), "{:?}", held.state());
