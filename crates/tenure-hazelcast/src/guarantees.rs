@@ -55,6 +55,7 @@ pub(crate) fn stores_with(capability: Capability) -> String {
         Capability::Permits => "`redis:`, `etcd:`, `zookeeper:`",
         Capability::MinHold => "`redis:`, `etcd:`, `postgres:`, `mysql:`",
         Capability::LockDelay => "`redis:`, `etcd:`",
+        Capability::Detach => "`redis:`, `etcd:`, `file:`, `sqlite:`",
         _ => "`redis:`, `etcd:`, `zookeeper:`, `postgres:`, `mysql:`",
     };
     format!("{stores} and tables of the crate `tenure`, and `memory:`")

@@ -216,6 +216,7 @@ fn the_store_shows_every_behaviour_that_it_claims() {
             ("no `min_hold`", &[]),
             ("no `lock_delay`", &[]),
             ("no elections", &[]),
+            ("no detached holds", &[]),
             ("there is no password for this store", &[]),
             (
                 "each hold has a session of its own, and the protocol has no request for several",
