@@ -90,7 +90,7 @@ impl AttachedRun<'_> {
         let supervision = Supervision::new(args, console, guard, guardian, shares_terminal);
         let conclusion = tokio::select! {
             biased;
-            conclusion = supervision.with_receipt().run(signals) => conclusion,
+            conclusion = supervision.run(signals) => conclusion,
             never = self.keep() => never,
         };
         if conclusion.cause != EndCause::Lost {

@@ -36,8 +36,6 @@ pub(crate) struct Supervision<'a> {
     args: &'a Run,
     console: &'a Console,
     guard: Guard,
-    /// What becomes of the hold when the command has ended.
-    after: HoldAfter,
     guardian: GuardianHandle,
     limits: LimitRule,
     /// The command is in the process group of `tenure`, so the terminal sends the signals of its keys to both.
@@ -140,7 +138,6 @@ impl<'a> Supervision<'a> {
             args,
             console,
             guard,
-            after: HoldAfter::Released,
             guardian,
             limits,
             shares_terminal,
@@ -161,10 +158,12 @@ impl<'a> Supervision<'a> {
         self
     }
 
-    /// Under a hold that goes on when the command has ended.
-    pub(crate) fn with_receipt(mut self) -> Self {
-        self.after = HoldAfter::Detached;
-        self
+    /// What becomes of the hold when the command has ended.
+    fn after(&self) -> HoldAfter {
+        match self.args.receipt {
+            Some(_) => HoldAfter::Detached,
+            None => HoldAfter::Released,
+        }
     }
 
     pub(crate) async fn run(mut self, signals: &mut Signals) -> Conclusion {
@@ -180,7 +179,8 @@ impl<'a> Supervision<'a> {
                 "cannot reach the guardian of the command: {error}; nothing was run"
             ));
             self.ready = None;
-            let _ = self.after.end(self.guard).await;
+            let after = self.after();
+            let _ = after.end(self.guard).await;
             return Conclusion {
                 exit: Exit::Failed,
                 cause: EndCause::Ended,
@@ -313,6 +313,7 @@ impl<'a> Supervision<'a> {
 
     /// Ends the guardian, releases the lock and reports how the command ended.
     async fn conclude(mut self, ending: Ending) -> Conclusion {
+        let after = self.after();
         // Before the lock is given up.
         self.ready = None;
         let (args, console, has_let_go) = (self.args, self.console, self.has_to_let_go());
@@ -329,12 +330,12 @@ impl<'a> Supervision<'a> {
         };
         let max_hold_is_over = clock::now() >= self.limits.own.term_at;
         let mut lost_at_release = None;
-        match self.after.end(self.guard).await {
+        match after.end(self.guard).await {
             Err(error) if error.is_lost() => lost_at_release = Some(error),
             // The command held its lock to the end. If the store cannot be reached, the lease ends the hold.
             Err(error) => console.notice(error),
             Ok(()) if self.ends.lost.is_none() && (has_let_go || ending.is_within_limits()) => {
-                let end = match self.after {
+                let end = match after {
                     HoldAfter::Released => "released",
                     HoldAfter::Detached => "detached",
                 };

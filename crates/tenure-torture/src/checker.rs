@@ -1,7 +1,7 @@
 //! Judges a run: what went wrong, and whether the store's table of guarantees allows it. The checker reads nothing but
 //! the history, so a log can be judged again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tenure::guarantees::{Cell, Guarantees, Order, Promise};
@@ -238,8 +238,9 @@ fn excluded_by<'a>(
         .filter(|it| !together(it))
         .max_by_key(|it| it.end);
     let permits = others.filter(|it| it.mode == HoldMode::Permit);
-    let is_one_too_many =
-        claim.mode == HoldMode::Permit && permits.clone().count() >= PERMITS.get() as usize;
+    // A detached hold, and the claim of a worker that is attached to it, are one permit.
+    let holds: HashSet<u64> = permits.clone().map(|it| detached.hold_of(it)).collect();
+    let is_one_too_many = claim.mode == HoldMode::Permit && holds.len() >= PERMITS.get() as usize;
     let last_permit = permits.max_by_key(|it| it.end).filter(|_| is_one_too_many);
     excluding.or(last_permit).copied()
 }

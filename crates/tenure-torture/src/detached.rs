@@ -52,9 +52,14 @@ impl PartialEq for DetachedHistory {
 impl Eq for DetachedHistory {}
 
 impl DetachedHistory {
+    /// The hold that is claimed, by its first acquisition.
+    pub fn hold_of(&self, claim: &Claim) -> u64 {
+        self.first.first_of(claim.acquisition)
+    }
+
     /// Whether both claims are of one hold, which was detached and attached in between.
     pub fn is_same_hold(&self, one: &Claim, other: &Claim) -> bool {
-        self.first.first_of(one.acquisition) == self.first.first_of(other.acquisition)
+        self.hold_of(one) == self.hold_of(other)
     }
 
     /// The detached hold that the worker of this claim was attached to. `None`: it was acquired, or its mode was changed.

@@ -91,7 +91,7 @@ impl Driver {
     /// store may still answer its last request. Cancel safe.
     async fn place_of(&self, hold: &Hold) -> Result<AttachedOwner, Error> {
         loop {
-            let other = match self.attached.add(hold.owner) {
+            let other = match self.renewals.attached.add(hold.owner) {
                 Ok(place) => return Ok(place),
                 Err(other) => other,
             };

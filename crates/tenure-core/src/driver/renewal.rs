@@ -14,6 +14,8 @@ use crate::store::{Hold, LossListener, Renewal, Store};
 use crate::support::Maintenance;
 use crate::time::Time;
 
+use super::attached_owners::AttachedOwners;
+
 /// A hold, as far as its renewal is concerned.
 pub(super) trait Renewable: Send + Sync {
     fn owner(&self) -> OwnerId;
@@ -46,6 +48,8 @@ pub(super) struct Renewals {
     clock: Clock,
     spawner: Spawner,
     list: Mutex<List>,
+    /// Whose holds the client is attached to.
+    pub(super) attached: Arc<AttachedOwners>,
     /// The task. An entry that is removed from the list does not wake it: most holds end long before something is due
     /// for them.
     maintenance: Arc<Maintenance>,
@@ -85,6 +89,7 @@ impl Renewals {
             clock,
             spawner,
             list: Mutex::default(),
+            attached: Arc::default(),
             maintenance: Arc::default(),
         }
     }

@@ -16,7 +16,6 @@ use crate::rt::{Clock, Flag};
 use crate::store::{AnswerNow, BoxFuture, LossListener as _, LossNotifier, Store};
 use crate::support::{self, closed};
 
-use super::attached_owners::AttachedOwners;
 use super::callbacks::Callbacks;
 use super::detach::{DetachableRequest, runtime_is_gone};
 use super::local_queue::LocalQueue;
@@ -40,7 +39,6 @@ pub(crate) struct Driver {
     pub(super) closed: Flag,
     pub(super) metrics: ClientMetrics,
     pub(super) identity: Identity,
-    pub(super) attached: Arc<AttachedOwners>,
 }
 
 /// How errors, logs and other clients name this client.
@@ -91,7 +89,6 @@ impl Driver {
             },
             closed: Flag::new(),
             metrics: ClientMetrics::new(scheme),
-            attached: Arc::default(),
             identity: Identity {
                 holder: Arc::new(holder()),
                 address: OnceLock::new(),

@@ -30,7 +30,6 @@ impl Held {
     }
 
     async fn upgrade_inner(self: &Arc<Self>, wait: bool) -> Result<bool, Error> {
-        self.refuse_attached()?;
         let permit = self.right_to_change_mode().await?;
         match self.mode() {
             Mode::Exclusive => return Ok(true),
@@ -110,7 +109,6 @@ impl Held {
             let message = "the term of a leader cannot become shared; resign, and acquire a lock";
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        self.refuse_attached()?;
         let permit = self.right_to_change_mode().await?;
         let before = self.mode();
         match before {
@@ -167,6 +165,7 @@ impl Held {
 
     /// Waits for an earlier change to end, but not longer than the hold lasts: that change may wait for a silent store.
     async fn right_to_change_mode(&self) -> Result<OwnedSemaphorePermit, Error> {
+        self.refuse_attached()?;
         let permit = tokio::select! {
             biased;
             permit = self.mode_gate() => permit,

@@ -124,3 +124,24 @@ fn a_detached_hold_is_no_gap() {
     let found = judge(&events, Promise::Effects);
     assert_eq!(found.violations(), 0, "{found:?}");
 }
+
+#[test]
+fn a_permit_under_an_attached_worker_is_one_permit() {
+    let permit = |event| in_mode(HoldMode::Permit, event);
+    let held = [
+        permit(claimed(3_000, 3_010, 0, 101, 4_000)),
+        ended(3_090, 3_010, false),
+        detached(3_100, 3_010, 4_100),
+        permit(changed_from(3_010, claimed(3_200, 3_210, 1, 101, 4_210))),
+        permit(claimed(3_200, 3_220, 2, 102, 4_220)),
+    ];
+    let overlaps = |more: &[Event]| {
+        let mut events = good(30);
+        events.extend(held.iter().chain(more).cloned());
+        events.push(over(6_000));
+        judge(&events, Promise::Effects).overlaps.len()
+    };
+    assert_eq!(overlaps(&[]), 0);
+    let third = permit(claimed(3_000, 3_230, 3, 103, 4_230));
+    assert_eq!(overlaps(&[third]), 1);
+}

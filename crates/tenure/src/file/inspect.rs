@@ -103,17 +103,10 @@ fn inspect_file(
         let head = contents.head();
         match head.map_or(RecordState::Free, |head| head.state) {
             RecordState::Exclusive => {
-                let token = head.map(|head| head.token);
                 if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
+                    let token = head.map(|head| head.token);
                     status.reserved = None;
-                    let files = TokenFiles {
-                        directory: dir,
-                        file,
-                        token: token.unwrap_or_default(),
-                    };
-                    let known = holder_in_record(json.clone());
-                    let holder = holder(json, &files, held_locks)?.unwrap_or(known);
-                    status.holds = vec![HoldInfo::new(holder, Mode::Exclusive, token, None)];
+                    status.holds = vec![exclusive_hold(dir, file, token, json, held_locks)?];
                 }
                 return Ok(status);
             }
@@ -141,6 +134,24 @@ fn inspect_file(
             return Ok(status);
         }
     }
+}
+
+/// The exclusive hold of a process that lives, as its record and its files show it.
+fn exclusive_hold(
+    directory: &Directory,
+    file: &str,
+    token: Option<u64>,
+    json: Option<HolderJson<'static>>,
+    held_locks: usize,
+) -> Result<HoldInfo, Error> {
+    let files = TokenFiles {
+        directory,
+        file,
+        token: token.unwrap_or_default(),
+    };
+    let known = holder_in_record(json.clone());
+    let holder = holder(json, &files, held_locks)?.unwrap_or(known);
+    Ok(HoldInfo::new(holder, Mode::Exclusive, token, None))
 }
 
 /// Whether another process has a lock that excludes one of this kind.
