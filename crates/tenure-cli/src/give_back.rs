@@ -67,7 +67,7 @@ pub(crate) async fn release(common: &Common, args: &args::Release, console: &Con
 /// Attaches the client to the hold of the receipt, for the ttl of the receipt.
 ///
 /// # Errors
-/// Those of [`Client::attach`]. The one about another store says what to do on the command line.
+/// The errors of [`Client::attach`]. The one about another store says what to do on the command line.
 pub(crate) async fn attach(client: &Client, receipt: &Receipt) -> Result<Guard, Error> {
     client.attach(receipt).await.map_err(|error| {
         if error.kind() != ErrorKind::Invalid || client.address() == receipt.store() {
@@ -82,7 +82,7 @@ pub(crate) async fn attach(client: &Client, receipt: &Receipt) -> Result<Guard, 
 /// Keeps the hold of the receipt for its ttl from now on, without this process.
 ///
 /// # Errors
-/// Those of [`attach`] and of [`Guard::detach`]; `Lost`: the hold is over, or one of its names is.
+/// The errors of [`attach`] and of [`Guard::detach`]; `Lost`: the hold is over, or one of its names is.
 pub(crate) async fn renew_hold(client: &Client, receipt: &Receipt) -> Result<(), Error> {
     attach(client, receipt).await?.detach().await.map(drop)
 }
@@ -90,7 +90,7 @@ pub(crate) async fn renew_hold(client: &Client, receipt: &Receipt) -> Result<(),
 /// Gives back every name of the receipt, also when another one is over or an error comes in between.
 ///
 /// # Errors
-/// Those of [`attach`] and of [`Guard::release`]. An error after which the hold may still be there counts more than `Lost`.
+/// The errors of [`attach`] and of [`Guard::release`]. An error after which the hold may still be there counts more than `Lost`.
 pub(crate) async fn release_hold(client: &Client, receipt: &Receipt) -> Result<(), Error> {
     let mut outcome = Ok(());
     for one in receipt.split() {

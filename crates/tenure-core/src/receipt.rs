@@ -15,7 +15,7 @@ use crate::options::Mode;
 /// back: for a file, an output of a CI job, or a field in a database. [`Client::attach`](crate::Client::attach) makes a guard of it.
 ///
 /// **The text is a secret of the holder.** It has the identity of the hold, and a program that reads it can release the lock.
-/// It gives no access to the store: it says where the store is, and never has a user or a password. `Debug` leaves the
+/// The text gives no access to the store: it says where the store is, and never has a user or a password. `Debug` leaves the
 /// identity out, so a log of a receipt is harmless.
 ///
 /// ```

@@ -11,7 +11,7 @@ use crate::frame::{Encoder, Message, Values};
 
 /// The type of an error.
 ///
-/// Its values: `BEGIN`, then for the error and for each of its causes a structure: `BEGIN`, a frame with the code i32, the
+/// The values of an error: `BEGIN`, then for the error and for each of its causes a structure: `BEGIN`, a frame with the code i32, the
 /// class as a text, the message as a text or `NULL`, the stack as a list, `END`; then `END`.
 const ERROR: i32 = 0;
 

@@ -20,7 +20,7 @@ use super::shared::Driver;
 pub(super) enum Found {
     /// The store has the hold, for this long from `sent` on.
     Held { sent: Time, ttl: Option<Duration> },
-    /// It has no such hold.
+    /// The store has no such hold.
     Gone(LostReason),
 }
 

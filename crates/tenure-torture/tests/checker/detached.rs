@@ -38,14 +38,14 @@ fn a_detached_hold_goes_on_under_an_attached_worker() {
             attached.clone(),
             wrote(3_250, 3_210, true),
             ended(3_300, 3_210, false),
-            // It was released, so the next one need not wait for the lease.
+            // The hold was released, so the next one need not wait for the lease.
             claimed(3_000, 3_310, 2, 102, 4_300),
             wrote(3_350, 3_310, true),
             ended(3_400, 3_310, false),
         ],
     );
     assert_eq!(found.violations(), 0, "{found:?}");
-    // It is detached once more, and another worker is attached.
+    // The hold is detached once more, and another worker is attached.
     let found = after_a_detach(
         Promise::Effects,
         &[

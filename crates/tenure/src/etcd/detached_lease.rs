@@ -9,7 +9,7 @@
 //! - A client that moves the key reads the key first, then the rest of its lease, and then grants the new one. So if the move is
 //!   done, no client has counted on the old lease since the look, and the new lease ends later than the old one.
 //!
-//! That is also true for a move that arrives late. The create revision of the key, and with it the token and the place in the
+//! The rule holds for a move that arrives late, too. The create revision of the key, and with it the token and the place in the
 //! queue, stay what they were.
 
 use std::time::Duration;

@@ -90,7 +90,7 @@ impl FileHold {
         let synced = written.and_then(|()| self.lock.file().sync_data());
         synced.map_err(|err| system_error("write", err))?;
         if let Some(side) = &self.side {
-            // That of an upgradable hold that became exclusive. Without its lock it means nothing.
+            // The record of an upgradable hold that became exclusive. Without its lock the record means nothing.
             let _ = record::write_side(side.lock.file(), self.token, None);
         }
         Ok(true)

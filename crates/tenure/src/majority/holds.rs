@@ -108,7 +108,7 @@ struct Change {
 #[derive(Clone, Copy)]
 struct NodePart {
     owner: NodeOwner,
-    /// It is known under which owner id the node has the hold, or that the node has none.
+    /// The client knows under which owner id the node has the hold, or that the node has none.
     is_found: bool,
     /// The node has answered that it released the hold.
     is_released: bool,

@@ -30,7 +30,7 @@ pub(super) struct NodeOwner {
 }
 
 impl NodeOwner {
-    /// That of the hold.
+    /// The owner id of the hold itself.
     pub(super) fn new(first: OwnerId) -> Self {
         Self {
             first,

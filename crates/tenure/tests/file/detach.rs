@@ -491,7 +491,7 @@ fn on_a_full_disk_a_hold_is_not_detached() {
     assert!(is_free(&store, "a"));
 }
 
-/// The process is killed at many points between the acquisition and the receipt: whoever has read a receipt has the hold, and
+/// The process is killed at many points between the acquisition and the receipt: a process that has read a receipt has the hold, and
 /// nothing else stays held for longer than the lease.
 #[test]
 fn a_process_that_is_killed_while_it_detaches_leaves_a_hold_or_a_free_name() {

@@ -112,7 +112,7 @@ async fn a_hold_of_each_mode_is_handed_over() {
     }
 }
 
-/// One client after another holds it: the ends are those of the hold, whoever renews.
+/// One client after another holds it: the ends are those of the hold, and it does not matter which client renews.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_makes_the_lease_shorter() {
     needs!(redis);
