@@ -331,7 +331,7 @@ impl Judge<'_> {
                 writes.late.push(Anomaly {
                     acquisition,
                     at: write.at,
-                    documented: self.documented_for_late(write.at),
+                    documented: self.documented_for_late(write.at, claim),
                 });
             } else {
                 writes.newest_refused += usize::from(!write.accepted);
@@ -356,8 +356,12 @@ impl Judge<'_> {
     }
 
     /// A late write needs no planned fault where the table allows one after a pause: every machine has pauses of its
-    /// own.
-    fn documented_for_late(&self, at: u64) -> Option<FaultKind> {
+    /// own. A worker that is attached to a detached hold has a lease, also where other holds have none, so the cell of a pause
+    /// that says what those holds promise does not count for it.
+    fn documented_for_late(&self, at: u64, claim: &Claim) -> Option<FaultKind> {
+        if self.history.detached.attached_to(claim).is_some() {
+            return Some(FaultKind::Pause);
+        }
         let weak = |cell: Option<&Cell>| {
             cell.is_none_or(|cell| matches!(cell.promise, Promise::Claims | Promise::Nothing))
         };

@@ -145,3 +145,27 @@ fn a_permit_under_an_attached_worker_is_one_permit() {
     let third = permit(claimed(3_000, 3_230, 3, 103, 4_230));
     assert_eq!(overlaps(&[third]), 1);
 }
+
+/// An attached worker has a lease, also in a store whose other holds have none.
+#[test]
+fn a_late_write_of_an_attached_worker_is_documented() {
+    let late = |attached: Event| {
+        let found = after_a_detach(
+            Promise::Effects,
+            &[
+                attached,
+                claimed(3_000, 4_300, 2, 102, 5_000),
+                wrote(4_310, 4_300, true),
+                wrote(4_320, 3_210, false),
+            ],
+        );
+        let documented = found.writes.late.iter().map(|it| it.documented);
+        documented.collect::<Vec<_>>()
+    };
+    let attached = claimed(3_200, 3_210, 1, 101, 4_210);
+    assert_eq!(
+        late(changed_from(3_010, attached.clone())),
+        [Some(FaultKind::Pause)]
+    );
+    assert_eq!(late(attached), [None]);
+}
