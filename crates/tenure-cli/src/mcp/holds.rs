@@ -30,7 +30,7 @@ struct Connected {
 /// What a call has taken.
 pub(super) enum Granted {
     Connected(Guard),
-    Kept(Receipt),
+    Detached(Receipt),
 }
 
 impl Holds {
@@ -87,7 +87,7 @@ impl Holds {
         }
         let at = state.kept.iter().position(|(id, _)| id == request)?;
         let (_, receipt) = state.kept.remove(at)?;
-        Some(Granted::Kept(receipt))
+        Some(Granted::Detached(receipt))
     }
 
     /// Takes out the hold with this id.

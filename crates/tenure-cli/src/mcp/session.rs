@@ -77,7 +77,7 @@ impl Session {
         let released = match self.holds.take_of_request(request) {
             None => return,
             Some(Granted::Connected(guard)) => guard.release().await,
-            Some(Granted::Kept(receipt)) => {
+            Some(Granted::Detached(receipt)) => {
                 let _turn = self.turn_with_receipts().await;
                 give_back::release_hold(&self.client, &receipt).await
             }

@@ -52,7 +52,7 @@ impl<'a> Waiting<'a> {
         self.limit.saturating_sub(self.waited())
     }
 
-    /// Whether nobody waits for the answer any more: the client has cancelled the call.
+    /// Whether the client has cancelled the call, so that no answer is wanted.
     pub(super) fn is_cancelled(&self) -> bool {
         self.call.ct.is_cancelled()
     }

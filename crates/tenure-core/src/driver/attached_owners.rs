@@ -70,7 +70,7 @@ impl Drop for AttachedOwner {
     }
 }
 
-/// That a hold was attached to this client, until the client has nothing to do with it any more.
+/// Marks a hold that this client is attached to, until the client has nothing to do with the hold any more.
 #[derive(Debug)]
 pub(super) struct Attachment(Mutex<Option<Arc<AttachedOwner>>>);
 

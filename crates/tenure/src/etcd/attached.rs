@@ -11,7 +11,7 @@ use tenure_core::store::{Hold, Renewal};
 
 use super::attachment::{Attachment, KnownLease};
 use super::detach_requests::{self, Changed};
-use super::detached_lease::{self, Kept};
+use super::detached_lease::{self, ExtendedLease};
 use super::leases::Lease;
 use super::record::KeyRecord;
 use super::requests;
@@ -32,7 +32,7 @@ pub(super) async fn keep(
     store: &Store,
     entry: &ContenderKey,
     hold: &Hold,
-) -> Result<Option<Kept>, Error> {
+) -> Result<Option<ExtendedLease>, Error> {
     let known = entry.own_lease();
     let seen = match entry.attachment {
         Some(attachment) => Some(entry.seen(attachment)),
@@ -68,14 +68,14 @@ async fn renew_attached(store: &Store, hold: &Hold) -> Renewal {
 }
 
 /// The lease may last longer than this client has asked for, and then the client renews as often as it wanted to.
-pub(super) fn answer(kept: &Kept, hold: &Hold) -> Renewal {
+pub(super) fn answer(kept: &ExtendedLease, hold: &Hold) -> Renewal {
     Renewal::Renewed {
         sent: kept.sent,
         ttl: Some(kept.left.min(hold.ttl)),
     }
 }
 
-pub(super) fn answer_without_lease(ended: Result<Option<Kept>, Error>) -> Renewal {
+pub(super) fn answer_without_lease(ended: Result<Option<ExtendedLease>, Error>) -> Renewal {
     match ended {
         Ok(_) => Renewal::Lost(LostReason::StoreSaysNo),
         Err(err) => Renewal::Unknown(err),
@@ -141,7 +141,7 @@ pub(super) async fn look_for_moved_keys(store: &Store, holds: &[Hold]) -> Result
 
 impl ContenderKey {
     /// A hold of another client that this client is attached to.
-    pub(super) fn attached(kept: Kept) -> Self {
+    pub(super) fn attached(kept: ExtendedLease) -> Self {
         let lease = Lease::new(kept.seen.lease, kept.left, kept.delay, false, kept.sent);
         Self {
             lease: Arc::new(lease),
@@ -162,7 +162,7 @@ impl ContenderKey {
 
     /// The same after a renewal, unless the client has begun to release the hold. Its release deletes the key whatever the
     /// lease is.
-    fn follow(&mut self, kept: Kept) {
+    fn follow(&mut self, kept: ExtendedLease) {
         if let (Some(_), AcquisitionState::Held { .. }) = (self.attachment, self.state) {
             *self = Self::attached(kept);
         }

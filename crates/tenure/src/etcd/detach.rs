@@ -12,7 +12,7 @@ use tenure_core::store::{BoxFuture, Detach, Hold, Renewal};
 
 use super::attached::{self, answer, answer_without_lease};
 use super::contenders::{self, Contender, ContenderKind};
-use super::detached_lease::{self, Kept};
+use super::detached_lease::{self, ExtendedLease};
 use super::release;
 use super::renew;
 use super::store::{AcquisitionState, ContenderKey, Store};
@@ -87,7 +87,7 @@ fn begin_detach(
 
 /// The hold goes on without this client. The driver may release it still, if the caller has left before the answer or another
 /// name of the same guard could not be detached; so the key is remembered until the lease is over.
-fn hand_over(store: &Arc<Store>, owner: OwnerId, kept: Kept) {
+fn hand_over(store: &Arc<Store>, owner: OwnerId, kept: ExtendedLease) {
     let until = kept.sent.after(kept.left).after(kept.delay);
     let detached = ContenderKey {
         state: AcquisitionState::Detached { until },

@@ -32,7 +32,7 @@ use super::wire::KeyValue;
 const ATTEMPTS: usize = 16;
 
 /// How long a hold lasts.
-pub(super) struct Kept {
+pub(super) struct ExtendedLease {
     /// The key, as it is since this client wrote it.
     pub(super) seen: KeyValue,
     /// The ttl of its lease in seconds.
@@ -79,7 +79,7 @@ pub(super) async fn keep(
     mut seen: KeyValue,
     ttl: Duration,
     known: Option<KnownLease>,
-) -> Result<Option<Kept>, Error> {
+) -> Result<Option<ExtendedLease>, Error> {
     for _ in 0..ATTEMPTS {
         let Some(wanted) = Wanted::of(&seen, ttl, known) else {
             return Ok(None);
@@ -112,9 +112,9 @@ impl Wanted {
         })
     }
 
-    fn kept(&self, seen: KeyValue, granted: i64, sent: Time, left: i64) -> Kept {
+    fn kept(&self, seen: KeyValue, granted: i64, sent: Time, left: i64) -> ExtendedLease {
         let left = left.saturating_sub(self.delay);
-        Kept {
+        ExtendedLease {
             seen,
             granted,
             sent,
@@ -124,7 +124,11 @@ impl Wanted {
     }
 }
 
-async fn attempt(store: &Store, seen: &KeyValue, wanted: Wanted) -> Result<Changed<Kept>, Error> {
+async fn attempt(
+    store: &Store,
+    seen: &KeyValue,
+    wanted: Wanted,
+) -> Result<Changed<ExtendedLease>, Error> {
     let connections = &store.connections;
     let time = match wanted.has_own_lease {
         true => lease_time(connections, seen.lease, &wanted).await?,
@@ -192,7 +196,11 @@ async fn lease_time(
 }
 
 /// Moves the key to a new lease. The old one is revoked if it belonged to this hold alone.
-async fn move_key(store: &Store, seen: &KeyValue, wanted: &Wanted) -> Result<Changed<Kept>, Error> {
+async fn move_key(
+    store: &Store,
+    seen: &KeyValue,
+    wanted: &Wanted,
+) -> Result<Changed<ExtendedLease>, Error> {
     let (connections, delay) = (&store.connections, wanted.record.lock_delay());
     let seconds = whole_seconds(wanted.ttl);
     let lease = store.leases.grant_with_delay(seconds, delay, false).await?;

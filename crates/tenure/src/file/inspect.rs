@@ -90,8 +90,7 @@ fn inspect_file(
         let (contents, json) = record::read_all(&opened)
             .map_err(|err| dir.system_error("read", file, err, held_locks))?;
         // The record of a detached hold may be read while it is written.
-        let is_torn = contents.is_half() || (contents.is_detached() && json.is_none());
-        if is_torn && timer.pause() {
+        if (contents.is_half() || (contents.is_detached() && json.is_none())) && timer.pause() {
             continue;
         }
         if let Some(hold) = detached_hold(&contents, json.clone()) {

@@ -365,7 +365,7 @@ async fn a_reply_that_is_lost() {
             let guard = attach(&second, &receipt).await;
             assert!(guard.is_held() && proxy.is_done());
             let receipt = detach(guard).await;
-            // The server is silent: nobody knows whether the hold was renewed, and nothing else was done.
+            // The server is silent: it is unknown whether the hold was renewed, and nothing else was done.
             proxy.plan("attach", Fault::NoReply);
             let silent = soon(second.attach(&receipt)).await;
             assert_says(silent, ErrorKind::Indeterminate, &["did not answer"]);
