@@ -221,6 +221,20 @@ impl Lock {
         self.set(|part| part.options.lock_delay = lock_delay)
     }
 
+    /// How often the lock may pass from one task of this client to the next that waits for it, before it goes back to the
+    /// store; zero: never. Default: 32.
+    ///
+    /// Passing a lock on inside the process needs no request, so it takes microseconds. Each task has a guard and a fencing
+    /// token of its own, as if the store had granted it. Tasks of one client have the lock in the order in which they came.
+    /// A client that waits elsewhere waits until the lock goes back: after so many tasks, and after 20 ms since the grant of
+    /// the store in any case. [`fair(true)`](Lock::fair) keeps the order of the store, and the lock never passes on.
+    ///
+    /// Only exclusive locks on `redis:` pass on, without `min_hold` and elections, between tasks that ask for the same `ttl`,
+    /// `lock_delay` and `label`. The option makes no difference elsewhere.
+    pub fn local_hand_overs(self, local_hand_overs: u32) -> Self {
+        self.set(|part| part.options.local_hand_overs = local_hand_overs)
+    }
+
     /// The purpose of the lock, shown to people who inspect it. Default: empty.
     ///
     /// Host and process id are shown without it. Which thread or task of the process holds the lock is shown if the label

@@ -63,6 +63,13 @@ impl Options {
                 self.min_lease, self.ttl
             ));
         }
+        if self.local_hand_overs > Self::MAX_LOCAL_HAND_OVERS {
+            return invalid(format!(
+                "`local_hand_overs` is {}; it may be {} at most",
+                self.local_hand_overs,
+                Self::MAX_LOCAL_HAND_OVERS
+            ));
+        }
         for (option, value) in [("min_hold", self.min_hold), ("lock_delay", self.lock_delay)] {
             if value > Self::MAX_RESERVATION {
                 return invalid(format!(

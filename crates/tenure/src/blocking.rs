@@ -298,6 +298,7 @@ same_options! {
     min_hold(min_hold: Duration);
     min_lease(min_lease: Duration);
     lock_delay(lock_delay: Duration);
+    local_hand_overs(local_hand_overs: u32);
     label(label: impl Into<String>);
     metrics_name(name: impl Into<Cow<'static, str>>);
     options(options: Options);

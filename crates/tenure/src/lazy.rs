@@ -13,7 +13,7 @@ use tenure_core::rt::{Clock, Flag, Spawner, lock};
 use tenure_core::store::{
     AcquireAll, Answer, BoxFuture, ChangeMode, DEFAULT_POLL_INTERVAL, Detach, Elections, Finding,
     GuardedWrite, Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request,
-    Sightings, one_sighting,
+    ReserveTokens, Sightings, one_sighting,
 };
 use tenure_core::support::{self, SingleFlight, closed};
 
@@ -275,6 +275,10 @@ impl tenure_core::store::Store for Store {
 
     fn as_raise_token(self: Arc<Self>) -> Option<Arc<dyn RaiseToken>> {
         self.connected()?.as_raise_token()
+    }
+
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
+        self.connected()?.as_reserve_tokens()
     }
 
     fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {

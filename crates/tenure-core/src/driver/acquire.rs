@@ -19,7 +19,7 @@ use crate::time::Time;
 use super::diagnosis::{Asker, BusyName, LastStatus};
 use super::held::Held;
 use super::labels::LOG_TARGET;
-use super::local_queue::Turn;
+use super::local_queue::{Passed, Turn};
 use super::observe::HoldObservation;
 use super::running::{CleanUp, RunningRequest};
 use super::shared::Driver;
@@ -52,8 +52,14 @@ impl Driver {
             }
             None => {
                 let reports = reports.insert(WaitReports::begin(self, name, until));
-                match self.wait_for_turn(name, until, reports).await? {
-                    Acquired::Got(turn) => turn,
+                match self.wait_for_turn(name, options, until, reports).await? {
+                    Acquired::Got(Passed::Turn(turn)) => turn,
+                    Acquired::Got(Passed::Hold(hold)) => {
+                        let mut tentative =
+                            hold.downcast::<Tentative>().map_err(|_| lease_over())?;
+                        tentative.check()?;
+                        return tentative.take().map(Acquired::Got).ok_or_else(lease_over);
+                    }
                     Acquired::Busy(busy) => return Ok(Acquired::Busy(busy)),
                 }
             }
@@ -78,11 +84,15 @@ impl Driver {
             }
         };
         let answer = running.settle(answer);
-        // The turn passes on.
+        // Unless the hold keeps it, the turn passes on.
+        let asked = running.take_clean_up();
         drop(running);
         match answer? {
             Answer::Granted(grant) => {
                 let held = self.hold(&request, options, &grant)?;
+                if let Some(asked) = asked {
+                    held.keep_turn(asked.turn, options);
+                }
                 let held = self.check_round_trip(held, &grant).await?;
                 Ok(Acquired::Got(held))
             }
@@ -126,13 +136,15 @@ impl Driver {
     async fn wait_for_turn(
         self: &Arc<Self>,
         name: &LockName,
+        options: &Options,
         until: Until,
         reports: &mut WaitReports<'_>,
-    ) -> Result<Acquired<Turn>, Error> {
+    ) -> Result<Acquired<Passed>, Error> {
         let wait = until.length(&self.clock);
+        let taking = self.queue.take(name, self.options_to_pass_on(options));
         let inspected = tokio::select! {
             biased;
-            turn = reports.during(Asker::AnotherTask, self.queue.take(name)) => return Ok(Acquired::Got(turn)),
+            passed = reports.during(Asker::AnotherTask, taking) => return Ok(Acquired::Got(passed)),
             inspected = self.over(name, until) => inspected,
             () = self.closed.raised() => return Err(closed()),
         };
@@ -264,7 +276,7 @@ impl Driver {
     }
 
     /// What others see of an acquisition with these options.
-    fn describe(&self, options: &Options) -> Arc<Holder> {
+    pub(super) fn describe(&self, options: &Options) -> Arc<Holder> {
         if options.label.is_empty() && options.value.is_none() {
             return self.identity.holder.clone();
         }
@@ -283,6 +295,18 @@ impl Driver {
         options: &Options,
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
+        let hold = Hold::new(request, grant.token);
+        self.hold_of(hold, request.holder.clone(), options, grant)
+    }
+
+    /// The same of a hold that the store has already.
+    pub(super) fn hold_of(
+        self: &Arc<Self>,
+        hold: Hold,
+        holder: Arc<Holder>,
+        options: &Options,
+        grant: &Grant,
+    ) -> Result<Arc<Held>, Error> {
         // A lease that several holds share may be older than the request for this one.
         let requested = self.clock.now().before(grant.round_trip);
         let age = requested.since(grant.sent);
@@ -293,7 +317,6 @@ impl Driver {
             max_hold: options.max_hold.map(|it| it.saturating_add(age)),
         };
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
-        let hold = Hold::new(request, grant.token);
         // Rule 3: the lease is checked after the grant; a grant on an expired lease is not a grant.
         if lease.deadline() != Time::MAX
             && let HoldState::Lost(_) = lease.state(self.clock.now())
@@ -307,7 +330,7 @@ impl Driver {
         let held = Held::new(
             self.clone(),
             hold,
-            request.holder.clone(),
+            holder,
             lease,
             grant.ttl.is_some(),
             clocked,

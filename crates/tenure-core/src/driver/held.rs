@@ -19,6 +19,7 @@ use crate::time::Time;
 
 use super::attached_owners::{AttachedOwner, Attachment};
 use super::hold_state::{ScheduledLease, SharedHoldState};
+use super::kept_turn::KeptTurn;
 use super::labels::{LOG_TARGET, RenewalOutcome};
 use super::observe::HoldObservation;
 use super::renewal::Renewable;
@@ -40,6 +41,8 @@ pub(crate) struct Held {
     mode_gate: OnceLock<Arc<Semaphore>>,
     /// This client was attached to the hold: its end here is not its end in the store.
     pub(super) attachment: OnceLock<Attachment>,
+    /// The turn of the task, if the hold may pass on to the next one.
+    turn: Mutex<Option<Box<KeptTurn>>>,
 }
 
 impl std::fmt::Debug for Held {
@@ -78,6 +81,7 @@ impl Held {
             expires_in_store,
             mode_gate: OnceLock::new(),
             attachment: OnceLock::new(),
+            turn: Mutex::default(),
         })
     }
 
@@ -262,8 +266,18 @@ impl Held {
         (self.hold.ttl / 64).max(Duration::from_nanos(1))
     }
 
+    pub(super) fn set_turn(&self, turn: KeptTurn) {
+        *lock(&self.turn) = Some(Box::new(turn));
+    }
+
+    /// Takes the turn out, if the hold has kept it. Dropping the turn passes it on.
+    pub(super) fn take_turn(&self) -> Option<Box<KeptTurn>> {
+        lock(&self.turn).take()
+    }
+
     /// The counterpart of [`Held::begin`].
     pub(super) fn end(&self) {
+        drop(self.take_turn());
         let mut scheduled = lock(&self.state.lease);
         let due = scheduled.due.take();
         self.driver.renewals.end(self.hold.owner, due);
@@ -343,6 +357,7 @@ impl Held {
                 return;
             }
         }
+        drop(self.take_turn());
         self.report_loss(reason);
         if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
             // The store would keep the hold as long as this process lives. The driver ends it a margin later, as a store
@@ -411,6 +426,8 @@ impl Held {
     /// See [`GuardedWrite::condition`](crate::store::GuardedWrite::condition).
     pub(crate) fn condition(&self) -> Option<Condition> {
         let store = self.driver.store.clone().as_guarded_write()?;
+        // It is not known when, or how often, the caller uses the condition.
+        self.state.begin_late_request();
         store.condition(&self.as_hold(false))
     }
 
@@ -433,7 +450,12 @@ impl Held {
         }
         let holds = all.iter().map(|held| held.as_hold(false)).collect();
         let driver = &first.driver;
-        match driver.send(|store| store.write(holds, key, value)).await {
+        all.iter().for_each(|held| held.state.begin_late_request());
+        let answer = driver.send(|store| store.write(holds, key, value)).await;
+        if answer.is_ok() {
+            all.iter().for_each(|held| held.state.end_late_request());
+        }
+        match answer {
             Ok(true) => Ok(()),
             Ok(false) => refused(LostReason::StoreSaysNo),
             Err(err) => Err(explain(err)),

@@ -13,7 +13,7 @@ use crate::logic::lease::{HoldState, Lease};
 use crate::lost::LostReason;
 use crate::options::Mode;
 use crate::rt::Clock;
-use crate::rt::sync::{AtomicBool, Mutex, Notify, lock};
+use crate::rt::sync::{AtomicBool, AtomicUsize, Mutex, Notify, lock};
 use crate::time::Time;
 
 use super::observe::HoldObservation;
@@ -48,6 +48,8 @@ pub(super) struct Progress {
     is_lost: AtomicBool,
     /// The hold has ended: no loss is reported any more.
     is_over: AtomicBool,
+    /// Requests under this hold that may still arrive in the store, and must not count for a later holder.
+    pub(super) late_requests: AtomicUsize,
 }
 
 /// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
@@ -170,6 +172,16 @@ impl SharedHoldState {
             None => is_at_risk(it).then(|| Some(it.remaining())),
         })
         .await
+    }
+
+    /// A request under this hold is on its way that must not count for a later holder. Without an answer it stays so.
+    pub(super) fn begin_late_request(&self) {
+        self.progress.late_requests.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Such a request was answered, so it cannot arrive any more.
+    pub(super) fn end_late_request(&self) {
+        self.progress.late_requests.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Says that another client asks the holder to let go.

@@ -1,11 +1,13 @@
 //! The tasks of one client that want the same name wait in this queue, first come, first served: only the first of them
-//! sends a request to the store.
+//! sends a request to the store, or has the hold from the task before.
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::name::LockName;
+use crate::options::Options;
 use crate::rt::sync::{AtomicBool, Mutex, lock, oneshot};
 
 /// The names that tasks of this client acquire at the moment, each with the tasks that come next.
@@ -14,10 +16,39 @@ pub(super) struct LocalQueue {
     contended: Mutex<HashMap<LockName, WaitingTasks>>,
 }
 
+/// What a waiting task gets.
+#[derive(Debug)]
+pub(super) enum Passed {
+    /// The right to request the name from the store.
+    Turn(Turn),
+    /// The hold of the task before, with the right if the hold may pass on again. Dropping it releases the hold.
+    Hold(HeldByNext),
+}
+
+/// A hold that was made for the next task: the queue does not know what it is.
+pub(super) type HeldByNext = Box<dyn Any + Send>;
+
+/// A task that waits for its turn.
+#[derive(Debug)]
+pub(super) struct WaitingTask {
+    sender: oneshot::Sender<Passed>,
+    /// How the task wants the name, if it may have the hold of the task before.
+    pub(super) options: Option<Box<Options>>,
+}
+
+impl WaitingTask {
+    /// Gives the task what it waits for. Without the task, what is given is dropped.
+    pub(super) fn pass(self, passed: Passed) {
+        // If the receiver is dropped at this very moment, this comes back as the error (or is dropped with the channel), and
+        // its drop passes it on.
+        drop(self.sender.send(passed));
+    }
+}
+
 /// The tasks that wait for their turn.
 #[derive(Debug, Default)]
 struct WaitingTasks {
-    senders: VecDeque<oneshot::Sender<Turn>>,
+    tasks: VecDeque<WaitingTask>,
     /// At this length those that wait no more are removed.
     sweep_at: usize,
     /// See [`Turn::said_taken`].
@@ -31,12 +62,20 @@ impl WaitingTasks {
     /// Adds a task. Without the removal of those that wait no more, the queue would grow for as long as one task has the
     /// turn and others try again and again. A removal doubles the length at which the next one comes, so it costs each
     /// task little.
-    fn push(&mut self, sender: oneshot::Sender<Turn>) {
-        self.senders.push_back(sender);
-        if self.senders.len() >= self.sweep_at.max(MIN_SWEEP) {
-            self.senders.retain(|sender| !sender.is_closed());
-            self.sweep_at = self.senders.len() * 2;
+    fn push(&mut self, task: WaitingTask) {
+        self.tasks.push_back(task);
+        if self.tasks.len() >= self.sweep_at.max(MIN_SWEEP) {
+            self.tasks.retain(|task| !task.sender.is_closed());
+            self.sweep_at = self.tasks.len() * 2;
         }
+    }
+
+    /// The first task that still waits.
+    fn first(&mut self) -> Option<&WaitingTask> {
+        while self.tasks.front()?.sender.is_closed() {
+            self.tasks.pop_front();
+        }
+        self.tasks.front()
     }
 }
 
@@ -81,16 +120,22 @@ impl LocalQueue {
         !contended.is_empty() && contended.contains_key(name)
     }
 
-    /// Waits for the turn. Cancel safe: a dropped waiter is skipped.
-    pub(super) async fn take(self: &Arc<Self>, name: &LockName) -> Turn {
+    /// Waits for the turn, or for the hold of the task before if `options` are given and that hold is like them. Cancel safe:
+    /// a dropped waiter is skipped.
+    pub(super) async fn take(
+        self: &Arc<Self>,
+        name: &LockName,
+        mut options: Option<Box<Options>>,
+    ) -> Passed {
         let receiver = loop {
             if let Some(turn) = self.try_take(name) {
-                return turn;
+                return Passed::Turn(turn);
             }
             // The last turn may have ended since.
             if let Some(queue) = lock(&self.contended).get_mut(name) {
                 let (sender, receiver) = oneshot::channel();
-                queue.push(sender);
+                let options = options.take();
+                queue.push(WaitingTask { sender, options });
                 break receiver;
             }
         };
@@ -101,29 +146,54 @@ impl LocalQueue {
     }
 }
 
+impl Turn {
+    /// The name is taken, whatever the store said: another task of this client holds it.
+    pub(super) fn set_taken(&self) {
+        self.said_taken.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the task that comes next may have the hold of this one: `is_like` decides by how the next task wants the name.
+    /// `false` if no task waits.
+    pub(super) fn is_next(&self, is_like: impl FnOnce(&Options) -> bool) -> bool {
+        let mut contended = lock(&self.queue.contended);
+        let next = contended.get_mut(&self.name).and_then(WaitingTasks::first);
+        next.and_then(|next| next.options.as_deref())
+            .is_some_and(is_like)
+    }
+
+    /// Takes the task that comes next out of the queue, if [`is_next`](Self::is_next).
+    pub(super) fn take_next(&self, is_like: impl FnOnce(&Options) -> bool) -> Option<WaitingTask> {
+        let mut contended = lock(&self.queue.contended);
+        let waiting = contended.get_mut(&self.name)?;
+        let next = waiting.first()?.options.as_deref();
+        match next.is_some_and(is_like) {
+            true => waiting.tasks.pop_front(),
+            false => None,
+        }
+    }
+}
+
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut contended = lock(&self.queue.contended);
-        while let Some(queue) = contended.get_mut(&self.name) {
-            let Some(next) = queue.senders.pop_front() else {
-                contended.remove(&self.name);
-                return;
-            };
-            if next.is_closed() {
-                continue;
-            }
-            let said_taken = Arc::default();
-            queue.said_taken = Arc::clone(&said_taken);
-            drop(contended);
-            // If the receiver is dropped at this very moment, the turn comes back as the error (or is dropped with the
-            // channel), and its drop passes it on.
-            drop(next.send(Turn {
-                queue: self.queue.clone(),
-                name: self.name.clone(),
-                said_taken,
-            }));
+        let Some(waiting) = contended.get_mut(&self.name) else {
+            return;
+        };
+        if waiting.first().is_none() {
+            contended.remove(&self.name);
             return;
         }
+        let Some(next) = waiting.tasks.pop_front() else {
+            return;
+        };
+        let said_taken = Arc::default();
+        waiting.said_taken = Arc::clone(&said_taken);
+        drop(contended);
+        next.pass(Passed::Turn(Turn {
+            queue: self.queue.clone(),
+            name: self.name.clone(),
+            said_taken,
+        }));
     }
 }
 
@@ -131,10 +201,12 @@ impl Drop for Turn {
 mod tests {
     mod search;
 
+    use std::time::Duration;
+
     use super::*;
     use crate::rt::poll_now;
 
-    fn pending<F: Future>(polled: Result<Turn, F>) -> F {
+    fn pending<F: Future>(polled: Result<Passed, F>) -> F {
         polled.expect_err("not its turn yet")
     }
 
@@ -144,9 +216,9 @@ mod tests {
         let name = LockName::new("n").unwrap();
         let first = queue.try_take(&name).unwrap();
         assert!(queue.try_take(&name).is_none());
-        let a = pending(poll_now(Box::pin(queue.take(&name))));
-        let b = pending(poll_now(Box::pin(queue.take(&name))));
-        let c = pending(poll_now(Box::pin(queue.take(&name))));
+        let a = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let c = pending(poll_now(Box::pin(queue.take(&name, None))));
         drop(a);
         drop(first);
         assert!(queue.try_take(&name).is_none());
@@ -162,14 +234,42 @@ mod tests {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
         let first = queue.try_take(&name).unwrap();
-        let patient = pending(poll_now(Box::pin(queue.take(&name))));
+        let patient = pending(poll_now(Box::pin(queue.take(&name, None))));
         for _ in 0..100_000 {
-            drop(pending(poll_now(Box::pin(queue.take(&name)))));
-            assert!(lock(&queue.contended)[&name].senders.len() <= MIN_SWEEP);
+            drop(pending(poll_now(Box::pin(queue.take(&name, None)))));
+            assert!(lock(&queue.contended)[&name].tasks.len() <= MIN_SWEEP);
         }
         drop(first);
         drop(poll_now(patient).ok().unwrap());
         assert!(lock(&queue.contended).is_empty());
+    }
+
+    /// Only the task that comes next is taken out, and only if it wants what is there.
+    #[test]
+    fn the_next_task_is_taken_out_of_the_queue_if_it_fits() {
+        let queue = Arc::new(LocalQueue::default());
+        let name = LockName::new("n").unwrap();
+        let options = |ttl| Some(Box::new(Options::new().ttl(Duration::from_secs(ttl))));
+        let wants = |ttl| move |options: &Options| options.ttl == Duration::from_secs(ttl);
+        let turn = queue.try_take(&name).unwrap();
+        assert!(!turn.is_next(|_| true));
+        let gone = pending(poll_now(Box::pin(queue.take(&name, options(1)))));
+        let a = pending(poll_now(Box::pin(queue.take(&name, options(2)))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
+        drop(gone);
+        assert!(turn.is_next(wants(2)) && !turn.is_next(wants(1)));
+        assert!(turn.take_next(wants(1)).is_none());
+        turn.take_next(wants(2))
+            .unwrap()
+            .pass(Passed::Hold(Box::new(7)));
+        let Ok(Passed::Hold(hold)) = poll_now(a) else {
+            panic!("the task has what it was given");
+        };
+        assert_eq!(hold.downcast_ref(), Some(&7));
+        // A task without options takes no hold.
+        assert!(!turn.is_next(|_| true) && turn.take_next(|_| true).is_none());
+        drop(turn);
+        assert!(matches!(poll_now(b), Ok(Passed::Turn(_))));
     }
 
     #[test]
@@ -177,8 +277,8 @@ mod tests {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
         let first = queue.try_take(&name).unwrap();
-        let a = pending(poll_now(Box::pin(queue.take(&name))));
-        let b = pending(poll_now(Box::pin(queue.take(&name))));
+        let a = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
         drop(first); // `a` has the turn now and has not noticed
         drop(a);
         drop(poll_now(b).ok().unwrap());
@@ -208,12 +308,12 @@ mod models {
         }
 
         async fn take(self: Arc<Self>) {
-            let turn = self.queue.take(&self.name).await;
+            let turn = self.queue.take(&self.name, None).await;
             self.have(turn);
         }
 
         /// Keeps the turn for a moment in which no other task may have one.
-        fn have(&self, turn: Turn) {
+        fn have(&self, turn: Passed) {
             assert_eq!(self.has_turn.fetch_add(1, Ordering::SeqCst), 0);
             self.has_turn.fetch_sub(1, Ordering::SeqCst);
             drop(turn);
@@ -226,7 +326,7 @@ mod models {
             let model = Model::new();
             let tasks = [(); 2].map(|()| spawn(model.clone().take()));
             if let Some(turn) = model.queue.try_take(&model.name) {
-                model.have(turn);
+                model.have(Passed::Turn(turn));
             }
             for task in tasks {
                 task.join().unwrap();
@@ -243,12 +343,12 @@ mod models {
             let patient = spawn(model.clone().take());
             let hasty = loom::thread::spawn({
                 let model = model.clone();
-                move || match poll_now(Box::pin(model.queue.take(&model.name))) {
+                move || match poll_now(Box::pin(model.queue.take(&model.name, None))) {
                     Ok(turn) => model.have(turn),
                     Err(waiting) => drop(waiting),
                 }
             });
-            model.have(turn);
+            model.have(Passed::Turn(turn));
             patient.join().unwrap();
             hasty.join().unwrap();
             assert!(lock(&model.queue.contended).is_empty());

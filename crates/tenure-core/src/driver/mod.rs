@@ -11,10 +11,12 @@ mod detach;
 mod detaching;
 mod diagnosis;
 mod elections;
+mod hand_over;
 mod held;
 mod hold_state;
 #[cfg(feature = "tokio-util")]
 mod joint_token;
+mod kept_turn;
 mod labels;
 mod local_queue;
 #[cfg_attr(not(feature = "metrics"), path = "no_metrics.rs")]

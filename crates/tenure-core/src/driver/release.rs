@@ -10,6 +10,7 @@ use crate::lost::LostReason;
 use crate::rt::sync::lock;
 use crate::store::Release;
 
+use super::hand_over::{PassedOn, Reservation};
 use super::held::Held;
 use super::labels::LOG_TARGET;
 use super::running::{CleanUp, RunningRequest};
@@ -18,6 +19,7 @@ use super::shared::Driver;
 impl Held {
     /// Releases the hold. Dropping the future does not stop the release.
     pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
+        let turn = self.take_turn();
         let Some(before) = self.begin_release() else {
             return self.settle_abandoned();
         };
@@ -29,7 +31,12 @@ impl Held {
         if let Some(outcome) = self.release_now(before) {
             return self.settle(before, Ok(outcome));
         }
-        let mut releasing = self.send_release(before);
+        let reservation = match self.pass_on(turn) {
+            PassedOn::Done => return self.settle(before, Ok(Release::Released)),
+            PassedOn::After(reservation) => Some(reservation),
+            PassedOn::NotNow => None,
+        };
+        let mut releasing = self.send_release(before, reservation);
         if let HoldState::Lost(_) = before {
             // The caller must learn of the loss now, and the store may be silent. Dropping `releasing` cleans up in the
             // background.
@@ -43,6 +50,7 @@ impl Held {
 
     /// Sends the release and does not wait for the answer.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
+        let turn = self.take_turn();
         let Some(before) = self.begin_release() else {
             return;
         };
@@ -51,10 +59,17 @@ impl Held {
         {
             return;
         }
-        match self.release_now(before) {
-            None => drop(self.send_release(before)),
-            Some(Release::NotHeld) => self.found_lost(LostReason::StoreSaysNo),
-            Some(Release::Released) => {
+        let released = match (self.release_now(before), self.pass_on(turn)) {
+            (Some(released), _) => released,
+            (None, PassedOn::Done) => Release::Released,
+            (None, PassedOn::After(reservation)) => {
+                return drop(self.send_release(before, Some(reservation)));
+            }
+            (None, PassedOn::NotNow) => return drop(self.send_release(before, None)),
+        };
+        match released {
+            Release::NotHeld => self.found_lost(LostReason::StoreSaysNo),
+            Release::Released => {
                 self.observe_release();
                 self.state.set_over();
             }
@@ -98,14 +113,20 @@ impl Held {
         store.release_now(&self.as_hold(matches!(before, HoldState::Lost(_))))
     }
 
-    fn send_release(self: &Arc<Self>, before: HoldState) -> RunningRequest<'_, Release, Releasing> {
+    /// Sends the release, or what may come in its place.
+    fn send_release(
+        self: &Arc<Self>,
+        before: HoldState,
+        reservation: Option<Reservation>,
+    ) -> RunningRequest<'_, Release, Releasing> {
         let unclean = matches!(before, HoldState::Lost(_));
         let releasing = Releasing {
             held: self.clone(),
             unclean,
         };
-        RunningRequest::send(&self.driver, releasing, |store| {
-            store.release(self.as_hold(unclean))
+        RunningRequest::send(&self.driver, releasing, |store| match reservation {
+            Some(reservation) => Box::pin(self.clone().reserve_and_pass_on(store, reservation)),
+            None => store.release(self.as_hold(unclean)),
         })
     }
 

@@ -171,7 +171,7 @@ impl Renewals {
     }
 
     /// Does what is due. Returns when something is due next.
-    fn round(&self) -> Time {
+    fn round(self: &Arc<Self>) -> Time {
         let now = self.clock.now();
         let due = self.take_due(now);
         let batch: Vec<_> = due
@@ -180,11 +180,25 @@ impl Renewals {
             .collect();
         if !batch.is_empty() {
             // A task of its own: while a request hangs, other holds are told that their deadline has passed.
-            self.spawner.spawn(renew(self.store.clone(), batch));
+            self.spawner.spawn(self.clone().renew(batch));
         }
         let list = lock(&self.list);
         let next = list.due.first_key_value();
         next.map_or(Time::MAX, |((due, _), _)| *due)
+    }
+
+    async fn renew(self: Arc<Self>, batch: Vec<Arc<dyn Renewable>>) {
+        let holds = batch.iter().map(|held| held.hold()).collect();
+        let answers = self.store.clone().renew(holds).await;
+        debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
+        for (held, answer) in batch.into_iter().zip(answers) {
+            // The hold may have passed on to another task meanwhile.
+            let current = lock(&self.list)
+                .by_owner
+                .get(&held.owner())
+                .and_then(Weak::upgrade);
+            current.unwrap_or(held).answered(answer);
+        }
     }
 
     fn take_due(&self, until: Time) -> Vec<Arc<dyn Renewable>> {
@@ -248,15 +262,6 @@ impl LossListener for Renewals {
         if let Some(held) = held {
             held.asked_to_release();
         }
-    }
-}
-
-async fn renew(store: Arc<dyn Store>, batch: Vec<Arc<dyn Renewable>>) {
-    let holds = batch.iter().map(|held| held.hold()).collect();
-    let answers = store.renew(holds).await;
-    debug_assert_eq!(answers.len(), batch.len(), "BUG: one answer per hold");
-    for (held, answer) in batch.into_iter().zip(answers) {
-        held.answered(answer);
     }
 }
 
@@ -403,6 +408,27 @@ mod tests {
         case.renewals.all_lost(LostReason::SessionGone);
         assert!(first.log().is_empty());
         assert_eq!(second.log(), ["SessionGone"]);
+    }
+
+    /// A hold passes on to another task while its renewal is under way.
+    #[tokio::test]
+    async fn an_answer_reaches_the_hold_that_has_the_owner_now() {
+        let case = Case::new();
+        let before = Held::new();
+        let now = Arc::new(Held {
+            owner: before.owner,
+            log: Mutex::default(),
+        });
+        case.store.pause();
+        case.renewals.begin(&before, Some(case.at(10)));
+        case.advance(10).await;
+        case.renewals.end(before.owner, None);
+        case.renewals.begin(&now, None);
+        case.store.resume();
+        case.settle().await;
+        assert_eq!(before.log(), ["tick"]);
+        assert_eq!(now.log(), ["Lost(StoreSaysNo)"]);
+        case.renewals.stop();
     }
 
     #[tokio::test]

@@ -76,6 +76,13 @@ impl<'a, T: Send + 'static, C: CleanUp<T>> RunningRequest<'a, T, C> {
     }
 }
 
+impl<T: Send + 'static, C: CleanUp<T>> RunningRequest<'_, T, C> {
+    /// What the clean-up would need, after an answer. `None`: the clean-up has begun.
+    pub(super) fn take_clean_up(&mut self) -> Option<C> {
+        self.clean_up.take()
+    }
+}
+
 impl<T: Send + 'static, C: CleanUp<T>> Drop for RunningRequest<'_, T, C> {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else {

@@ -140,6 +140,11 @@ impl Lease {
         }
     }
 
+    /// What the newest positive answer said: when its request was sent, and the lease from then on; `None`: there is no lease.
+    pub fn confirmed(&self) -> (Time, Option<Duration>) {
+        (self.sent, self.is_leased.then_some(self.ttl))
+    }
+
     /// The instant from which on we claim nothing: `sent + ttl − margin` of the newest positive answer, or the end
     /// of `max_hold` if that is earlier. [`Time::MAX`] when neither exists.
     pub fn deadline(&self) -> Time {

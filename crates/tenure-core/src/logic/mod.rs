@@ -13,10 +13,12 @@
 //! | [`selection`] | of any `k` of `n` names, which to ask for and which to keep |
 //! | [`quorum_mode`] | given the mode of a hold on each node: what its holder may claim, and what to ask a node for |
 //! | [`election`] | in which order an observer sees leaders, and when a candidate pauses |
+//! | [`hand_over`] | whether a hold passes to the next task of the same client, or goes back to the store |
 //! | [`pace`] | when to try again where a store cannot push, and when a background task looks again |
 //! | [`table`] | the reference lock table: the specification, and the lock table of `memory:` |
 
 pub mod election;
+pub mod hand_over;
 pub mod lease;
 pub mod pace;
 pub mod queue;

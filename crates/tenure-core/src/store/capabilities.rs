@@ -71,6 +71,16 @@ pub trait RaiseToken: Send + Sync {
     fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>>;
 }
 
+/// Reserves tokens for a hold, so that the tasks of one client can pass it on without a request: for stores where a request
+/// takes longer than a task of this process needs to start.
+pub trait ReserveTokens: Send + Sync {
+    /// Reserves the tokens from `hold.token`, under which the hold was granted, up to `last` for the exclusive hold: later
+    /// grants of the name get greater tokens than `last`, and [`break_lock`](Operate::break_lock) with any of the reserved
+    /// tokens ends the hold. What [`inspect`](super::Store::inspect) shows is `last` from then on. `false`: there is no such
+    /// hold, or it has other tokens reserved; then nothing was changed. May be repeated.
+    fn reserve(self: Arc<Self>, hold: Hold, last: u64) -> BoxFuture<Result<bool, Error>>;
+}
+
 /// Writes data that counts only while holds are there.
 pub trait GuardedWrite: Send + Sync {
     /// Sets `key` in this same store to `value`, or deletes it, if all these holds are still there: in one atomic step.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::capabilities::{
     AcquireAll, AnswerNow, ChangeMode, Detach, Elections, GuardedWrite, Operate, RaiseToken,
+    ReserveTokens,
 };
 use super::loss_notifier::LossNotifier;
 use super::messages::{Answer, BoxFuture, Hold, Listed, Release, Renewal, Request};
@@ -102,6 +103,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// See [`RaiseToken`].
     fn as_raise_token(self: Arc<Self>) -> Option<Arc<dyn RaiseToken>> {
+        None
+    }
+
+    /// See [`ReserveTokens`].
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
         None
     }
 

@@ -33,7 +33,7 @@ mod requests;
 
 pub use self::capabilities::{
     AcquireAll, AnswerNow, ChangeMode, DEFAULT_POLL_INTERVAL, Detach, Elections, GuardedWrite,
-    Operate, RaiseToken, Sightings, one_sighting,
+    Operate, RaiseToken, ReserveTokens, Sightings, one_sighting,
 };
 pub use self::finding::{Finding, Severity};
 pub use self::interface::{IntoStore, Store};

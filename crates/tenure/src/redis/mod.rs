@@ -65,7 +65,8 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{
     AcquireAll, AllAnswer, Answer, BoxFuture, ChangeMode, Detach, Elections, Finding, GuardedWrite,
-    Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, Sightings,
+    Hold, Listed, LossNotifier, Operate, RaiseToken, Release, Renewal, Request, ReserveTokens,
+    Sightings,
 };
 
 use crate::capabilities::stores_with;
@@ -137,6 +138,11 @@ impl tenure_core::store::Store for Store {
         Some(self)
     }
 
+    /// Not of Redisson's locks.
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
+        self.requests.reserves_tokens().then_some(self as _)
+    }
+
     fn as_guarded_write(self: Arc<Self>) -> Option<Arc<dyn GuardedWrite>> {
         Some(self)
     }
@@ -183,6 +189,12 @@ impl RaiseToken for Store {
     fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
         let is_candidate = self.is_candidate(hold.owner);
         Box::pin(async move { self.requests.raise(&hold, token, is_candidate).await })
+    }
+}
+
+impl ReserveTokens for Store {
+    fn reserve(self: Arc<Self>, hold: Hold, last: u64) -> BoxFuture<Result<bool, Error>> {
+        Box::pin(async move { self.requests.reserve(&hold, last).await })
     }
 }
 

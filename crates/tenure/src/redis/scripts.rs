@@ -17,7 +17,7 @@ pub(super) struct Scripts {
     pub(super) inspect: Script,
     pub(super) break_hold: Script,
     /// `None`: the format is for a single store only, never for one of several that form a majority.
-    pub(super) raise: Option<Script>,
+    pub(super) tokens: Option<TokenScripts>,
     /// `None`: no hold of the format becomes exclusive.
     pub(super) upgrade: Option<Script>,
     /// `None`: no hold of the format becomes shared.
@@ -44,6 +44,13 @@ pub(super) struct ElectionScripts {
 pub(super) struct DetachScripts {
     pub(super) detach: Script,
     pub(super) attach: Script,
+}
+
+/// Scripts that give a hold other tokens than that of its grant.
+pub(super) struct TokenScripts {
+    pub(super) raise: Script,
+    /// `None`: the format has one token for each hold.
+    pub(super) reserve: Option<Script>,
 }
 
 /// For holds that are exclusive, and for others.
@@ -176,7 +183,10 @@ fn token(publish: &str) -> Scripts {
         ),
         inspect: script("look", include_str!("lua/inspect.lua")),
         break_hold: script("break", include_str!("lua/break.lua")),
-        raise: Some(script("raise", include_str!("lua/raise.lua"))),
+        tokens: Some(TokenScripts {
+            raise: script("raise", include_str!("lua/raise.lua")),
+            reserve: Some(Script::new("reserve", include_str!("lua/reserve.lua"))),
+        }),
         upgrade: Some(script("upgrade", include_str!("lua/upgrade.lua"))),
         downgrade: Some(script("downgrade", include_str!("lua/downgrade.lua"))),
         many: Some(ManyScripts {

@@ -17,6 +17,7 @@ mod detach;
 mod elections;
 mod failovers;
 mod forgetting;
+mod hand_over;
 mod holders;
 mod leaks;
 mod load;

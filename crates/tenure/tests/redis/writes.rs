@@ -4,7 +4,9 @@ use tenure::ErrorKind;
 use tenure::redis::KeyValueGuard as _;
 
 use crate::common::writes::{Data, Server};
-use crate::support::{TRUSTED, TTL, assert_says, client_of, connect, soon, take, until};
+use crate::support::{
+    TRUSTED, TTL, assert_says, client_of, connect, soon, start_acquire, take, until,
+};
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::redis::{Cluster, Redis};
@@ -122,4 +124,37 @@ async fn stores_without_data_say_so() {
         ErrorKind::Unsupported,
         &["memory", "fencing token"],
     );
+}
+
+/// The server sees one owner for all tasks of a turn. A write that may still arrive must not count for the next task.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_without_an_answer_ends_the_turn() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let proxy = Proxy::redis(server.port());
+    let client = connect(&format!("{}{TRUSTED}", server.url_by(proxy.port()))).await;
+    let lock = client.lock("x").ttl(TTL);
+    for fault in [Fault::CutBefore, Fault::CutAfter] {
+        let before = soon(lock.acquire()).await.unwrap();
+        let waiting = [(); 2].map(|()| start_acquire(lock.clone()));
+        until("a task waits", || {
+            crate::support::waiting(&server, "x") == 1
+        })
+        .await;
+        soon(before.release()).await.unwrap();
+        let [mut a, mut b] = waiting;
+        let (guard, next) = tokio::select! {
+            guard = &mut a => (guard, b),
+            guard = &mut b => (guard, a),
+        };
+        let guard = guard.unwrap().unwrap();
+        let owner = guard.owner_id();
+        proxy.plan("write", fault.clone());
+        let written = soon(guard.put("total", "late")).await;
+        assert_says(written, ErrorKind::Indeterminate, &[]);
+        drop(guard);
+        let next = soon(next).await.unwrap().unwrap();
+        assert_ne!(next.owner_id(), owner, "after {fault:?}");
+        soon(next.release()).await.unwrap();
+    }
 }

@@ -2,6 +2,7 @@
 
 mod claims;
 mod explore;
+mod hand_over_search;
 mod handoff;
 mod handoff_search;
 mod message;

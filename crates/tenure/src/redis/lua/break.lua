@@ -1,6 +1,6 @@
 -- @common
 -- @sighting
--- ARGV: TOKEN. KEYS[5] is ASKED. 1: the hold with that token was ended. 0: there is none. If it was that of a candidate,
+-- ARGV: TOKEN. KEYS[5] is ASKED. 1: the hold with that token was ended; a hold may have reserved several. 0: there is none. If it was that of a candidate,
 -- observers are told.
 if redis.pcall('GET', LOCK) == '*' then
   for owner, entry in pairs(read_holders().entries) do
@@ -17,7 +17,10 @@ if redis.pcall('GET', LOCK) == '*' then
 end
 local hold = redis.call('GET', HOLD)
 local token, owner, own = string.match(hold or '', '^%+?(%d+) (%S+) %d+ %d+ %d+ (%S+)')
-if token ~= ARGV[1] or redis.pcall('GET', LOCK) ~= owner then
+-- The first of the tokens that are reserved for the hold.
+local first = string.match(hold or '', ',"turn":(%d+)[,}]') or token
+local asked = tonumber(ARGV[1])
+if not token or asked < tonumber(first) or asked > tonumber(token) or redis.pcall('GET', LOCK) ~= owner then
   return 0
 end
 -- To the channel of the client: to the channels of a cluster's slots it is subscribed only while it waits.

@@ -1,6 +1,6 @@
 //! The scripts of Redisson's locks.
 
-use super::super::scripts::{ByMode, ScriptSet, Scripts, with_common};
+use super::super::scripts::{ByMode, ScriptSet, Scripts, TokenScripts, with_common};
 use super::lock::RedissonLock;
 
 /// A file of a lock, or what several locks share.
@@ -23,7 +23,7 @@ macro_rules! scripts {
             write: ByMode::alike($script("write", lua!($layout, "write"))),
             inspect: $script("look", lua!($lock, "inspect")),
             break_hold: $script("break", $break),
-            raise: None,
+            tokens: None,
             upgrade: None,
             downgrade: None,
             many: None,
@@ -35,7 +35,10 @@ fn plain(publish: &str) -> Scripts {
     let common = [lua!("common"), lua!("plain", "common"), lua!("hash")];
     let script = with_common(publish, &common);
     Scripts {
-        raise: Some(script("raise", lua!("plain", "raise"))),
+        tokens: Some(TokenScripts {
+            raise: script("raise", lua!("plain", "raise")),
+            reserve: None,
+        }),
         ..scripts!(script, "plain", "plain", lua!("plain", "break"))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use crate::driver::local_queue::{LocalQueue, Turn};
+use crate::driver::local_queue::{LocalQueue, Passed};
 use crate::name::LockName;
 use crate::rt::sync::lock;
 
@@ -35,8 +35,8 @@ enum Step {
 
 enum Task {
     NotArrived,
-    Waiting(Pin<Box<dyn Future<Output = Turn>>>),
-    HasTurn(Turn),
+    Waiting(Pin<Box<dyn Future<Output = Passed>>>),
+    HasTurn(Passed),
     Gone,
 }
 
@@ -77,13 +77,14 @@ impl ModelState {
         match step {
             Step::Arrives(who) => {
                 let (queue, name) = (self.queue.clone(), self.name.clone());
-                self.tasks[who] = Task::Waiting(Box::pin(async move { queue.take(&name).await }));
+                self.tasks[who] =
+                    Task::Waiting(Box::pin(async move { queue.take(&name, None).await }));
                 self.order.push(who);
                 self.poll(who);
             }
             Step::Tries(who) => {
                 self.tasks[who] = match self.queue.try_take(&self.name) {
-                    Some(turn) => Task::HasTurn(turn),
+                    Some(turn) => Task::HasTurn(Passed::Turn(turn)),
                     None => Task::Gone,
                 };
             }
