@@ -317,3 +317,30 @@ async fn a_leader_with_another_token_on_one_node_outlasts_the_failure_of_another
     }
     assert!(term.is_asked_to_resign());
 }
+
+/// Where the nodes hand over, a node may have the next leader under the number of the leader before.
+#[tokio::test]
+async fn a_request_does_not_reach_the_next_leader_under_the_number_of_a_node() {
+    let stores = stores();
+    let nodes: Vec<_> = stores
+        .iter()
+        .cloned()
+        .map(|it| Arc::new(it) as Arc<dyn store::Store>)
+        .collect();
+    let store = majority::Store::new(nodes.clone(), majority::Settings::default()).unwrap();
+    let name = LockName::new("a").unwrap();
+    let holder = Arc::new(Holder::new("h", 1));
+    for (node, token) in nodes.iter().zip([9, 9, 8]) {
+        let mut request = Request::new(name.clone(), OwnerId::random(), TTL);
+        request.propose = Some(token);
+        request.holder = holder.clone();
+        let granted = node.clone().acquire(Arc::new(request)).await.unwrap();
+        assert!(matches!(granted, Answer::Granted(grant) if grant.token == token));
+    }
+    let ask = async |token| {
+        let elections = store.clone().as_elections().unwrap();
+        elections.ask_to_release(name.clone(), token).await.unwrap()
+    };
+    assert!(!ask(8).await && !ask(7).await && !ask(10).await);
+    assert!(ask(9).await);
+}

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
+use tenure_core::fence::FencingToken;
 use tenure_core::holder::Holder;
 use tenure_core::leader::Sighting;
 use tenure_core::logic::quorum::{Tally, Verdict};
@@ -142,15 +143,24 @@ impl PublishVotes {
 /// Who leads, as soon as a majority says so. Where the answers leave it open, because a node is silent while another one
 /// leads on the rest or begins to, the nodes are asked again; and so where a majority has one leader and no common token.
 pub(super) async fn leader(store: &Arc<Store>, name: &LockName) -> Result<Sighting, Error> {
+    let (sighting, _) = read_leader(store, name).await?;
+    Ok(sighting)
+}
+
+/// The same, and what each node said.
+async fn read_leader(
+    store: &Arc<Store>,
+    name: &LockName,
+) -> Result<(Sighting, Vec<Option<Sighting>>), Error> {
     let mut retries = RetryBudget::until(store.node_deadline(Duration::MAX));
     let mut likely: Option<Sighting> = None;
     loop {
         let known = read(store, name).await?;
         likely = match merge(&known, store.majority()) {
-            Merged::Sure(sighting) => return Ok(sighting),
+            Merged::Sure(sighting) => return Ok((sighting, known)),
             Merged::Likely(sighting) => {
                 if likely.is_some_and(|before| is_same_term(&before, &sighting)) {
-                    return Ok(sighting);
+                    return Ok((sighting, known));
                 }
                 Some(sighting)
             }
@@ -204,13 +214,21 @@ async fn read(store: &Arc<Store>, name: &LockName) -> Result<Vec<Option<Sighting
     Ok(known)
 }
 
-/// Asks the holder on every node that has the hold. The first node that reaches the holder is enough.
+/// Asks the leader on every node that has its hold, if a majority has the leader under this token. The first node that reaches
+/// the leader is enough. A node may have the next leader under a number that others know for the one before.
 pub(super) async fn ask_to_release(
     store: &Arc<Store>,
     name: &LockName,
     token: u64,
 ) -> Result<bool, Error> {
-    let tokens = tokens_on_nodes(&read(store, name).await?, token);
+    let (sighting, known) = read_leader(store, name).await?;
+    let leader = sighting
+        .leader
+        .filter(|it| it.token == Some(FencingToken::new(token)));
+    let Some(leader) = leader else {
+        return Ok(false);
+    };
+    let tokens = tokens_on_nodes(&known, &leader);
     let nodes = store.nodes.len();
     let mut requests = NodeRequests::new((0..nodes).map(|node| match tokens[node] {
         Some(token) => {

@@ -116,21 +116,12 @@ pub(super) fn is_same_leader(one: &Leader, other: &Leader) -> bool {
     identity(&one.holder) == identity(&other.holder)
 }
 
-/// Under which token each node has the hold that others know under `token`. Where the nodes hand over, different contenders
-/// may have one token: then the one is meant whom most nodes have.
-pub(super) fn tokens_on_nodes(known: &[Option<Sighting>], token: u64) -> Vec<Option<u64>> {
-    let leader = |answer: &Option<Sighting>| answer.as_ref().and_then(|it| it.leader.clone());
-    let token_of = |leader: &Leader| leader.token.map(FencingToken::get);
-    let leaders = || known.iter().filter_map(leader);
-    let nodes_of = |one: &Leader| leaders().filter(|it| is_same_leader(it, one)).count();
-    let wanted = leaders()
-        .filter(|it| token_of(it) == Some(token))
-        .max_by_key(nodes_of);
+/// Under which token each node has the hold of that leader.
+pub(super) fn tokens_on_nodes(known: &[Option<Sighting>], leader: &Leader) -> Vec<Option<u64>> {
     let on_node = |answer: &Option<Sighting>| {
-        let (leader, wanted) = (leader(answer)?, wanted.as_ref()?);
-        is_same_leader(&leader, wanted)
-            .then(|| token_of(&leader))
-            .flatten()
+        let on_node = answer.as_ref()?.leader.as_ref()?;
+        let token = on_node.token.map(FencingToken::get);
+        token.filter(|_| is_same_leader(on_node, leader))
     };
     known.iter().map(on_node).collect()
 }
@@ -254,6 +245,7 @@ mod tests {
 
     #[test]
     fn a_request_reaches_the_hold_on_each_node_under_the_token_of_the_node() {
+        let first = leads(1, 7, 0).unwrap().leader.unwrap();
         let known = [
             leads(1, 7, 0),
             leads(1, 6, 0),
@@ -261,14 +253,13 @@ mod tests {
             nobody(3),
             None,
         ];
-        let tokens = tokens_on_nodes(&known, 7);
+        let tokens = tokens_on_nodes(&known, &first);
         assert_eq!(tokens, [Some(7), Some(6), None, None, None]);
-        assert_eq!(tokens_on_nodes(&known, 9), [None; 5]);
         // Two of three lead; the third hands over to a waiter, whose number is the same.
-        let known = [leads(2, 7, 0), leads(1, 7, 0), leads(1, 7, 0)];
-        assert_eq!(tokens_on_nodes(&known, 7), [None, Some(7), Some(7)]);
-        let known = [leads(1, 7, 0), leads(1, 7, 0), leads(2, 7, 0)];
-        assert_eq!(tokens_on_nodes(&known, 7), [Some(7), Some(7), None]);
+        let known = [leads(2, 7, 0), leads(1, 7, 0), leads(1, 9, 0)];
+        assert_eq!(tokens_on_nodes(&known, &first), [None, Some(7), Some(9)]);
+        let second = leads(2, 8, 0).unwrap().leader.unwrap();
+        assert_eq!(tokens_on_nodes(&known, &second), [Some(7), None, None]);
     }
 
     #[test]
