@@ -237,6 +237,11 @@ impl tenure_core::store::Store for Store {
         }
     }
 
+    fn answers_shared_together(&self) -> bool {
+        self.connected()
+            .is_some_and(|store| store.answers_shared_together())
+    }
+
     fn ends_by_itself(&self, hold: &Hold) -> bool {
         self.connected()
             .is_none_or(|store| store.ends_by_itself(hold))

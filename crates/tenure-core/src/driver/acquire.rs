@@ -9,7 +9,7 @@ use crate::fence::OwnerId;
 use crate::holder::{Holder, PublishedValue};
 use crate::logic::lease::{HoldState, Lease, Terms};
 use crate::name::LockName;
-use crate::options::{Options, Renew};
+use crate::options::{Mode, Options, Renew};
 use crate::rt::Flag;
 use crate::rt::sync::AtomicBool;
 use crate::store::{Answer, Grant, Hold, Request};
@@ -43,7 +43,7 @@ impl Driver {
     ) -> Result<Acquired<Arc<Held>>, Error> {
         self.refuse_closed()?;
         let mut reports = None;
-        let turn = match self.queue.try_take(name) {
+        let turn = match self.queue.try_take(name, self.joint(options)) {
             Some(turn) => turn,
             None if !until.waits() => {
                 // In a box: few tries meet another task of the same client.
@@ -100,6 +100,12 @@ impl Driver {
         }
     }
 
+    /// The mode, if tasks that want it may ask the store at the same time.
+    pub(super) fn joint(&self, options: &Options) -> Option<Mode> {
+        let is_joint = options.mode == Mode::Shared && self.store.answers_shared_together();
+        is_joint.then_some(options.mode)
+    }
+
     /// Waits for the answer to `request`, or to several requests of which it is the first, until the end of the wait.
     pub(super) async fn wait_for_answer<T: Send + 'static, C: CleanUp<T>>(
         self: &Arc<Self>,
@@ -141,7 +147,8 @@ impl Driver {
         reports: &mut WaitReports<'_>,
     ) -> Result<Acquired<Passed>, Error> {
         let wait = until.length(&self.clock);
-        let taking = self.queue.take(name, self.options_to_pass_on(options));
+        let passing_on = self.options_to_pass_on(options);
+        let taking = self.queue.take(name, self.joint(options), passing_on);
         let inspected = tokio::select! {
             biased;
             passed = reports.during(Asker::AnotherTask, taking) => return Ok(Acquired::Got(passed)),

@@ -1,5 +1,6 @@
 //! The tasks of one client that want the same name wait in this queue, first come, first served: only the first of them
-//! sends a request to the store, or has the hold from the task before.
+//! sends a request to the store, or has the hold from the task before. Tasks that want the same shared mode may have the turn
+//! together, in a store that answers many such requests as quickly as one.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::name::LockName;
-use crate::options::Options;
+use crate::options::{Mode, Options};
 use crate::rt::sync::{AtomicBool, Mutex, lock, oneshot};
 
 /// The names that tasks of this client acquire at the moment, each with the tasks that come next.
@@ -32,6 +33,8 @@ pub(super) type HeldByNext = Box<dyn Any + Send>;
 #[derive(Debug)]
 pub(super) struct WaitingTask {
     sender: oneshot::Sender<Passed>,
+    /// See [`LocalQueue::try_take`].
+    joint: Option<Mode>,
     /// How the task wants the name, if it may have the hold of the task before.
     pub(super) options: Option<Box<Options>>,
 }
@@ -49,6 +52,10 @@ impl WaitingTask {
 #[derive(Debug, Default)]
 struct WaitingTasks {
     tasks: VecDeque<WaitingTask>,
+    /// How many tasks have the turn.
+    turns: usize,
+    /// The mode that these tasks want, if others may have the turn together with them.
+    joint: Option<Mode>,
     /// At this length those that wait no more are removed.
     sweep_at: usize,
     /// See [`Turn::said_taken`].
@@ -57,6 +64,9 @@ struct WaitingTasks {
 
 /// The fewest waiting tasks for which it is worth to look who still waits.
 const MIN_SWEEP: usize = 32;
+
+/// How many tasks have the turn together at most. Each of them may come to wait in the store.
+const MAX_TOGETHER: usize = 64;
 
 impl WaitingTasks {
     /// Adds a task. Without the removal of those that wait no more, the queue would grow for as long as one task has the
@@ -68,6 +78,33 @@ impl WaitingTasks {
             self.tasks.retain(|task| !task.sender.is_closed());
             self.sweep_at = self.tasks.len() * 2;
         }
+    }
+
+    /// Whether another task may have the turn together with those that have it: none waits, and the store has not said that
+    /// the name is taken.
+    fn may_join(&mut self, joint: Option<Mode>) -> bool {
+        joint.is_some()
+            && self.joint == joint
+            && self.turns < MAX_TOGETHER
+            && !self.said_taken.load(Ordering::Relaxed)
+            && self.first().is_none()
+    }
+
+    /// Takes out the tasks that have the turn next, all of them together.
+    fn take_next(&mut self) -> Vec<WaitingTask> {
+        self.turns = 0;
+        self.said_taken = Arc::default();
+        let mut next = Vec::new();
+        while let Some(joint) = self.first().map(|first| first.joint)
+            && (next.is_empty() || joint.is_some() && joint == self.joint)
+            && self.turns < MAX_TOGETHER
+            && let Some(task) = self.tasks.pop_front()
+        {
+            self.joint = joint;
+            self.turns += 1;
+            next.push(task);
+        }
+        next
     }
 
     /// The first task that still waits.
@@ -89,21 +126,22 @@ pub(super) struct Turn {
 }
 
 impl LocalQueue {
-    /// The turn, if no task has it or waits for it.
-    pub(super) fn try_take(self: &Arc<Self>, name: &LockName) -> Option<Turn> {
+    /// The turn, if no task has it or waits for it. With `joint`, a shared mode, also if tasks that want this mode have it and
+    /// none waits.
+    pub(super) fn try_take(self: &Arc<Self>, name: &LockName, joint: Option<Mode>) -> Option<Turn> {
         let mut contended = lock(&self.contended);
-        if contended.contains_key(name) {
+        if let Some(tasks) = contended.get_mut(name)
+            && !tasks.may_join(joint)
+        {
             return None;
         }
-        let said_taken = contended
-            .entry(name.clone())
-            .or_default()
-            .said_taken
-            .clone();
+        let tasks = contended.entry(name.clone()).or_default();
+        tasks.turns += 1;
+        tasks.joint = joint;
         Some(Turn {
             queue: self.clone(),
             name: name.clone(),
-            said_taken,
+            said_taken: tasks.said_taken.clone(),
         })
     }
 
@@ -125,17 +163,22 @@ impl LocalQueue {
     pub(super) async fn take(
         self: &Arc<Self>,
         name: &LockName,
+        joint: Option<Mode>,
         mut options: Option<Box<Options>>,
     ) -> Passed {
         let receiver = loop {
-            if let Some(turn) = self.try_take(name) {
+            if let Some(turn) = self.try_take(name, joint) {
                 return Passed::Turn(turn);
             }
             // The last turn may have ended since.
             if let Some(queue) = lock(&self.contended).get_mut(name) {
                 let (sender, receiver) = oneshot::channel();
                 let options = options.take();
-                queue.push(WaitingTask { sender, options });
+                queue.push(WaitingTask {
+                    sender,
+                    joint,
+                    options,
+                });
                 break receiver;
             }
         };
@@ -179,21 +222,24 @@ impl Drop for Turn {
         let Some(waiting) = contended.get_mut(&self.name) else {
             return;
         };
-        if waiting.first().is_none() {
+        if waiting.turns > 1 {
+            waiting.turns -= 1;
+            return;
+        }
+        let next = waiting.take_next();
+        if next.is_empty() {
             contended.remove(&self.name);
             return;
         }
-        let Some(next) = waiting.tasks.pop_front() else {
-            return;
-        };
-        let said_taken = Arc::default();
-        waiting.said_taken = Arc::clone(&said_taken);
+        let said_taken = waiting.said_taken.clone();
         drop(contended);
-        next.pass(Passed::Turn(Turn {
-            queue: self.queue.clone(),
-            name: self.name.clone(),
-            said_taken,
-        }));
+        for task in next {
+            task.pass(Passed::Turn(Turn {
+                queue: self.queue.clone(),
+                name: self.name.clone(),
+                said_taken: said_taken.clone(),
+            }));
+        }
     }
 }
 
@@ -214,14 +260,14 @@ mod tests {
     fn turns_pass_in_order_and_skip_dropped_waiters() {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
-        let first = queue.try_take(&name).unwrap();
-        assert!(queue.try_take(&name).is_none());
-        let a = pending(poll_now(Box::pin(queue.take(&name, None))));
-        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
-        let c = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let first = queue.try_take(&name, None).unwrap();
+        assert!(queue.try_take(&name, None).is_none());
+        let a = pending(poll_now(Box::pin(queue.take(&name, None, None))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None, None))));
+        let c = pending(poll_now(Box::pin(queue.take(&name, None, None))));
         drop(a);
         drop(first);
-        assert!(queue.try_take(&name).is_none());
+        assert!(queue.try_take(&name, None).is_none());
         let c = pending(poll_now(c));
         drop(poll_now(b).ok().unwrap());
         drop(poll_now(c).ok().unwrap());
@@ -233,15 +279,74 @@ mod tests {
     fn cancelled_waiters_do_not_stay_in_the_queue() {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
-        let first = queue.try_take(&name).unwrap();
-        let patient = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let first = queue.try_take(&name, None).unwrap();
+        let patient = pending(poll_now(Box::pin(queue.take(&name, None, None))));
         for _ in 0..100_000 {
-            drop(pending(poll_now(Box::pin(queue.take(&name, None)))));
+            drop(pending(poll_now(Box::pin(queue.take(&name, None, None)))));
             assert!(lock(&queue.contended)[&name].tasks.len() <= MIN_SWEEP);
         }
         drop(first);
         drop(poll_now(patient).ok().unwrap());
         assert!(lock(&queue.contended).is_empty());
+    }
+
+    /// Tasks that want the same shared mode have the turn together; others wait for all of them.
+    #[test]
+    fn tasks_of_one_shared_mode_have_the_turn_together() {
+        let queue = Arc::new(LocalQueue::default());
+        let name = LockName::new("n").unwrap();
+        let shared = Some(Mode::Shared);
+        let take = |joint| poll_now(Box::pin(queue.take(&name, joint, None)));
+        let first = queue.try_take(&name, shared).unwrap();
+        let second = take(shared).ok().unwrap();
+        assert!(queue.try_take(&name, None).is_none());
+        let writer = pending(take(None));
+        // From now on no reader overtakes the writer.
+        let readers = [(); 3].map(|()| pending(take(shared)));
+        drop(first);
+        let writer = pending(poll_now(writer));
+        drop(second);
+        let writer = poll_now(writer).ok().unwrap();
+        let readers = readers.map(|reader| pending(poll_now(reader)));
+        drop(writer);
+        let mut readers = readers.map(|reader| poll_now(reader).ok().unwrap());
+        // The store says that the name is taken: a reader that comes now waits.
+        let Passed::Turn(turn) = &readers[0] else {
+            panic!("a turn passes on");
+        };
+        turn.set_taken();
+        assert!(queue.is_said_to_be_taken(&name));
+        let late = pending(take(shared));
+        readers.reverse();
+        drop(readers);
+        assert!(!queue.is_said_to_be_taken(&name));
+        drop(poll_now(late).ok().unwrap());
+        assert!(lock(&queue.contended).is_empty());
+    }
+
+    #[test]
+    fn so_many_tasks_have_the_turn_together() {
+        let queue = Arc::new(LocalQueue::default());
+        let name = LockName::new("n").unwrap();
+        let shared = Some(Mode::Shared);
+        let turns: Vec<_> = (0..MAX_TOGETHER)
+            .map(|_| queue.try_take(&name, shared).unwrap())
+            .collect();
+        let late: Vec<_> = (0..2 * MAX_TOGETHER)
+            .map(|_| pending(poll_now(Box::pin(queue.take(&name, shared, None)))))
+            .collect();
+        drop(turns);
+        let mut has_turn = 0;
+        for task in late {
+            has_turn += match poll_now(task) {
+                Ok(turn) => {
+                    std::mem::forget(turn);
+                    1
+                }
+                Err(_) => 0,
+            };
+        }
+        assert_eq!(has_turn, MAX_TOGETHER);
     }
 
     /// Only the task that comes next is taken out, and only if it wants what is there.
@@ -251,11 +356,11 @@ mod tests {
         let name = LockName::new("n").unwrap();
         let options = |ttl| Some(Box::new(Options::new().ttl(Duration::from_secs(ttl))));
         let wants = |ttl| move |options: &Options| options.ttl == Duration::from_secs(ttl);
-        let turn = queue.try_take(&name).unwrap();
+        let turn = queue.try_take(&name, None).unwrap();
         assert!(!turn.is_next(|_| true));
-        let gone = pending(poll_now(Box::pin(queue.take(&name, options(1)))));
-        let a = pending(poll_now(Box::pin(queue.take(&name, options(2)))));
-        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let gone = pending(poll_now(Box::pin(queue.take(&name, None, options(1)))));
+        let a = pending(poll_now(Box::pin(queue.take(&name, None, options(2)))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None, None))));
         drop(gone);
         assert!(turn.is_next(wants(2)) && !turn.is_next(wants(1)));
         assert!(turn.take_next(wants(1)).is_none());
@@ -276,9 +381,9 @@ mod tests {
     fn a_turn_that_was_not_picked_up_passes_on() {
         let queue = Arc::new(LocalQueue::default());
         let name = LockName::new("n").unwrap();
-        let first = queue.try_take(&name).unwrap();
-        let a = pending(poll_now(Box::pin(queue.take(&name, None))));
-        let b = pending(poll_now(Box::pin(queue.take(&name, None))));
+        let first = queue.try_take(&name, None).unwrap();
+        let a = pending(poll_now(Box::pin(queue.take(&name, None, None))));
+        let b = pending(poll_now(Box::pin(queue.take(&name, None, None))));
         drop(first); // `a` has the turn now and has not noticed
         drop(a);
         drop(poll_now(b).ok().unwrap());
@@ -308,7 +413,7 @@ mod models {
         }
 
         async fn take(self: Arc<Self>) {
-            let turn = self.queue.take(&self.name, None).await;
+            let turn = self.queue.take(&self.name, None, None).await;
             self.have(turn);
         }
 
@@ -325,7 +430,7 @@ mod models {
         check(|| {
             let model = Model::new();
             let tasks = [(); 2].map(|()| spawn(model.clone().take()));
-            if let Some(turn) = model.queue.try_take(&model.name) {
+            if let Some(turn) = model.queue.try_take(&model.name, None) {
                 model.have(Passed::Turn(turn));
             }
             for task in tasks {
@@ -339,11 +444,11 @@ mod models {
     fn a_task_that_gives_up_does_not_keep_the_turn() {
         check(|| {
             let model = Model::new();
-            let turn = model.queue.try_take(&model.name).unwrap();
+            let turn = model.queue.try_take(&model.name, None).unwrap();
             let patient = spawn(model.clone().take());
             let hasty = loom::thread::spawn({
                 let model = model.clone();
-                move || match poll_now(Box::pin(model.queue.take(&model.name, None))) {
+                move || match poll_now(Box::pin(model.queue.take(&model.name, None, None))) {
                     Ok(turn) => model.have(turn),
                     Err(waiting) => drop(waiting),
                 }

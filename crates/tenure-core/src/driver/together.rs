@@ -40,7 +40,7 @@ impl Driver {
     ) -> Result<AcquiredAll<Arc<Held>>, Error> {
         self.refuse_closed()?;
         // A task that has the turn for one of the names was here first.
-        let turns = names.iter().map(|name| self.queue.try_take(name));
+        let turns = names.iter().map(|name| self.queue.try_take(name, None));
         let Some(turns): Option<Vec<Turn>> = turns.collect() else {
             return Ok(AcquiredAll::OneByOne);
         };

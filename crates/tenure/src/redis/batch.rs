@@ -4,8 +4,9 @@
 //! switch between two tasks. No request waits for others: the batch is sent in the same turn in which each request
 //! would have been sent alone.
 //!
-//! The batch script handles the common case only: a lock is free (or held by us), and its queue is empty. For any
-//! other lock it does nothing, and that request is sent again alone.
+//! Exclusive requests are batched whatever their names are; shared holds with others of the same name.
+//! The batch script handles the common case only: a lock is free (or held by us, or by readers), and its queue is empty. For
+//! any other lock it does nothing, and that request is sent again alone.
 
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -58,6 +59,15 @@ pub(super) enum BatchKey {
         is_proposed: bool,
     },
     Release,
+    /// Shared holds of one lock.
+    AcquireShared {
+        keys: Keys,
+        /// What the holds have in common, as in [`BatchKey::Acquire`].
+        ttl: u64,
+        token_retention: u64,
+        holder: Arc<str>,
+    },
+    ReleaseShared(Keys),
 }
 
 /// A request that waits to be sent, and the sender for its reply.
@@ -198,15 +208,14 @@ impl Batcher {
             [] | [_] => return answer(batch, |_| Ok(None)),
             [first, ..] => &first.item,
         };
-        let script = match &first.key {
-            BatchKey::Acquire { .. } => &scripts.acquire,
-            BatchKey::Release => &scripts.release,
+        let all = || batch.iter().map(|request| &request.item.keys);
+        let all = || all().map(Keys::lock).chain(all().map(Keys::hold));
+        let (script, keys) = match &first.key {
+            BatchKey::Acquire { .. } => (&scripts.acquire, all().collect()),
+            BatchKey::Release => (&scripts.release, all().collect()),
+            BatchKey::AcquireShared { keys, .. } => (&scripts.acquire_shared, keys.all().to_vec()),
+            BatchKey::ReleaseShared(keys) => (&scripts.release_shared, keys.all().to_vec()),
         };
-        let keys = || batch.iter().map(|request| &request.item.keys);
-        let keys: Vec<_> = keys()
-            .map(Keys::lock)
-            .chain(keys().map(Keys::hold))
-            .collect();
         let args = |cmd: &mut Cmd| self.args(&batch, &first.key, cmd);
         let reply: Result<ScriptReply<Vec<u64>>, _> =
             self.connections.call(script, &keys, args).await;
@@ -235,13 +244,22 @@ impl Batcher {
     /// Adds the arguments of one script.
     fn args(&self, batch: &[PendingRequest], key: &BatchKey, cmd: &mut Cmd) {
         let items = || batch.iter().map(|request| &request.item);
-        if let BatchKey::Acquire {
-            ttl,
-            token_retention,
-            holder,
-            ..
-        } = key
-        {
+        let common = match key {
+            BatchKey::Acquire {
+                ttl,
+                token_retention,
+                holder,
+                ..
+            }
+            | BatchKey::AcquireShared {
+                ttl,
+                token_retention,
+                holder,
+                ..
+            } => Some((ttl, token_retention, holder)),
+            BatchKey::Release | BatchKey::ReleaseShared(_) => None,
+        };
+        if let Some((ttl, token_retention, holder)) = common {
             let channel = &self.context.events.channel;
             cmd.arg(ttl)
                 .arg(Text(format_args!("0 0 {channel} {holder}")))

@@ -94,6 +94,10 @@ impl tenure_core::store::Store for Store {
         self.context.events.losses.attach(loss_notifier);
     }
 
+    fn answers_shared_together(&self) -> bool {
+        self.requests.batches_shared()
+    }
+
     fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
         Box::pin(async move { acquire::acquire(&self, &request).await })
     }

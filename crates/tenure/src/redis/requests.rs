@@ -186,7 +186,7 @@ impl Requests {
         let _in_flight = self.batcher.enter();
         let elections = self.elections.filter(|_| is_candidate(request));
         if is_first
-            && request.mode == Mode::Exclusive
+            && matches!(request.mode, Mode::Exclusive | Mode::Shared)
             && elections.is_none()
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
@@ -234,16 +234,29 @@ impl Requests {
         let Some(scripts) = self.batcher.scripts().filter(|_| !may_reserve(request)) else {
             return Ok(None);
         };
+        let ttl = millis_down(request.ttl);
+        let (token_retention, holder) = (token_retention(ttl), self.holder_text(&request.holder));
+        let key = match request.mode {
+            Mode::Exclusive => BatchKey::Acquire {
+                ttl,
+                token_retention,
+                holder,
+                is_proposed: request.propose.is_some(),
+            },
+            // One script has one token for all to begin with.
+            _ if request.propose.is_some() => return Ok(None),
+            _ => BatchKey::AcquireShared {
+                keys: keys.clone(),
+                ttl,
+                token_retention,
+                holder,
+            },
+        };
         let item = BatchItem {
             keys: keys.clone(),
             owner: request.owner,
             propose: request.propose,
-            key: BatchKey::Acquire {
-                ttl: millis_down(request.ttl),
-                token_retention: token_retention(millis_down(request.ttl)),
-                holder: self.holder_text(&request.holder),
-                is_proposed: request.propose.is_some(),
-            },
+            key,
         };
         self.batcher.send(scripts, item).await
     }
@@ -470,8 +483,12 @@ impl Requests {
     ) -> Result<Release, Error> {
         let _in_flight = self.batcher.enter();
         let elections = self.elections.filter(|_| kind.is_candidate);
-        let may_batch = !kind.may_reserve && !kind.is_shared_hold && elections.is_none();
-        if may_batch && self.release_in_batch(keys, owner).await? {
+        let may_batch = !kind.may_reserve && elections.is_none();
+        if may_batch
+            && self
+                .release_in_batch(keys, owner, kind.is_shared_hold)
+                .await?
+        {
             return Ok(Release::Released);
         }
         let owner = self.owner(owner);
@@ -494,7 +511,12 @@ impl Requests {
     }
 
     /// Releases a lock together with other requests. `false`: nothing was done.
-    async fn release_in_batch(&self, keys: &Keys, owner: OwnerId) -> Result<bool, Error> {
+    async fn release_in_batch(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        is_shared_hold: bool,
+    ) -> Result<bool, Error> {
         let Some(scripts) = self.batcher.scripts() else {
             return Ok(false);
         };
@@ -502,7 +524,10 @@ impl Requests {
             keys: keys.clone(),
             owner,
             propose: None,
-            key: BatchKey::Release,
+            key: match is_shared_hold {
+                true => BatchKey::ReleaseShared(keys.clone()),
+                false => BatchKey::Release,
+            },
         };
         Ok(self.batcher.send(scripts, item).await?.is_some())
     }
@@ -526,6 +551,11 @@ impl Requests {
         let (keys, count) = keys.with(asked.as_deref());
         let reply: ScriptReply<u64> = self.connections.call(script, &keys[..count], args).await?;
         Ok(Some(reply.value).filter(|token| *token > 0))
+    }
+
+    /// Whether requests for shared holds of one lock are sent together when there are many.
+    pub(super) fn batches_shared(&self) -> bool {
+        self.scripts.many.is_some() && !self.connections.is_cluster()
     }
 
     /// Whether the format can reserve tokens for a hold.

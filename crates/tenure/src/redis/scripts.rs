@@ -65,6 +65,9 @@ pub(super) struct ByMode {
 pub(super) struct ManyScripts {
     pub(super) acquire: Script,
     pub(super) release: Script,
+    /// Of many readers of one lock.
+    pub(super) acquire_shared: Script,
+    pub(super) release_shared: Script,
     pub(super) acquire_all: Script,
 }
 
@@ -192,6 +195,14 @@ fn token(publish: &str) -> Scripts {
         many: Some(ManyScripts {
             acquire: script("acquire_many", include_str!("lua/acquire_batch.lua")),
             release: script("release_many", include_str!("lua/release_batch.lua")),
+            acquire_shared: script(
+                "acquire_shared_many",
+                include_str!("lua/acquire_shared_batch.lua"),
+            ),
+            release_shared: script(
+                "release_shared_many",
+                include_str!("lua/release_shared_batch.lua"),
+            ),
             acquire_all: script("acquire_all", include_str!("lua/acquire_all.lua")),
         }),
     }

@@ -11,6 +11,7 @@ use crate::steps::{FAULTS, Site};
 use crate::support::{
     TRUSTED, TTL, assert_all_expire, assert_clear, client_of, connect, keys, owner, soon, until,
 };
+use tenure_testkit::TEST_TIMEOUT;
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::Proxy;
@@ -382,4 +383,93 @@ fn a_batch_whose_runtime_is_gone() {
     }
     drop(tried);
     assert_all_expire(&server);
+}
+
+/// Each reader has a token of its own.
+#[tokio::test]
+async fn many_readers_of_one_lock_take_a_few_scripts() {
+    needs!(redis);
+    let site = Site::new().await;
+    let shared = site.client.lock("x").ttl(TTL * 10).shared();
+    let mut last = 0;
+    // A reader with a longer lease stays.
+    for long in [None, Some(site.other.lock("x").ttl(TTL * 100).shared())] {
+        let long = match long {
+            Some(lock) => Some(soon(lock.acquire()).await.unwrap()),
+            None => None,
+        };
+        last = long.as_ref().map_or(last, |it| it.token().get());
+        let before = site.proxy.requests();
+        let tries = (0..MANY).map(|_| shared.try_acquire());
+        let tried = soon(join_all(tries)).await.into_iter();
+        let guards: Vec<_> = tried.map(|it| it.unwrap().expect("a reader")).collect();
+        let mut tokens: Vec<_> = guards.iter().map(|it| it.token().get()).collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), MANY);
+        assert!(tokens[0] > last);
+        last = tokens[MANY - 1];
+        let status = site.other.inspect("x").await.unwrap();
+        assert_eq!(status.holds.len(), MANY + usize::from(long.is_some()));
+        assert!(status.holds.iter().all(|it| it.ttl_left > Some(TTL * 9)));
+        assert!(site.other.lock("x").try_acquire().await.unwrap().is_none());
+        release_all(guards).await;
+        let requests = site.proxy.requests() - before;
+        // One by one they would be 128.
+        assert!(requests < 40, "{requests} requests");
+        assert_eq!(owner(&site.server, "x").is_empty(), long.is_none());
+        if let Some(guard) = long {
+            soon(guard.release()).await.unwrap();
+        }
+    }
+    assert_eq!(owner(&site.server, "x"), "");
+    assert_all_expire(&site.server);
+}
+
+#[tokio::test]
+async fn readers_do_not_overtake_a_writer_that_waits() {
+    needs!(redis);
+    let site = Site::new().await;
+    let shared = site.client.lock("x").ttl(TTL * 10).shared();
+    let first = soon(shared.acquire()).await.unwrap();
+    let writer = crate::support::start_acquire(site.other.lock("x").ttl(TTL * 10));
+    until("the writer waits", || {
+        crate::support::waiting(&site.server, "x") == 1
+    })
+    .await;
+    let tries = (0..MANY).map(|_| shared.try_acquire());
+    let tried = soon(join_all(tries)).await;
+    assert!(tried.into_iter().all(|it| it.unwrap().is_none()));
+    soon(first.release()).await.unwrap();
+    let writer = soon(writer).await.unwrap().unwrap();
+    soon(writer.release()).await.unwrap();
+}
+
+/// A script for many holders whose answer is lost: what was granted is given back.
+#[tokio::test]
+async fn a_batch_of_readers_goes_wrong() {
+    needs!(redis);
+    let server = Arc::new(Redis::start(&[]));
+    for (fault, _) in FAULTS {
+        for step in ["acquire_shared_many", "release_shared_many"] {
+            let site = Site::for_fault(&server, fault).await;
+            let shared = site.client.lock("x").ttl(TTL).shared();
+            site.proxy.plan(step, fault.clone());
+            let start = std::time::Instant::now();
+            while !site.proxy.is_done() {
+                assert!(start.elapsed() < TEST_TIMEOUT, "no batch is sent");
+                let tries = (0..MANY).map(|_| shared.try_acquire());
+                let tried = soon(join_all(tries)).await.into_iter();
+                // The kinds of errors are those of a batch of exclusive locks.
+                let guards: Vec<_> = tried.filter_map(|it| it.ok().flatten()).collect();
+                let released = soon(join_all(guards.into_iter().map(Guard::release))).await;
+                for err in released.into_iter().filter_map(Result::err) {
+                    assert!(err.is_retryable() || err.is_lost(), "{fault:?}: {err}");
+                }
+            }
+            site.proxy.resume();
+            site.next_one(&site.other, "x", 0).await;
+            site.settles("x").await;
+        }
+    }
 }

@@ -78,12 +78,12 @@ impl ModelState {
             Step::Arrives(who) => {
                 let (queue, name) = (self.queue.clone(), self.name.clone());
                 self.tasks[who] =
-                    Task::Waiting(Box::pin(async move { queue.take(&name, None).await }));
+                    Task::Waiting(Box::pin(async move { queue.take(&name, None, None).await }));
                 self.order.push(who);
                 self.poll(who);
             }
             Step::Tries(who) => {
-                self.tasks[who] = match self.queue.try_take(&self.name) {
+                self.tasks[who] = match self.queue.try_take(&self.name, None) {
                     Some(turn) => Task::HasTurn(Passed::Turn(turn)),
                     None => Task::Gone,
                 };
