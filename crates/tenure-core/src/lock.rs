@@ -226,8 +226,9 @@ impl Lock {
     ///
     /// Passing a lock on inside the process needs no request, so it takes microseconds. Each task has a guard and a fencing
     /// token of its own, as if the store had granted it. Tasks of one client have the lock in the order in which they came.
-    /// A client that waits elsewhere waits until the lock goes back: after so many tasks, and after 20 ms since the grant of
-    /// the store in any case. [`fair(true)`](Lock::fair) keeps the order of the store, and the lock never passes on.
+    /// A client that waits elsewhere waits until the lock goes back to the store: after so many tasks, and when a task releases
+    /// the lock 20 ms after the grant of the store or later. [`fair(true)`](Lock::fair) keeps the order of the store: then the
+    /// lock never passes on.
     ///
     /// Only exclusive locks on `redis:` pass on, without `min_hold` and elections, between tasks that ask for the same `ttl`,
     /// `lock_delay` and `label`. The option makes no difference elsewhere.

@@ -19,7 +19,7 @@ use crate::time::Time;
 use super::diagnosis::{Asker, BusyName, LastStatus};
 use super::held::Held;
 use super::labels::LOG_TARGET;
-use super::local_queue::{Passed, Turn};
+use super::local_queue::{HeldByNext, Passed, Turn};
 use super::observe::HoldObservation;
 use super::running::{CleanUp, RunningRequest};
 use super::shared::Driver;
@@ -54,12 +54,7 @@ impl Driver {
                 let reports = reports.insert(WaitReports::begin(self, name, until));
                 match self.wait_for_turn(name, options, until, reports).await? {
                     Acquired::Got(Passed::Turn(turn)) => turn,
-                    Acquired::Got(Passed::Hold(hold)) => {
-                        let mut tentative =
-                            hold.downcast::<Tentative>().map_err(|_| lease_over())?;
-                        tentative.check()?;
-                        return tentative.take().map(Acquired::Got).ok_or_else(lease_over);
-                    }
+                    Acquired::Got(Passed::Hold(hold)) => return take_over(hold).map(Acquired::Got),
                     Acquired::Busy(busy) => return Ok(Acquired::Busy(busy)),
                 }
             }
@@ -409,6 +404,13 @@ impl CleanUp<Answer> for AskedName {
             driver.release_until_definite(hold).await;
         }
     }
+}
+
+/// The hold of the task before, unless the lease is over by now.
+fn take_over(hold: HeldByNext) -> Result<Arc<Held>, Error> {
+    let mut tentative = hold.downcast::<Tentative>().map_err(|_| lease_over())?;
+    tentative.check()?;
+    tentative.take().ok_or_else(lease_over)
 }
 
 /// A hold that the caller has not got yet. Dropping it releases the hold.

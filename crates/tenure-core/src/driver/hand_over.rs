@@ -47,8 +47,8 @@ impl Driver {
 }
 
 impl Held {
-    /// Keeps the turn of the task that was granted this hold, if the hold may pass on to the next task. Otherwise the turn
-    /// passes on, and the next task asks the store.
+    /// Keeps the turn of the task that was granted this hold, if the hold may pass on to the next task. Otherwise the next task
+    /// has the turn and asks the store.
     pub(super) fn keep_turn(&self, turn: Turn, options: &Options) {
         if !may_pass_on(options) || !turn.is_next(|next| is_stored_alike(options, next)) {
             return;
