@@ -4,6 +4,18 @@
 /// text has a backslash before it.
 pub(super) const ASKED_END: &str = r#","asked":true}"#;
 
+/// The start of the description of a holder for whom tokens are reserved from `first` on. No other description starts like
+/// that.
+pub(super) fn turn_start(first: u64) -> String {
+    format!(r#"{{"turn":{first},"#)
+}
+
+/// The first of the tokens that are reserved for the holder. `None`: it has no more than one.
+pub(super) fn first_of_turn(holder: &str) -> Option<u64> {
+    let (first, _) = holder.strip_prefix(r#"{"turn":"#)?.split_once(',')?;
+    first.parse().ok()
+}
+
 /// Whether the holder is asked to let go.
 pub(super) fn is_asked(holder: &str) -> bool {
     holder.ends_with(ASKED_END)
@@ -45,6 +57,21 @@ mod tests {
         for text in ["", "{}", "[]", "nonsense", "{"] {
             assert_eq!(with_request(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn reserved_tokens_leave_the_rest_as_it_is() {
+        let mut holder = Holder::new("h", 7);
+        holder.client = r#"","turn":5,"#.into();
+        let plain = text(&holder);
+        assert_eq!(first_of_turn(&plain), None);
+        let turn = turn_start(42) + &plain[1..];
+        assert_eq!(first_of_turn(&turn), Some(42));
+        assert_eq!(HolderRecord::read(&turn), holder);
+        let asked = with_request(&turn).expect("a description");
+        assert!(is_asked(&asked));
+        assert_eq!(first_of_turn(&asked), Some(42));
+        assert_eq!(first_of_turn(r#"{"turn":x,"#), None);
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod store;
 mod subscribe;
 #[cfg(all(test, feature = "postgres"))]
 mod tests;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
 use tenure_core::store::{
     AcquireAll, Answer, BoxFuture, ChangeMode, Detach, Elections, Hold, Listed, LossNotifier,
-    Operate, Release, Renewal, Request,
+    Operate, Release, Renewal, Request, ReserveTokens,
 };
 
 use crate::capabilities::stores_with;
@@ -125,6 +126,14 @@ impl tenure_core::store::Store for Store {
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
+    }
+
+    /// ShedLock's table has no tokens.
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
+        match self.settings.format {
+            Format::Tenure => Some(self),
+            Format::ShedLock => None,
+        }
     }
 
     /// ShedLock's table has no room for a value.

@@ -502,6 +502,14 @@ impl Requests {
             is_broken = stepped.answer == Some(true);
             is_repeated |= stepped.reply.is_repeated;
         }
+        if !is_broken
+            && self.format == Format::Tenure
+            && let Some(token) = self.token_of_turn(lock_name, token).await?
+        {
+            let reply = self.pool.ask(self.own.break_lock(&name, token)).await?;
+            is_broken = !reply.rows.is_empty();
+            is_repeated |= reply.is_repeated;
+        }
         match (is_broken, is_repeated) {
             (false, true) => Err(Error::new(
                 ErrorKind::Indeterminate,

@@ -6,6 +6,7 @@
 )]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+pub(crate) mod hand_over;
 pub(crate) mod holders;
 pub(crate) mod power;
 pub(crate) mod runtimes;

@@ -12,6 +12,7 @@ mod detach;
 mod elections;
 mod failovers;
 mod faults;
+mod hand_over;
 mod journal;
 mod load;
 mod min_hold;

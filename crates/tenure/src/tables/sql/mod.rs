@@ -16,6 +16,7 @@ mod probe;
 pub(super) mod schema;
 pub(super) mod shedlock;
 mod together;
+mod tokens;
 
 use std::collections::BTreeSet;
 
