@@ -52,6 +52,7 @@ mod settings;
 mod sighting;
 mod store;
 mod subscribe;
+mod tokens;
 mod trust;
 mod watchers;
 
@@ -186,19 +187,6 @@ impl ChangeMode for Store {
 
     fn downgrade(self: Arc<Self>, hold: Hold, mode: Mode) -> BoxFuture<Result<bool, Error>> {
         Box::pin(async move { acquire::downgrade(&self, &hold, mode).await })
-    }
-}
-
-impl RaiseToken for Store {
-    fn raise(self: Arc<Self>, hold: Hold, token: u64) -> BoxFuture<Result<Option<u64>, Error>> {
-        let is_candidate = self.is_candidate(hold.owner);
-        Box::pin(async move { self.requests.raise(&hold, token, is_candidate).await })
-    }
-}
-
-impl ReserveTokens for Store {
-    fn reserve(self: Arc<Self>, hold: Hold, last: u64) -> BoxFuture<Result<bool, Error>> {
-        Box::pin(async move { self.requests.reserve(&hold, last).await })
     }
 }
 

@@ -38,9 +38,9 @@ pub(super) const MAX_PARALLEL: usize = 64;
 /// The requests of one client.
 pub(super) struct Requests {
     context: Arc<Context>,
-    connections: Arc<Connections>,
+    pub(super) connections: Arc<Connections>,
     batcher: Arc<Batcher>,
-    scripts: &'static Scripts,
+    pub(super) scripts: &'static Scripts,
     /// `None`: the format has no elections.
     pub(super) elections: Option<&'static ElectionScripts>,
     /// The holder of the last request, as it is written.
@@ -532,51 +532,9 @@ impl Requests {
         Ok(self.batcher.send(scripts, item).await?.is_some())
     }
 
-    /// See [`RaiseToken::raise`](tenure_core::store::RaiseToken::raise).
-    pub(super) async fn raise(
-        &self,
-        hold: &Hold,
-        token: u64,
-        is_candidate: bool,
-    ) -> Result<Option<u64>, Error> {
-        let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
-        let args = |cmd: &mut Cmd| {
-            cmd.arg(&owner).arg(token);
-        };
-        let elections = self.elections.filter(|_| is_candidate);
-        let script = elections.map(|scripts| &scripts.raise);
-        let script = script.or(self.scripts.tokens.as_ref().map(|scripts| &scripts.raise));
-        let script = script.ok_or_else(redisson::no_node)?;
-        let asked = elections.and_then(|_| keys.asked());
-        let (keys, count) = keys.with(asked.as_deref());
-        let reply: ScriptReply<u64> = self.connections.call(script, &keys[..count], args).await?;
-        Ok(Some(reply.value).filter(|token| *token > 0))
-    }
-
     /// Whether requests for shared holds of one lock are sent together when there are many.
     pub(super) fn batches_shared(&self) -> bool {
         self.scripts.many.is_some() && !self.connections.is_cluster()
-    }
-
-    /// Whether the format can reserve tokens for a hold.
-    pub(super) fn reserves_tokens(&self) -> bool {
-        let tokens = self.scripts.tokens.as_ref();
-        tokens.is_some_and(|scripts| scripts.reserve.is_some())
-    }
-
-    /// See [`ReserveTokens::reserve`](tenure_core::store::ReserveTokens::reserve).
-    pub(super) async fn reserve(&self, hold: &Hold, last: u64) -> Result<bool, Error> {
-        let tokens = self.scripts.tokens.as_ref();
-        let Some(script) = tokens.and_then(|scripts| scripts.reserve.as_ref()) else {
-            return Ok(false);
-        };
-        let (keys, owner) = (self.keys(&hold.name), self.owner(hold.owner));
-        let args = |cmd: &mut Cmd| {
-            cmd.arg(&owner).arg(hold.token).arg(last);
-        };
-        let keys = [keys.lock(), keys.hold()];
-        let reply: ScriptReply<u64> = self.connections.call(script, &keys, args).await?;
-        Ok(reply.value == 1)
     }
 
     /// See [`GuardedWrite::write`](tenure_core::store::GuardedWrite::write).

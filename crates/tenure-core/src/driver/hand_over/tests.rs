@@ -242,7 +242,8 @@ async fn another_client_has_its_turn_when_the_time_is_over() {
 #[tokio::test]
 async fn only_locks_of_one_kind_pass_on() {
     let lock = |case: &Case| case.lock();
-    let cases: [(&str, fn(Lock) -> Lock, fn(Lock) -> Lock); 8] = [
+    type Change = fn(Lock) -> Lock;
+    let cases: [(&str, Change, Change); 8] = [
         ("fair", |it| it.fair(true), |it| it.fair(true)),
         (
             "off",
