@@ -15,7 +15,7 @@ use super::errors::{Recovery, RequestError, unexpected_reply};
 use super::key_state::KeyState;
 use super::leases::{Lease, whole_seconds};
 use super::names::reservation_key;
-use super::queue::{EarlyToken, Goal, QueueEntry, SecondKey};
+use super::queue::{EarlyToken, Goal, QueueEntry, QueueSnapshot, SecondKey};
 use super::record::KeyRecord;
 use super::release;
 use super::renew;
@@ -117,8 +117,7 @@ impl Operation<'_> {
         let snapshot = match reply.outcome {
             AcquireOutcome::Created(snapshot) => snapshot,
             AcquireOutcome::CreatedBefore(_) => {
-                let read = requests::read_queue(&store.connections, &entry, created, 0);
-                let mut snapshot = read.await?;
+                let mut snapshot = self.read_queue(&entry, created).await?;
                 if snapshot.early_token == EarlyToken::Free {
                     // Keys that were there when our key was made may be gone.
                     snapshot.early_token = EarlyToken::Taken;
@@ -176,6 +175,27 @@ impl Operation<'_> {
             }
         }
         Err(unanswered)
+    }
+
+    /// Reads the queue after our key was made. A request that waits and gets no reply is sent again.
+    async fn read_queue(
+        &self,
+        entry: &QueueEntry,
+        created: i64,
+    ) -> Result<QueueSnapshot, RequestError> {
+        let Self { store, request, .. } = self;
+        let (connections, clock) = (&store.connections, &store.context.clock);
+        let mut retries = RetryBudget::until(queue::retry_limit(request, clock));
+        loop {
+            let err = match requests::read_queue(connections, entry, created, 0).await {
+                Err(err) if request.wait && is_temporary(&err.error) => err,
+                answer => return answer,
+            };
+            let is_over = err.recovery == Recovery::NewLease || retries.is_spent(clock);
+            if is_over || request.unless_stopped(retries.pause(clock)).await.is_none() {
+                return Err(err);
+            }
+        }
     }
 
     /// Whether a hold may come of a key in this position.
