@@ -119,7 +119,8 @@ impl ZooKeeperLock {
     }
 }
 
-/// The random identity of one acquisition: 128 bits from a cryptographic generator.
+/// The random identity of one acquisition, or of one turn in which tasks pass the lock on: 128 bits from a cryptographic
+/// generator.
 ///
 /// Stores compare it before they free a lock, so it must be kept secret: a client that can read it can release the lock.
 /// It is printed in full at debug level only.

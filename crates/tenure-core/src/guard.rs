@@ -151,6 +151,10 @@ impl Guard {
 
     /// The random identity of this hold in the store. With several names: the identity of [`name`](Guard::name).
     /// Keep it secret: a client that knows it can release the lock in the store.
+    ///
+    /// Tasks that pass the lock on among themselves ([`Lock::local_hand_overs`](crate::Lock::local_hand_overs)) have the same
+    /// identity. A request of your own that compares it in the store, and arrives late, may count for the next task: let your
+    /// data compare the fencing token, or turn that off.
     pub fn owner_id(&self) -> OwnerId {
         self.first().held().owner()
     }
