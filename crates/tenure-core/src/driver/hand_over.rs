@@ -100,8 +100,8 @@ impl Held {
             matches!(decided, Next::HandOver(_))
         });
         match (decided, next) {
-            (Next::HandOver(shared), Some(next)) => {
-                self.hand_over(next, turn, KeptTurn { shared, ..kept });
+            (Next::HandOver(shared), Some((next, options))) => {
+                self.hand_over(next, &options, turn, KeptTurn { shared, ..kept });
                 PassedOn::Done
             }
             (Next::Reserve(last), _) => PassedOn::After(Reservation { turn, kept, last }),
@@ -122,10 +122,13 @@ impl Held {
     }
 
     /// Makes a hold of its own for the next task. If the task has left, dropping that hold releases it.
-    fn hand_over(self: &Arc<Self>, next: WaitingTask, turn: Turn, kept: KeptTurn) {
-        let Some(options) = next.options.clone() else {
-            return next.pass(Passed::Turn(turn));
-        };
+    fn hand_over(
+        self: &Arc<Self>,
+        next: WaitingTask,
+        options: &Options,
+        turn: Turn,
+        kept: KeptTurn,
+    ) {
         let driver = &self.driver;
         let (sent, ttl) = lock(&self.state.lease).lease.confirmed();
         let grant = Grant::new(kept.shared.token(), sent, Duration::ZERO, ttl);
@@ -133,12 +136,12 @@ impl Held {
             token: grant.token,
             ..self.as_hold(false)
         };
-        let Ok(held) = driver.hold_of(hold, driver.describe(&options), &options, &grant) else {
+        let Ok(held) = driver.hold_of(hold, driver.describe(options), options, &grant) else {
             // The lease was over in the last moment, and the hold is released.
             return next.pass(Passed::Turn(turn));
         };
         let may_pass_on = kept.shared.may_pass_on(driver.clock.now());
-        if may_pass_on && turn.is_next(|next| is_stored_alike(&options, next)) {
+        if may_pass_on && turn.is_next(|next| is_stored_alike(options, next)) {
             *lock(&kept.turn) = Some(turn);
             held.set_turn(kept);
         }
@@ -176,7 +179,7 @@ impl Held {
 pub(super) enum PassedOn {
     /// The next task has the hold.
     Done,
-    /// It may pass on after a request to the store.
+    /// The hold may pass on after a request to the store.
     After(Reservation),
     /// The store gets the hold back.
     NotNow,

@@ -426,7 +426,7 @@ impl Held {
     /// See [`GuardedWrite::condition`](crate::store::GuardedWrite::condition).
     pub(crate) fn condition(&self) -> Option<Condition> {
         let store = self.driver.store.clone().as_guarded_write()?;
-        // It is not known when, or how often, the caller uses the condition.
+        // The caller may use the condition at any time, and more than once.
         self.state.begin_late_request();
         store.condition(&self.as_hold(false))
     }

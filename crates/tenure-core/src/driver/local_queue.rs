@@ -36,7 +36,7 @@ pub(super) struct WaitingTask {
     /// See [`LocalQueue::try_take`].
     joint: Option<Mode>,
     /// How the task wants the name, if it may have the hold of the task before.
-    pub(super) options: Option<Box<Options>>,
+    options: Option<Box<Options>>,
 }
 
 impl WaitingTask {
@@ -204,15 +204,19 @@ impl Turn {
             .is_some_and(is_like)
     }
 
-    /// Takes the task that comes next out of the queue, if [`is_next`](Self::is_next).
-    pub(super) fn take_next(&self, is_like: impl FnOnce(&Options) -> bool) -> Option<WaitingTask> {
+    /// Takes the task that comes next out of the queue, with its options, if [`is_next`](Self::is_next).
+    pub(super) fn take_next(
+        &self,
+        is_like: impl FnOnce(&Options) -> bool,
+    ) -> Option<(WaitingTask, Box<Options>)> {
         let mut contended = lock(&self.queue.contended);
         let waiting = contended.get_mut(&self.name)?;
-        let next = waiting.first()?.options.as_deref();
-        match next.is_some_and(is_like) {
-            true => waiting.tasks.pop_front(),
-            false => None,
+        if !waiting.first()?.options.as_deref().is_some_and(is_like) {
+            return None;
         }
+        let mut next = waiting.tasks.pop_front()?;
+        let options = next.options.take()?;
+        Some((next, options))
     }
 }
 
@@ -364,9 +368,8 @@ mod tests {
         drop(gone);
         assert!(turn.is_next(wants(2)) && !turn.is_next(wants(1)));
         assert!(turn.take_next(wants(1)).is_none());
-        turn.take_next(wants(2))
-            .unwrap()
-            .pass(Passed::Hold(Box::new(7)));
+        let (next, _) = turn.take_next(wants(2)).unwrap();
+        next.pass(Passed::Hold(Box::new(7)));
         let Ok(Passed::Hold(hold)) = poll_now(a) else {
             panic!("the task has what it was given");
         };

@@ -194,39 +194,42 @@ impl World {
         match turn.next(released, Duration::ZERO, now) {
             Next::Release => self.release(who),
             Next::Reserve(last) => held.asked = Some(last),
-            Next::HandOver(next) => {
-                if held.is_lost {
-                    self.violation = Some("a hold that is lost passes on");
-                }
-                if held.has_written {
-                    self.violation = Some("a late write counts for the next task");
-                }
-                held.passed += 1;
-                if held.passed > LIMIT {
-                    self.violation = Some("a hold passes on too often");
-                }
-                if self.ticks >= held.granted + 2 {
-                    self.violation = Some("a hold passes on for too long");
-                }
-                let token = match self.mutant {
-                    Some(Mutant::ReusesToken) => held.token,
-                    _ => next.token(),
-                };
-                held.token = token;
-                held.asked = None;
-                held.turn = match self.mutant {
-                    Some(Mutant::HasNoBound) => {
-                        let mut endless = SharedTurn::granted(token, LIMIT, now);
-                        endless.reserved(token + u64::from(LIMIT));
-                        Some(endless)
-                    }
-                    _ => Some(next),
-                };
-                let client = &mut self.clients[who];
-                client.waiting -= 1;
-                self.has_token(token);
-            }
+            Next::HandOver(next) => self.hand_over(who, next),
         }
+    }
+
+    /// The next task has the hold.
+    fn hand_over(&mut self, who: usize, next: SharedTurn) {
+        let (ticks, now) = (self.ticks, self.now());
+        let client = &mut self.clients[who];
+        let Some(held) = &mut client.hold else {
+            return;
+        };
+        held.passed += 1;
+        let violations = [
+            (held.is_lost, "a hold that is lost passes on"),
+            (held.has_written, "a late write counts for the next task"),
+            (held.passed > LIMIT, "a hold passes on too often"),
+            (ticks >= held.granted + 2, "a hold passes on for too long"),
+        ];
+        let found = violations.iter().rev().find(|(is_found, _)| *is_found);
+        self.violation = found.map(|(_, text)| *text).or(self.violation);
+        let token = match self.mutant {
+            Some(Mutant::ReusesToken) => held.token,
+            _ => next.token(),
+        };
+        held.token = token;
+        held.asked = None;
+        held.turn = match self.mutant {
+            Some(Mutant::HasNoBound) => {
+                let mut endless = SharedTurn::granted(token, LIMIT, now);
+                endless.reserved(token + u64::from(LIMIT));
+                Some(endless)
+            }
+            _ => Some(next),
+        };
+        client.waiting -= 1;
+        self.has_token(token);
     }
 }
 
