@@ -514,10 +514,28 @@ impl Cluster {
         format!("redis+cluster://{}", addresses.join(","))
     }
 
-    /// Moves a slot as `redis-cli --cluster reshard` does. `meanwhile` is called when the keys are about to move.
+    /// Returns the replica of a master, when it has all that was written there until now.
+    ///
+    /// A master that is killed takes with it what its replica has not read yet.
+    pub fn replica_with_all(&self, master: &Redis) -> &Redis {
+        let port = master.port().to_string();
+        let mut replicas = self.nodes[MASTERS.into()..].iter();
+        let is_of_master = |node: &&Redis| node.info("replication", "master_port") == port;
+        let replica = replicas.find(is_of_master).unwrap();
+        // `WAIT` on a connection of our own would wait for our own writes only, and there are none.
+        let offset = |node: &Redis, field| node.info("replication", field).parse::<u64>().unwrap();
+        let written = offset(master, "master_repl_offset");
+        until("the replica has what was written", || {
+            offset(replica, "slave_repl_offset") >= written
+        });
+        replica
+    }
+
+    /// Moves a slot as `redis-cli --cluster reshard` does. `meanwhile` is called when the keys are about to move. Returns
+    /// when all nodes know the new owner: a replica that takes over before has none of the slot.
     pub fn migrate(&self, slot: u16, to: &Redis, meanwhile: impl FnOnce()) {
         let from = self.owner(slot);
-        let slot = slot.to_string();
+        let (number, slot) = (slot, slot.to_string());
         let (from_id, to_id) = (self.id(from), self.id(to));
         to.order(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]);
         from.order(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]);
@@ -538,6 +556,10 @@ impl Cluster {
         for node in [to].into_iter().chain(self.masters()) {
             node.order(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]);
         }
+        until("all nodes know the new owner", || {
+            let knows = |node: &Redis| owner_port(node, number) == Some(to.port());
+            self.nodes.iter().filter(|node| node.is_up()).all(knows)
+        });
     }
 
     /// The slot of a key, as the servers compute it.
@@ -555,16 +577,21 @@ impl Cluster {
     /// node tells it.
     pub fn find_owner(&self, slot: u16) -> Option<&Redis> {
         let asked = self.nodes.iter().find(|node| node.is_up())?;
-        let ranges = asked.ask(&["CLUSTER", "SLOTS"]).items();
-        let port = ranges.into_iter().find_map(|range| {
-            let range = range.items();
-            let of = i64::from(slot);
-            let has = range[0].int() <= of && of <= range[1].int();
-            has.then(|| range[2].clone().items()[1].int())
-        });
-        let is_it = |node: &&Redis| Some(i64::from(node.port())) == port;
-        self.nodes.iter().find(is_it)
+        let port = owner_port(asked, slot);
+        self.nodes.iter().find(|node| Some(node.port()) == port)
     }
+}
+
+/// The port of the owner of a slot, as that node knows it.
+fn owner_port(node: &Redis, slot: u16) -> Option<u16> {
+    let of = i64::from(slot);
+    let ranges = node.ask(&["CLUSTER", "SLOTS"]).items();
+    let port = ranges.into_iter().find_map(|range| {
+        let range = range.items();
+        let has = range[0].int() <= of && of <= range[1].int();
+        has.then(|| range[2].clone().items()[1].int())
+    });
+    u16::try_from(port?).ok()
 }
 
 /// Independent masters, as Redlock needs them.

@@ -124,17 +124,7 @@ async fn a_master_is_killed() {
         guards.push(take(&first, name, LONG).await);
     }
     let victim = cluster.owner(cluster.slot("x0"));
-    let replica = cluster.nodes[3..]
-        .iter()
-        .find(|node| node.info("replication", "master_port") == victim.port().to_string())
-        .unwrap();
-    // `WAIT` on a connection of our own would wait for our own writes only, and there are none.
-    let offset = |node: &Redis, field| node.info("replication", field).parse::<u64>().unwrap();
-    let written = offset(victim, "master_repl_offset");
-    until("the replica has the locks", || {
-        offset(replica, "slave_repl_offset") >= written
-    })
-    .await;
+    let replica = tokio::task::block_in_place(|| cluster.replica_with_all(victim));
     victim.kill();
     until("the replica takes over", || {
         replica.info_is("replication", "role", "master")

@@ -150,6 +150,7 @@ async fn observers_of_a_cluster_are_told_by_the_node_that_has_the_slot() {
     let slot = cluster.slot("b");
     let dead = cluster.owner(slot);
     let before = dead.port();
+    tokio::task::block_in_place(|| cluster.replica_with_all(dead));
     dead.kill();
     until("its replica takes over", || {
         let owner = cluster.find_owner(slot);
