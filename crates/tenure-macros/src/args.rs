@@ -8,7 +8,7 @@ use syn::spanned::Spanned;
 use syn::{Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Meta, Result, Token};
 
 /// All arguments, in the order of the documentation.
-const KNOWN: [&str; 20] = [
+const KNOWN: [&str; 21] = [
     "client",
     "name",
     "names",
@@ -23,6 +23,7 @@ const KNOWN: [&str; 20] = [
     "shared",
     "permits",
     "fair",
+    "local_hand_overs",
     "label",
     "owner",
     "guard",
@@ -203,9 +204,9 @@ impl Seen {
                 let fair = fair(argument, meta)?;
                 self.options.push(quote!(.#argument(#fair)));
             }
-            "permits" => {
-                let limit = value(meta, "3")?;
-                self.options.push(quote!(.#argument(#limit)));
+            "permits" | "local_hand_overs" => {
+                let count = value(meta, "3")?;
+                self.options.push(quote!(.#argument(#count)));
             }
             "label" => {
                 let label = name(value(meta, "\"nightly\"")?)?;

@@ -406,6 +406,7 @@ pub mod error {
 /// | `shared` | | hold together with other shared holders |
 /// | `permits` | expression | be one of that many holders |
 /// | `fair` | | first come, first served, or be refused; `fair = false` allows barging |
+/// | `local_hand_overs` | expression | how often the lock may pass on inside the process; 0: never |
 /// | `label` | string or expression | why the lock is held, for people who inspect it |
 /// | `owner` | expression | the [`Owner`] that may enter the lock again; in a method: `owner = self.owner` |
 /// | `guard` | identifier | what the body calls its guard, a [`&Guard`](Guard) |

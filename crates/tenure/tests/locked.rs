@@ -335,7 +335,7 @@ async fn several_names_are_taken_together() {
 }
 
 #[tenure::locked(client = locks, name = "pool", permits = limit, fair, max_hold = "1h", min_hold = "2m",
-    lock_delay = "1.5s", guard = guard)]
+    local_hand_overs = 0, lock_delay = "1.5s", guard = guard)]
 async fn every_option(locks: &Client, limit: u32) -> Result<Mode, Error> {
     Ok(guard.mode())
 }
