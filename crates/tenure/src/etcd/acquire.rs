@@ -63,7 +63,7 @@ impl Acquisition for Operation<'_> {
                 if queued.early_token == EarlyToken::Taken && self.gets_token(&position) =>
             {
                 // Our token has to be early and may be that of another hold, so the next key gets another one.
-                self.leave().await.map_err(not_left)?;
+                self.leave_for_next_key().await?;
                 self.is_token_early.store(true, Ordering::Relaxed);
                 return Ok(Created::Again);
             }
@@ -85,8 +85,15 @@ impl Acquisition for Operation<'_> {
     }
 
     async fn grant(&self, queued: &Queued, _: u64) -> Result<Option<Answer>, Error> {
-        let grant = queued.grant(self.store, self.request).await?;
-        Ok(grant.map(Answer::Granted))
+        match queued.grant(self.store, self.request).await {
+            Ok(grant) => Ok(grant.map(Answer::Granted)),
+            // What became of the hold cannot be told, so the key is deleted, and the next one waits.
+            Err(err) if self.request.wait && is_temporary(&err) => {
+                tracing::debug!(name = %self.request.name, err = format_args!("{err:#}"), "a request for the hold of a waiter failed");
+                Ok(None)
+            }
+            Err(err) => Err(err),
+        }
     }
 
     async fn leave(&self) -> Result<(), Error> {
@@ -194,6 +201,24 @@ impl Operation<'_> {
             let is_over = err.recovery == Recovery::NewLease || retries.is_spent(clock);
             if is_over || request.unless_stopped(retries.pause(clock)).await.is_none() {
                 return Err(err);
+            }
+        }
+    }
+
+    /// Deletes our key, before the next one is made. A request that waits and gets no reply is sent again.
+    async fn leave_for_next_key(&self) -> Result<(), Error> {
+        let Self { store, request, .. } = self;
+        let clock = &store.context.clock;
+        let mut retries = RetryBudget::until(queue::retry_limit(request, clock));
+        loop {
+            let err = match self.leave().await {
+                Err(err) if request.wait && is_temporary(&err) => err,
+                left => return left.map_err(not_left),
+            };
+            if retries.is_spent(clock)
+                || request.unless_stopped(retries.pause(clock)).await.is_none()
+            {
+                return Err(not_left(err));
             }
         }
     }

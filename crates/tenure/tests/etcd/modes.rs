@@ -132,6 +132,34 @@ async fn a_reader_of_unknown_fate_beside_an_upgradable_holder_leaves_nothing() {
     drop((kept, upgradable));
 }
 
+/// As before, or the reply to the first request gets lost, and the reader waits: its key is deleted by the next request, and
+/// the reader makes another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_of_unknown_fate_that_waits_makes_its_next_key() {
+    needs!(etcd);
+    let (proxy, client) = proxied().await;
+    let other = direct().await;
+    // A lease that is there already, so that the next requests are those of the reader.
+    let kept = take(&client, &crate::support::name("kept"), TTL).await;
+    for lost in ["acquire", "change"] {
+        let name = name("early-waits");
+        let upgradable = other.lock(&name).ttl(TTL).upgradable();
+        let upgradable = soon(upgradable.acquire()).await.unwrap();
+        take_and_release(&other, &crate::support::name("between"), TTL).await;
+        proxy.plan(lost, Fault::CutAfter);
+        proxy.plan("release", Fault::CutBefore);
+        let reader = client.lock(&name).ttl(TTL).shared();
+        let reader = soon(reader.acquire()).await.unwrap();
+        assert!(proxy.is_done(), "{lost}: the faults happened");
+        assert_ne!(reader.token(), upgradable.token());
+        assert_eq!(keys(&name), 2);
+        soon(reader.release()).await.unwrap();
+        drop(upgradable);
+        until("nothing is left", || keys(&name) == 0).await;
+    }
+    drop(kept);
+}
+
 /// The request gets lost, its reply gets lost, or the request arrives when the hold is upgradable again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_of_unknown_fate_keeps_no_reader_out() {
