@@ -9,6 +9,7 @@ mod common;
 mod support;
 
 mod access;
+mod allocations;
 mod batches;
 mod bugs;
 mod clocks;
