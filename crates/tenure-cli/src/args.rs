@@ -360,6 +360,10 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", default_value_t = 6)]
     #[arg(value_parser = clap::value_parser!(u8).range(2..=64))]
     pub(crate) workers: u8,
+    /// Number of tasks in each process, which share a client and pass the lock on among themselves
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) tasks: u8,
     /// Number of locks that they compete for, beside elections
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=16))]

@@ -46,7 +46,16 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Con
         let setup = setup(common, args)?;
         let shown = tenure::redacted_url(store::url(common));
         console.notice(format!("seed {}, store {shown}", setup.seed));
-        console.event("torture", json!({ "seed": setup.seed, "store": shown }));
+        console.event(
+            "torture",
+            json!({
+                "seed": setup.seed, "store": shown, "tasks": setup.workload.tasks,
+            }),
+        );
+        if setup.workload.tasks > 1 {
+            let Workload { workers, tasks, .. } = setup.workload;
+            console.notice(format!("{workers} processes, each with {tasks} tasks"));
+        }
         let (_, left_out) = runner::possible(&setup.url, None);
         if let Some(what) = left_out.filter(|_| args.faults.is_empty()) {
             console.notice(format!("left out: {what}"));
@@ -115,6 +124,7 @@ fn setup(common: &Common, args: &args::Torture) -> Result<Setup, Error> {
         lasts: args.lasts,
         workload: Workload {
             workers: args.workers.into(),
+            tasks: args.tasks.into(),
             names: args.names.into(),
             ttl: args.ttl,
             hold: args.ttl.mul_f64(0.8),

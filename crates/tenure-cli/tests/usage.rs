@@ -309,6 +309,7 @@ fn mistakes_are_refused_before_anything_is_touched() {
             &["server-kill", "no servers"],
         ),
         (&["torture", "--workers", "1"], &["--workers", "1", "2"]),
+        (&["torture", "--tasks", "0"], &["--tasks", "0", "1"]),
         (&["torture", "--names", "0"], &["--names", "0", "1"]),
         (&["torture", "--ttl", "20ms"], &["--ttl 20ms", "200ms"]),
         (

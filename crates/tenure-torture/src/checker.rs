@@ -9,9 +9,11 @@ use tenure::guarantees::{Cell, Guarantees, Order, Promise};
 use crate::clock::nanos;
 use crate::detached::DetachedHistory;
 use crate::documented::DocumentedFaults;
+use crate::earlier_tokens::EarlierTokens;
 use crate::history::{Claim, History};
 use crate::mode::{HoldMode, PERMITS};
 use crate::observer_checker::{self, ObserverFinding};
+use crate::places::{Turns, places};
 use crate::plan::FaultKind;
 
 /// With fewer acquisitions than this a run proves nothing.
@@ -275,10 +277,12 @@ impl Judge<'_> {
         all
     }
 
-    /// A token must be greater than each token that was granted before its request was sent. A downgrade asks for none, and a
-    /// worker that is attached to a hold has the token of this hold.
+    /// A token must be greater than each token that was granted before its request was sent, and than each that another task
+    /// had before in the same turn. No two exclusive holds have the same one. A downgrade asks for none, and a worker that is
+    /// attached to a hold has the token of this hold.
     fn tokens(&self, claims: &[&Claim], found: &mut Findings) {
-        for (index, claim) in claims.iter().enumerate() {
+        let mut before = EarlierTokens::default();
+        for claim in claims {
             if let Some(detached) = self.history.detached.attached_to(claim) {
                 if claim.token != detached.claim.token {
                     found.tokens.push(Anomaly {
@@ -287,17 +291,11 @@ impl Judge<'_> {
                         documented: None,
                     });
                 }
-                continue;
-            }
-            if claim.keeps_token() {
-                continue;
-            }
-            let earlier = claims[..index].iter().filter(|it| it.start < claim.asked);
-            let greatest = earlier.map(|it| it.token).max();
-            if greatest.is_some_and(|greatest| claim.token <= greatest) {
+            } else if !claim.keeps_token() && !before.allow(claim) {
                 let anomaly = self.token_anomaly(claim.acquisition, claim.start);
                 found.tokens.push(anomaly);
             }
+            before.add(claim);
         }
     }
 
@@ -372,12 +370,21 @@ impl Judge<'_> {
     }
 
     /// A request needs some time until it is in the queue, so only a worker that asked a whole ttl later is certainly
-    /// behind in the queue. A waiter that had a fault meanwhile, or shortly before, may have lost its place.
+    /// behind in the queue. A waiter that had a fault meanwhile, or shortly before, may have lost its place. The tasks of a
+    /// worker have one place in the queue, one after the other, and a hold that passes on among them was asked for once.
     fn turns(&self, name: &str, claims: &[&Claim], found: &mut Findings) {
         // When each wait was overtaken for the first time.
         let mut first: HashMap<(usize, u64), u64> = HashMap::new();
-        // An upgrade comes before all that wait.
-        for claim in claims.iter().filter(|it| it.changes.is_none()) {
+        let mut turns = Turns::default();
+        let waits = self.history.waits.iter().filter(|it| it.name == name);
+        let mut places = places(waits, claims);
+        places.retain(|it| it.from + self.ttl < it.to);
+        for claim in claims {
+            let asked = turns.asked_for(claim);
+            // An upgrade comes before all that wait.
+            if claim.changes.is_some() {
+                continue;
+            }
             let has_trouble = |worker: usize, since: u64| {
                 self.history.faults.iter().any(|it| {
                     it.worker.is_none_or(|hit| hit == worker)
@@ -385,19 +392,18 @@ impl Judge<'_> {
                         && it.to.saturating_add(2 * self.ttl) >= since
                 })
             };
-            let overtaken = self.history.waits.iter().find(|wait| {
-                wait.name == name
-                    && wait.worker != claim.worker
-                    && (self.promises.upgradable_in_turn || wait.mode != HoldMode::Upgradable)
-                    && wait.from.saturating_add(self.ttl) <= claim.asked
-                    && wait.to > claim.start
-                    && !has_trouble(wait.worker, wait.from)
+            let overtaken = places.iter().find(|place| {
+                place.worker != claim.worker
+                    && (self.promises.upgradable_in_turn || place.mode != HoldMode::Upgradable)
+                    && place.from + self.ttl <= asked
+                    && place.to > claim.start
+                    && !has_trouble(place.worker, place.from)
                     && first
-                        .get(&(wait.worker, wait.from))
-                        .is_none_or(|at| at + nanos(PLACE_TOLERANCE) <= claim.asked)
+                        .get(&(place.worker, place.from))
+                        .is_none_or(|at| at + nanos(PLACE_TOLERANCE) <= asked)
             });
-            if let Some(wait) = overtaken {
-                let waiter = (wait.worker, wait.from);
+            if let Some(place) = overtaken {
+                let waiter = (place.worker, place.from);
                 first.entry(waiter).or_insert(claim.start);
                 found.overtakings.push(Overtaking {
                     waiter,

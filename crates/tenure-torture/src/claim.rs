@@ -1,6 +1,7 @@
 //! The time in which a worker believed that it holds.
 
 use crate::mode::HoldMode;
+use crate::settings::task_of;
 
 /// One acquisition, for the time in which its owner believed that it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct Claim {
     pub mode: HoldMode,
     /// The acquisition whose hold has this mode now, or whose detached hold the worker is attached to; none: a new hold.
     pub changes: Option<u64>,
+    /// The number of the hold in the store: tasks that pass a hold on among themselves have the same one.
+    pub turn: Option<u64>,
     /// Fencing token.
     pub token: u64,
     /// When the worker had asked.
@@ -26,6 +29,11 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The task that holds, among those of its worker.
+    pub fn task(&self) -> usize {
+        task_of(self.acquisition)
+    }
+
     /// Whether the token is that of the claim before, of the same worker: a downgrade keeps it.
     pub fn keeps_token(&self) -> bool {
         self.changes.is_some() && !self.mode.is_exclusive()

@@ -18,37 +18,46 @@ pub enum Event {
         /// When.
         at: u64,
     },
-    /// A worker asks for a name, and waits.
+    /// A task of a worker asks for a name, and waits.
     Asked {
         /// When.
         at: u64,
         /// Which worker.
         worker: usize,
+        /// Which of its tasks.
+        #[serde(default)]
+        task: usize,
         /// The name.
         name: String,
         /// How the worker wants to hold.
         #[serde(default)]
         mode: HoldMode,
     },
-    /// The request of a worker was refused, or failed.
+    /// The request of a task was refused, or failed.
     Refused {
         /// When.
         at: u64,
         /// Which worker.
         worker: usize,
+        /// Which of its tasks.
+        #[serde(default)]
+        task: usize,
         /// The name.
         name: String,
         /// Why.
         why: String,
     },
-    /// A worker does not wait for the name any more: it gave up, or the run is about to end.
+    /// A task does not wait for the name any more: it gave up, or the run is about to end.
     Left {
         /// When.
         at: u64,
         /// Which worker.
         worker: usize,
+        /// Which of its tasks.
+        #[serde(default)]
+        task: usize,
     },
-    /// A worker got the name, and believes that it holds.
+    /// A task of a worker got the name, and believes that it holds.
     Claimed {
         /// When `acquire` had returned.
         at: u64,
@@ -56,7 +65,7 @@ pub enum Event {
         worker: usize,
         /// The name.
         name: String,
-        /// The number of this acquisition, unique in the run.
+        /// The number of this acquisition, unique in the run. The task is part of it: [`crate::settings::task_of`].
         acquisition: u64,
         /// How the worker holds.
         #[serde(default)]
@@ -65,6 +74,9 @@ pub enum Event {
         /// hold is a new one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         changes: Option<u64>,
+        /// The number of the hold in the store: tasks that pass a hold on among themselves have the same one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        turn: Option<u64>,
         /// Its fencing token.
         token: u64,
         /// When the worker had asked.

@@ -1,6 +1,6 @@
 //! The history of a run, made of its events: claims, waits, writes and faults, each with its begin and end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub use crate::claim::Claim;
 
@@ -9,6 +9,7 @@ use crate::elections::{ElectionBuilder, ElectionHistory};
 use crate::event::Event;
 use crate::mode::HoldMode;
 use crate::plan::FaultKind;
+use crate::settings::task_of;
 
 /// A fault that was injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +24,13 @@ pub struct InjectedFault {
     pub to: u64,
 }
 
-/// A worker that waited for a name.
+/// A task that waited for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The worker that waited.
     pub worker: usize,
+    /// Which of its tasks.
+    pub task: usize,
     /// The name of the lock.
     pub name: String,
     /// How the worker wants to hold.
@@ -172,6 +175,20 @@ impl History {
             .count()
     }
 
+    /// The number of tasks in each worker process, as far as they asked for something.
+    pub fn tasks(&self) -> usize {
+        let last = self.waits.iter().map(|it| it.task).max();
+        last.map_or(1, |last| last + 1)
+    }
+
+    /// The number of claims of tasks that had their hold from another task of their process.
+    pub fn passed_on(&self) -> usize {
+        let claims = self.claims.iter().filter(|it| it.changes.is_none());
+        let mut turns = HashSet::new();
+        let known = claims.filter_map(|it| it.turn);
+        known.filter(|turn| !turns.insert(*turn)).count()
+    }
+
     /// The names of elections, each once.
     pub fn election_names(&self) -> Vec<&str> {
         let waits = self.waits.iter();
@@ -199,8 +216,8 @@ impl History {
 #[derive(Default)]
 struct Builder {
     history: History,
-    /// The index of the wait of each worker.
-    waits: HashMap<usize, usize>,
+    /// The index of the wait of each worker's tasks.
+    waits: HashMap<(usize, usize), usize>,
     /// The index of the claim of each acquisition.
     claims: HashMap<u64, usize>,
     /// Faults of the plan explain some of these outages, and all faults are known only at the end.
@@ -224,16 +241,21 @@ impl Builder {
             Event::Asked {
                 at,
                 worker,
+                task,
                 name,
                 mode,
-            } => self.begin_wait(*at, *worker, name, *mode),
+            } => self.begin_wait(*at, (*worker, *task), name, *mode),
             Event::Refused {
-                at, worker, why, ..
+                at,
+                worker,
+                task,
+                why,
+                ..
             } => {
                 history.failures.refusal = Some(why.clone());
-                self.end_wait(*worker, *at);
+                self.end_wait((*worker, *task), *at);
             }
-            Event::Left { at, worker } => self.end_wait(*worker, *at),
+            Event::Left { at, worker, task } => self.end_wait((*worker, *task), *at),
             Event::Claimed { .. }
             | Event::Believed { .. }
             | Event::Ended { .. }
@@ -264,10 +286,11 @@ impl Builder {
         }
     }
 
-    fn begin_wait(&mut self, at: u64, worker: usize, name: &str, mode: HoldMode) {
-        self.waits.insert(worker, self.history.waits.len());
+    fn begin_wait(&mut self, at: u64, waiter: (usize, usize), name: &str, mode: HoldMode) {
+        self.waits.insert(waiter, self.history.waits.len());
         self.history.waits.push(Wait {
-            worker,
+            worker: waiter.0,
+            task: waiter.1,
             name: name.to_owned(),
             mode,
             from: at,
@@ -275,8 +298,8 @@ impl Builder {
         });
     }
 
-    fn end_wait(&mut self, worker: usize, at: u64) {
-        if let Some(index) = self.waits.remove(&worker) {
+    fn end_wait(&mut self, waiter: (usize, usize), at: u64) {
+        if let Some(index) = self.waits.remove(&waiter) {
             self.history.waits[index].to = at;
         }
     }
@@ -291,11 +314,12 @@ impl Builder {
                 acquisition,
                 mode,
                 changes,
+                turn,
                 token,
                 asked,
                 deadline,
             } => {
-                self.end_wait(*worker, *at);
+                self.end_wait((*worker, task_of(*acquisition)), *at);
                 self.claims.insert(*acquisition, self.history.claims.len());
                 self.history.claims.push(Claim {
                     acquisition: *acquisition,
@@ -303,6 +327,7 @@ impl Builder {
                     name: name.clone(),
                     mode: *mode,
                     changes: *changes,
+                    turn: *turn,
                     token: *token,
                     asked: *asked,
                     start: *at,
@@ -331,9 +356,15 @@ impl Builder {
         }
     }
 
-    /// A killed worker waits and claims no longer.
+    /// The tasks of a killed worker wait and claim no longer.
     fn end_claims_of(&mut self, worker: usize, at: u64) {
-        self.end_wait(worker, at);
+        let waits = &mut self.history.waits;
+        self.waits.retain(|waiter, index| {
+            if waiter.0 == worker {
+                waits[*index].to = at;
+            }
+            waiter.0 != worker
+        });
         let claims = &mut self.history.claims;
         self.claims.retain(|_, index| {
             let claim = &mut claims[*index];

@@ -25,6 +25,7 @@ mod claim;
 pub mod clock;
 pub mod detached;
 mod documented;
+mod earlier_tokens;
 pub mod elections;
 pub mod event;
 pub mod history;
@@ -36,6 +37,7 @@ pub mod nemesis;
 pub mod observer_checker;
 mod observing;
 pub mod phase;
+mod places;
 pub mod plan;
 pub mod processes;
 pub mod proxy;
@@ -52,6 +54,7 @@ mod settled;
 mod sights;
 pub mod text;
 pub mod timeline;
+mod who;
 pub mod worker;
 
 use std::io;
@@ -283,6 +286,7 @@ mod tests {
     fn workload() -> Workload {
         Workload {
             workers: 1,
+            tasks: 1,
             names: 1,
             ttl: Duration::from_secs(4),
             hold: Duration::from_secs(1),

@@ -1,5 +1,6 @@
 //! The lock under test, as workers use it: the library, or a client with a mistake in the tests.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -56,6 +57,11 @@ pub enum AttachFailure {
 pub trait Held {
     /// The fencing token.
     fn token(&self) -> u64;
+    /// A number that the hold has in common with those which tasks of the same process had before it, or will have after it,
+    /// without a request to the store; `None` if it is unknown.
+    fn turn(&self) -> Option<u64> {
+        None
+    }
     /// Until when the owner believes that it holds; `None` when it knows that it lost.
     fn deadline(&self) -> impl Future<Output = Option<u64>>;
     /// Makes an upgradable hold exclusive; `false` when the hold stays as it is.
@@ -210,6 +216,13 @@ impl TenureHold {
 impl Held for TenureHold {
     fn token(&self) -> u64 {
         self.guard().token().into()
+    }
+
+    fn turn(&self) -> Option<u64> {
+        // The identity of the hold is a secret, and not for the log.
+        let mut hasher = DefaultHasher::new();
+        self.guard().owner_id().hash(&mut hasher);
+        Some(hasher.finish())
     }
 
     async fn deadline(&self) -> Option<u64> {

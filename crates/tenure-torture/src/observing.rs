@@ -35,7 +35,7 @@ async fn observe_one<L: Locks>(
     index: u64,
 ) -> io::Result<Infallible> {
     let mut log = Log::open(&settings.events)?;
-    let mut number = settings.first_number() | index << 16;
+    let mut number = settings.first_number(0) | index << 16;
     loop {
         number += 1;
         log.append(&Event::Observing {

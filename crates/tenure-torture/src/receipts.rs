@@ -42,7 +42,7 @@ const FREE: &str = "receipt";
 
 impl Receipts {
     /// Opens the directory. What a former process of this worker had taken is free again: it was killed.
-    pub(crate) fn open(settings: &Settings) -> io::Result<Self> {
+    pub(crate) fn open(settings: &Settings, task: usize) -> io::Result<Self> {
         let dir = settings.events.with_file_name("receipts");
         std::fs::create_dir_all(&dir)?;
         let own = |life: u64| format!("worker-{}-{life}", settings.worker);
@@ -53,7 +53,7 @@ impl Receipts {
                 std::fs::rename(&path, path.with_extension(FREE))?;
             }
         }
-        let random = Random::new(settings.seed ^ settings.first_number() ^ u64::MAX);
+        let random = Random::new(settings.seed ^ settings.first_number(task) ^ u64::MAX);
         let own = own(settings.life);
         Ok(Self { dir, own, random })
     }

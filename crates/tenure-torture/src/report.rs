@@ -122,12 +122,19 @@ impl Report {
             0 => String::new(),
             _ => format!("; {attached} attached to a hold of another process"),
         };
+        let tasks = match self.history.tasks() {
+            1 => String::new(),
+            tasks => format!(
+                "; {tasks} tasks in each process, which passed the lock on {} times",
+                self.history.passed_on()
+            ),
+        };
         let elections = match self.has_elections {
             Some(false) => "; no elections, which this store does not have",
             Some(true) | None => "",
         };
         format!(
-            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{elections}{attached}{outages}",
+            "{} acquisitions{modes}, {injected} faults{faults} in {:.1} s; seed {}; store {}{elections}{tasks}{attached}{outages}",
             self.history.claims.len(),
             self.seconds(),
             self.seed,
@@ -215,6 +222,8 @@ impl Report {
             "seconds": self.seconds(),
             "acquisitions": self.history.claims.len(),
             "modes": modes,
+            "tasks": self.history.tasks(),
+            "passed_on": self.history.passed_on(),
             "detached": self.history.detached.holds.len(),
             "attached": self.history.attached(),
             "writes": self.history.writes.len(),

@@ -7,6 +7,7 @@ use crate::plan::FaultKind;
 use crate::report::Report;
 use crate::text::escaped;
 use crate::timeline::{LABELS, Timeline};
+use crate::who::Who;
 
 /// The page for `report`.
 pub fn report_page(report: &Report) -> String {
@@ -129,6 +130,7 @@ const NOT_DOCUMENTED: &str = "NOT documented";
 /// The second, the text and the promise of each finding, in the order of time.
 fn rows(report: &Report) -> Vec<(f64, String, String)> {
     let began = report.history.began;
+    let who = Who::of(&report.history);
     let found = &report.findings;
     let why = |documented: Option<FaultKind>| match documented {
         Some(kind) => format!("as documented for {kind}"),
@@ -137,8 +139,7 @@ fn rows(report: &Report) -> Vec<(f64, String, String)> {
     let time = |at: u64| at.saturating_sub(began) as f64 / 1e9;
     let mut rows = Vec::new();
     for it in &found.overlaps {
-        let (first, second) = (it.first.1, it.second.1);
-        let what = format!("workers {first} and {second} both hold");
+        let what = format!("{} both hold", who.both(it));
         rows.push((time(it.from), what, why(it.documented)));
     }
     let anomalies = [

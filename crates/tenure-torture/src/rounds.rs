@@ -17,9 +17,11 @@ use crate::random::Random;
 use crate::receipts::Receipts;
 use crate::settings::Settings;
 
-/// The state of a worker between its acquisitions.
+/// The state of a task of a worker between its acquisitions.
 pub(crate) struct Work<'a> {
     pub(crate) settings: &'a Settings,
+    /// The number of the task.
+    task: usize,
     pub(crate) log: Log,
     register: TcpStream,
     pub(crate) random: Random,
@@ -34,18 +36,21 @@ impl<'a> Work<'a> {
     pub(crate) async fn begin(
         settings: &'a Settings,
         phases: watch::Receiver<Phase>,
+        task: usize,
     ) -> io::Result<Self> {
         let Settings { worker, life, .. } = *settings;
+        let own_part = (worker as u64) << 32 ^ (task as u64) << 40 ^ life << 48;
         let register = TcpStream::connect(settings.register).await?;
         register.set_nodelay(true)?;
         Ok(Self {
             settings,
+            task,
             log: Log::open(&settings.events)?,
             register,
-            random: Random::new(settings.seed ^ (worker as u64) << 32 ^ life << 48),
+            random: Random::new(settings.seed ^ own_part),
             phases,
-            acquisition: settings.first_number(),
-            receipts: Receipts::open(settings)?,
+            acquisition: settings.first_number(task),
+            receipts: Receipts::open(settings, task)?,
         })
     }
 
@@ -95,6 +100,7 @@ impl<'a> Work<'a> {
         self.log.append(&Event::Asked {
             at,
             worker: self.settings.worker,
+            task: self.task,
             name: name.to_owned(),
             mode,
         })
@@ -105,6 +111,7 @@ impl<'a> Work<'a> {
         self.log.append(&Event::Left {
             at: now(),
             worker: self.settings.worker,
+            task: self.task,
         })
     }
 
@@ -113,6 +120,7 @@ impl<'a> Work<'a> {
         self.log.append(&Event::Refused {
             at,
             worker: self.settings.worker,
+            task: self.task,
             name: name.to_owned(),
             why,
         })?;
@@ -165,6 +173,7 @@ impl<'a> Work<'a> {
             acquisition: self.acquisition,
             mode,
             changes,
+            turn: held.turn(),
             token: held.token(),
             asked,
             deadline,
@@ -256,6 +265,10 @@ impl<'a> Work<'a> {
         mode: HoldMode,
         held: &H,
     ) -> io::Result<Ended> {
+        // A hold passes on from task to task for some ms, so most holds are far shorter than that.
+        if self.settings.workload.tasks > 1 && self.random.between(0, 4) > 0 {
+            return self.access_once(name, mode, held).await;
+        }
         let longest = nanos(self.settings.workload.hold) / 1_000_000;
         // Three of four holds are short, so that many acquisitions happen; one of four is long enough for renewals.
         let hold = match self.random.between(0, 4) {
@@ -280,6 +293,23 @@ impl<'a> Work<'a> {
             access(&self.register, name, mode, held.token(), self.acquisition).await?;
             pause(self.random.between(1, 6)).await;
         }
+    }
+
+    /// Accesses the register once, if the task believes that it holds.
+    async fn access_once<H: Held>(
+        &mut self,
+        name: &str,
+        mode: HoldMode,
+        held: &H,
+    ) -> io::Result<Ended> {
+        if !self.believes(held).await? {
+            return Ok(Ended::Lost);
+        }
+        access(&self.register, name, mode, held.token(), self.acquisition).await?;
+        Ok(match self.believes(held).await? {
+            true => Ended::InTime,
+            false => Ended::Lost,
+        })
     }
 }
 

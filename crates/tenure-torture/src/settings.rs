@@ -17,6 +17,8 @@ pub const VARIABLE: &str = "TENURE_TORTURE_WORKER";
 pub struct Workload {
     /// The number of worker processes.
     pub workers: usize,
+    /// The number of tasks in each of them, which share a client.
+    pub tasks: usize,
     /// The number of names that the workers share.
     pub names: usize,
     /// The lease of each lock.
@@ -55,9 +57,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The first number of this process, for acquisitions and observers; those of other processes are far away.
-    pub(crate) fn first_number(&self) -> u64 {
-        (self.worker as u64) << 44 | self.life << 24
+    /// The first number of a task of this process, for acquisitions and observers; those of other tasks are far away.
+    pub(crate) fn first_number(&self, task: usize) -> u64 {
+        (task as u64) << TASK_SHIFT | (self.worker as u64) << WORKER_SHIFT | self.life << 24
     }
 
     /// The elections that the worker observes: those of the run for one half of the workers.
@@ -84,7 +86,17 @@ impl Settings {
     }
 }
 
+/// Where the number of the worker is in the number of an acquisition.
+const WORKER_SHIFT: u32 = 44;
+/// Where the number of the task is.
+const TASK_SHIFT: u32 = 52;
+
 /// The worker of an acquisition, or of an observer.
 pub fn worker_of(number: u64) -> usize {
-    (number >> 44) as usize
+    (number >> WORKER_SHIFT) as usize % (1 << (TASK_SHIFT - WORKER_SHIFT))
+}
+
+/// The task of an acquisition, among those of its worker.
+pub fn task_of(number: u64) -> usize {
+    (number >> TASK_SHIFT) as usize
 }

@@ -72,6 +72,7 @@ mod tests {
                 acquisition: 1,
                 mode: HoldMode::Election,
                 changes: None,
+                turn: None,
                 token: TOKEN,
                 asked: 10,
                 deadline: 1_000,
@@ -121,10 +122,15 @@ mod tests {
         let asked = Event::Asked {
             at: 60,
             worker: 0,
+            task: 0,
             name: "n".into(),
             mode: HoldMode::Election,
         };
-        let left = Event::Left { at: 70, worker: 0 };
+        let left = Event::Left {
+            at: 70,
+            worker: 0,
+            task: 0,
+        };
         assert!(!know(&[nobody.clone(), vec![asked.clone()]], false));
         assert!(know(&[nobody, vec![asked, left]], false));
     }

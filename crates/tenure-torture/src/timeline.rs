@@ -10,8 +10,10 @@ use crate::legend;
 use crate::mode::HoldMode;
 use crate::plan::FaultKind;
 use crate::report::Report;
+use crate::settings::task_of;
 use crate::sights;
 use crate::text::{escaped, shortened, text_width};
+use crate::who::Who;
 
 /// Height of a row, in pixels like all lengths here.
 pub(crate) const ROW: f64 = 36.0;
@@ -43,6 +45,7 @@ pub(crate) struct Timeline<'a> {
     report: &'a Report,
     pixels_per_second: f64,
     names: Vec<&'a str>,
+    who: Who,
     workers: usize,
     has_store_row: bool,
     /// Texts go into the SVG as `<title>`, else into `tooltips`.
@@ -74,6 +77,7 @@ impl<'a> Timeline<'a> {
             report,
             pixels_per_second: 60.0,
             names: history.names(),
+            who: Who::of(history),
             workers: last.map_or(1, |last| last + 1),
             has_store_row: history.faults.iter().any(|it| it.worker.is_none()),
             has_titles,
@@ -173,13 +177,10 @@ impl<'a> Timeline<'a> {
         for wait in &self.report.history.waits {
             let (x, width) = self.span(wait.from, wait.to);
             let area = [x, self.top(Some(wait.worker)) + 20.0, width, 6.0];
-            let (worker, name) = (wait.worker, shortened(&wait.name));
+            let who = self.who.task(wait.worker, wait.task);
+            let name = shortened(&wait.name);
             let times = self.times(wait.from, wait.to);
-            self.bar(
-                "wait",
-                area,
-                format!("worker {worker} waits for {name}: {times}"),
-            );
+            self.bar("wait", area, format!("{who} waits for {name}: {times}"));
         }
         for claim in &self.report.history.claims {
             self.hold(claim);
@@ -278,13 +279,12 @@ impl<'a> Timeline<'a> {
         let (x, width) = self.span(claim.start, claim.end);
         let area = [x, self.top(Some(claim.worker)) + 15.0, width, 16.0];
         let color = legend::color_of(&self.names, &claim.name);
-        let (worker, token, name) = (claim.worker, claim.token, shortened(&claim.name));
+        let who = self.who.task(claim.worker, claim.task());
+        let (token, name) = (claim.token, shortened(&claim.name));
         let times = self.times(claim.start, claim.end);
         let text = match claim.mode {
-            HoldMode::Election => {
-                format!("worker {worker} leads {name} with token {token}: {times}")
-            }
-            mode => format!("worker {worker} holds {name}, {mode}, with token {token}: {times}"),
+            HoldMode::Election => format!("{who} leads {name} with token {token}: {times}"),
+            mode => format!("{who} holds {name}, {mode}, with token {token}: {times}"),
         };
         self.bar(&format!("hold n{color}"), area, text);
         let token = token.to_string();
@@ -330,13 +330,10 @@ impl<'a> Timeline<'a> {
             let top = self.top(Some(one.min(other))) + 13.0;
             let bottom = self.top(Some(one.max(other))) + 33.0;
             let times = self.times(overlap.from, overlap.to);
+            let both = self.who.both(overlap);
             let text = match overlap.documented {
-                Some(kind) => {
-                    format!(
-                        "workers {one} and {other} both hold, as documented for {kind}: {times}"
-                    )
-                }
-                None => format!("workers {one} and {other} both hold, NOT documented: {times}"),
+                Some(kind) => format!("{both} both hold, as documented for {kind}: {times}"),
+                None => format!("{both} both hold, NOT documented: {times}"),
             };
             let width = width.max(6.0);
             let class = match overlap.documented {
@@ -371,7 +368,8 @@ impl<'a> Timeline<'a> {
                 None => ("late bad", "NOT documented".to_owned()),
             };
             let text = format!(
-                "worker {worker}: {what}, {why}: at {:.3} s",
+                "{}: {what}, {why}: at {:.3} s",
+                self.who.task(worker, task_of(anomaly.acquisition)),
                 self.seconds(anomaly.at)
             );
             let area = [
@@ -481,8 +479,12 @@ fn headlines(report: &Report, workers: usize) -> [String; 2] {
         (0, elections) => counted(elections, "election"),
         (locks, elections) => counted(locks, "lock") + " and " + &counted(elections, "election"),
     };
+    let tasks = match report.history.tasks() {
+        1 => String::new(),
+        tasks => format!(" of {tasks} tasks"),
+    };
     let first = format!(
-        "tenure torture on {}: {workers} processes compete for {names}, {faults} faults in {:.0} s",
+        "tenure torture on {}: {workers} processes{tasks} compete for {names}, {faults} faults in {:.0} s",
         shortened(store),
         report.seconds()
     );

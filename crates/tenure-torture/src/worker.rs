@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 pub use crate::locks::{Held, Locks, Observer, Tenure};
 pub use crate::phase::Phase;
-pub use crate::settings::{Settings, VARIABLE, Workload, worker_of};
+pub use crate::settings::{Settings, VARIABLE, Workload, task_of, worker_of};
 
 use crate::mode::HoldMode;
 use crate::observing::observe;
@@ -70,7 +70,7 @@ pub fn run<L: Locks>(connect: impl AsyncFn(Settings) -> Result<L, String>) -> Re
     done
 }
 
-/// Works, and observes elections, until the phase is [`Phase::End`].
+/// Works, in several tasks, and observes elections, until the phase is [`Phase::End`].
 ///
 /// # Errors
 /// The errors of the register and of the log.
@@ -80,9 +80,24 @@ pub async fn work<L: Locks>(
     phases: watch::Receiver<Phase>,
 ) -> io::Result<()> {
     tokio::select! {
-        worked = acquire_and_release(settings, locks, phases) => worked,
+        worked = work_from(settings, locks, &phases, 0) => worked,
         failed = observe(settings, locks, settings.observed()) => match failed? {},
     }
+}
+
+/// The work of the tasks from this one on.
+async fn work_from<L: Locks>(
+    settings: &Settings,
+    locks: &L,
+    phases: &watch::Receiver<Phase>,
+    task: usize,
+) -> io::Result<()> {
+    let own = acquire_and_release(settings, locks, phases.clone(), task);
+    if task + 1 >= settings.workload.tasks {
+        return own.await;
+    }
+    let others = Box::pin(work_from(settings, locks, phases, task + 1));
+    tokio::try_join!(own, others).map(drop)
 }
 
 /// Acquires, holds and releases, round after round.
@@ -90,8 +105,9 @@ async fn acquire_and_release<L: Locks>(
     settings: &Settings,
     locks: &L,
     mut phases: watch::Receiver<Phase>,
+    task: usize,
 ) -> io::Result<()> {
-    let mut work = Work::begin(settings, phases.clone()).await?;
+    let mut work = Work::begin(settings, phases.clone(), task).await?;
     let has_locks = settings.lock_modes().iter().next().is_some();
     let has_elections = !settings.campaigns().is_empty();
     while work.goes_on() {
@@ -107,8 +123,11 @@ async fn acquire_and_release<L: Locks>(
             mode => work.lock(locks, mode).await?,
         }
     }
-    if settings.worker == 0 {
-        return work.lead_last(locks).await;
+    match (settings.worker, task) {
+        (0, 0) => return work.lead_last(locks).await,
+        // The process ends when its first task has led for long enough.
+        (0, _) => return Ok(()),
+        _ => {}
     }
     // An error means that the phases have ended.
     let _ = phases.wait_for(|phase| *phase == Phase::End).await;

@@ -56,6 +56,7 @@ impl Run {
         let campaign = Event::Asked {
             at: at * MS,
             worker: 0,
+            task: 0,
             name: NAME.into(),
             mode: HoldMode::Election,
         };
@@ -71,6 +72,7 @@ impl Run {
             acquisition: token,
             mode: HoldMode::Election,
             changes: None,
+            turn: None,
             token,
             asked: (at - 1) * MS,
             deadline: (at + 3_600_000) * MS,

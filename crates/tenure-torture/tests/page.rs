@@ -24,6 +24,7 @@ fn report() -> Report {
         name: EVIL.into(),
         mode: HoldMode::Exclusive,
         changes: None,
+        turn: None,
         token: 7,
         asked: start,
         start,
@@ -42,6 +43,7 @@ fn report() -> Report {
             ],
             waits: vec![Wait {
                 worker: 2,
+                task: 0,
                 name: EVIL.into(),
                 mode: HoldMode::Exclusive,
                 from: second,

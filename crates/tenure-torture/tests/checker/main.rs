@@ -4,6 +4,7 @@
 
 mod changes;
 mod detached;
+mod tasks;
 
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ fn asked(at: u64, worker: usize) -> Event {
     Event::Asked {
         at: at * MS,
         worker,
+        task: 0,
         name,
         mode: HoldMode::Exclusive,
     }
@@ -44,6 +46,7 @@ fn claimed(asked: u64, at: u64, worker: usize, token: u64, deadline: u64) -> Eve
         acquisition: 1000 + at,
         mode: HoldMode::Exclusive,
         changes: None,
+        turn: None,
         token,
         asked: asked * MS,
         deadline: deadline * MS,
@@ -163,6 +166,7 @@ fn the_error_of_a_worker_is_shown_when_no_worker_got_a_name() {
     let refused = Event::Refused {
         at: 5,
         worker: 1,
+        task: 0,
         name: "n".into(),
         why: "too young".into(),
     };
@@ -387,6 +391,7 @@ fn a_worker_that_is_refused_and_asks_again_counts_as_waiting() {
             Event::Refused {
                 at: (at + 10) * MS,
                 worker: 0,
+                task: 0,
                 name: "n".into(),
                 why: "no".into(),
             },

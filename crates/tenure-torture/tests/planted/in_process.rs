@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tenure_core::{Client, memory};
+use tenure_core::{Client, Error, memory};
 use tenure_torture::checker::{Findings, check};
 use tenure_torture::clock::now;
 use tenure_torture::event::{self, Event, Log};
@@ -23,15 +23,13 @@ const WORKS: Duration = Duration::from_secs(2);
 
 /// So much has to be seen of elections before a run without violations says something: on a busy machine that takes longer.
 pub(crate) const ENOUGH_SIGHTS: usize = 50;
+/// The same of holds that pass on from task to task.
+pub(crate) const ENOUGH_HAND_OVERS: usize = 50;
 
-/// Waits until the observers have seen enough, at most a minute.
-async fn until_enough_is_seen(events: &Path) {
-    let is_enough = || {
-        let history = History::of(&event::read(events).unwrap());
-        history.elections.sights() > ENOUGH_SIGHTS
-    };
+/// Waits until enough has happened, at most a minute.
+async fn until_enough(events: &Path, is_enough: impl Fn(&History) -> bool) {
     for _ in 0..600 {
-        if is_enough() {
+        if is_enough(&History::of(&event::read(events).unwrap())) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -44,42 +42,75 @@ const TTL: Duration = Duration::from_millis(500);
 
 /// Six workers on a store with this mistake, or without one. Each seed has another of the two elections led in the end.
 pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
+    let store = memory::Store::new();
+    let client = || match lie {
+        Some(lie) => Client::from_store(LyingStore::new(store.clone(), Some(lie))),
+        None => Client::from_store(store.clone()),
+    };
+    let modes = Modes::of(&[HoldMode::Exclusive, HoldMode::Election]);
+    // What is wrong with other stores is seen before.
+    let settles = matches!(lie, None | Some(Lie::OldAnswers | Lie::Frozen));
+    let waits = matches!(lie, None | Some(Lie::OldAnswers));
+    let is_enough = move |history: &History| !waits || history.elections.sights() > ENOUGH_SIGHTS;
+    run_workers(workload(6, 1, modes), seed, client, settles, is_enough)
+}
+
+/// Two workers with four tasks each, which pass holds on, on a store with this mistake or without one.
+pub(crate) fn run_tasks(lie: Option<Lie>) -> (History, Findings) {
+    let store = memory::Store::new();
+    let client = || Client::from_store(LyingStore::new(store.clone(), lie));
+    let is_enough = |history: &History| history.passed_on() > ENOUGH_HAND_OVERS;
+    let workload = workload(2, 4, Modes::EXCLUSIVE);
+    run_workers(workload, 12, client, false, is_enough)
+}
+
+fn workload(workers: usize, tasks: usize, modes: Modes) -> Workload {
+    Workload {
+        workers,
+        tasks,
+        names: 1,
+        ttl: TTL,
+        hold: TTL.mul_f64(0.8),
+        only_tries: false,
+        modes,
+    }
+}
+
+/// Runs workers, each with a client of its own, until enough has happened; `settles`: and until observers know who leads.
+fn run_workers(
+    workload: Workload,
+    seed: u64,
+    client: impl Fn() -> Result<Client, Error>,
+    settles: bool,
+    is_enough: impl Fn(&History) -> bool,
+) -> (History, Findings) {
     let dir = tempfile::tempdir().unwrap();
     let events = runner::events_of(dir.path());
     let mut log = Log::create(&events).unwrap();
     let register = Register::open(log.try_clone().unwrap()).unwrap();
-    let store = memory::Store::new();
     let (phase, phases) = watch::channel(Phase::Work);
     let tasks = LocalSet::new();
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();
     let entered = runtime.enter();
     log.append(&Event::Began { at: now() }).unwrap();
-    let workers = (0..6).map(|worker| {
+    let workers = (0..workload.workers).map(|worker| {
         let settings = Settings {
             url: "memory:".into(),
             worker,
             life: 0,
             names: vec!["lock".into()],
-            elections: vec!["leader-0".into(), "leader-1".into()],
-            workload: Workload {
-                workers: 6,
-                names: 1,
-                ttl: TTL,
-                hold: TTL.mul_f64(0.8),
-                only_tries: false,
-                modes: Modes::of(&[HoldMode::Exclusive, HoldMode::Election]),
+            elections: match workload.modes.contains(HoldMode::Election) {
+                true => vec!["leader-0".into(), "leader-1".into()],
+                false => Vec::new(),
             },
+            workload,
             register: register.address(),
             events: events.clone(),
             seed,
             runner: 0,
         };
-        let client = match lie {
-            Some(lie) => Client::from_store(LyingStore::new(store.clone(), lie)),
-            None => Client::from_store(store.clone()),
-        };
-        let client = client.unwrap();
+        let client = client().unwrap();
         let phases = phases.clone();
         tasks.spawn_local(async move {
             let locks = Tenure::of_client(client, &settings);
@@ -91,12 +122,9 @@ pub(crate) fn run(lie: Option<Lie>, seed: u64) -> (History, Findings) {
     drop(entered);
     runtime.block_on(tasks.run_until(async {
         tokio::time::sleep(WORKS).await;
-        if matches!(lie, None | Some(Lie::OldAnswers)) {
-            until_enough_is_seen(&events).await;
-        }
+        until_enough(&events, is_enough).await;
         let mut workers = workers.into_iter();
-        // What is wrong with other stores is seen before.
-        if matches!(lie, None | Some(Lie::OldAnswers | Lie::Frozen)) {
+        if settles {
             phase.send_replace(Phase::Settle);
             // The first one ends when there was enough time for all observers.
             workers.next().unwrap().await.unwrap();

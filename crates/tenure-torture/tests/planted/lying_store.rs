@@ -1,4 +1,4 @@
-//! A store in memory that says wrong who leads, below the real library.
+//! A store in memory that says wrong who leads, or that tokens are reserved, below the real library.
 //!
 //! The store does not push, so observers ask it again and again, and it can lie in one place.
 
@@ -12,11 +12,12 @@ use tenure_core::leader::Sighting;
 use tenure_core::options::Mode;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
-    Answer, BoxFuture, Elections, Hold, Listed, LossNotifier, Release, Renewal, Request, Store,
+    Answer, BoxFuture, Elections, Hold, Listed, LossNotifier, Release, Renewal, Request,
+    ReserveTokens, Store,
 };
 use tenure_core::{Error, LockName, memory};
 
-/// What is wrong with the answers of the store.
+/// What is wrong with the answers of the store; without a lie, tasks may pass holds on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
     /// One of three answers is an older one, as from a replica that lags behind, but none from before the first term.
@@ -32,6 +33,8 @@ pub(crate) enum Lie {
     TokenThatWasNotGranted,
     /// After some time the answer is always the same.
     Frozen,
+    /// The store says that tokens are reserved, and they are not.
+    TokensWithoutReservation,
 }
 
 /// How many answers a frozen store gives before.
@@ -115,12 +118,12 @@ fn with_leader(sighting: Sighting, change: impl FnOnce(&mut u64, &mut Holder)) -
 pub(crate) struct LyingStore {
     store: Arc<memory::Store>,
     guarantees: Guarantees,
-    lie: Lie,
+    lie: Option<Lie>,
     past: Mutex<HashMap<LockName, Past>>,
 }
 
 impl LyingStore {
-    pub(crate) fn new(store: memory::Store, lie: Lie) -> Self {
+    pub(crate) fn new(store: memory::Store, lie: Option<Lie>) -> Self {
         let mut guarantees = store.guarantees().clone();
         guarantees.detached = DetachedHolds::None;
         Self {
@@ -168,6 +171,23 @@ impl Store for LyingStore {
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {
         Some(self)
     }
+
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
+        Some(self)
+    }
+}
+
+impl ReserveTokens for LyingStore {
+    fn reserve(self: Arc<Self>, hold: Hold, last: u64) -> BoxFuture<Result<bool, Error>> {
+        let store = self.store.clone().as_raise_token();
+        let lies = self.lie == Some(Lie::TokensWithoutReservation);
+        Box::pin(async move {
+            match store {
+                Some(store) if !lies => Ok(store.raise(hold, last).await? == Some(last)),
+                _ => Ok(lies),
+            }
+        })
+    }
 }
 
 impl Elections for LyingStore {
@@ -179,7 +199,10 @@ impl Elections for LyingStore {
         Box::pin(async move {
             let truth = self.store.clone().leader(name.clone()).await?;
             let mut past = self.past.lock().unwrap();
-            Ok(past.entry(name).or_default().answer(self.lie, truth))
+            Ok(match self.lie {
+                Some(lie) => past.entry(name).or_default().answer(lie, truth),
+                None => truth,
+            })
         })
     }
 

@@ -10,6 +10,7 @@ mod lying_store;
 mod observer;
 mod observers;
 mod store;
+mod tasks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +75,7 @@ fn torture_with(
         lasts,
         workload: Workload {
             workers: 4,
+            tasks: 1,
             names: 1,
             ttl: Duration::from_millis(500),
             hold: Duration::from_millis(400),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_torture::plan::FaultKind;
 
-use crate::{Run, text};
+use crate::{ENOUGH_HAND_OVERS, Run, text};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::needs;
@@ -98,6 +98,20 @@ macro_rules! on {
                 let run = super::$database("table", TABLE).ttl(SHORT);
                 let run = run.without(&[FaultKind::ClockForward]);
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+
+            #[test]
+            fn a_table_with_tasks_that_pass_the_lock_on() {
+                needs!($server, "cc");
+                let run = super::$database("table, tasks", TABLE).ttl(SHORT);
+                let run = run.without(&[FaultKind::ClockForward]).passing_on();
+                let report = run.keeps_its_promise();
+                assert_eq!(report.findings.overlaps, []);
+                assert!(
+                    report.history.passed_on() > ENOUGH_HAND_OVERS,
+                    "{}",
+                    text(&report)
+                );
             }
 
             #[test]

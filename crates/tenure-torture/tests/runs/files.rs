@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_torture::plan::FaultKind;
 
-use crate::Run;
+use crate::{ENOUGH_HAND_OVERS, Run, text};
 use tenure_testkit::clock::Clock;
 use tenure_testkit::needs;
 use tenure_testkit::sqlite::DatabaseFile;
@@ -44,6 +44,20 @@ fn sqlite_when_holders_are_stopped_and_killed_and_the_clock_goes_back() {
     let (run, _file) = sqlite("sqlite", Some(Clock::make()));
     let run = run.without(&[FaultKind::ClockForward]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
+fn sqlite_with_tasks_that_pass_the_lock_on() {
+    needs!("cc");
+    let (run, _file) = sqlite("sqlite, tasks", Some(Clock::make()));
+    let run = run.without(&[FaultKind::ClockForward]).passing_on();
+    let report = run.keeps_its_promise();
+    assert_eq!(report.findings.overlaps, []);
+    assert!(
+        report.history.passed_on() > ENOUGH_HAND_OVERS,
+        "{}",
+        text(&report)
+    );
 }
 
 /// SQLite uses the clock of this host, and leases end by that clock.

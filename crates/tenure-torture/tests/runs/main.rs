@@ -37,6 +37,9 @@ fn worker_process() {
     }
 }
 
+/// With so many holds that passed from task to task, a run has tested that.
+pub(crate) const ENOUGH_HAND_OVERS: usize = 20;
+
 /// A run that has not begun.
 pub(crate) struct Run {
     setup: Setup,
@@ -79,6 +82,7 @@ impl Run {
             lasts: lasts.unwrap_or(Duration::from_secs(600)),
             workload: Workload {
                 workers: if lasts.is_some() { 6 } else { 4 },
+                tasks: 1,
                 names: 1,
                 ttl,
                 hold: ttl.mul_f64(0.8),
@@ -106,6 +110,12 @@ impl Run {
         let workload = &mut self.setup.workload;
         (workload.ttl, workload.hold) = (ttl, ttl.mul_f64(0.8));
         self
+    }
+
+    /// Has several tasks in each process, which pass exclusive holds on.
+    pub(crate) fn passing_on(mut self) -> Self {
+        self.setup.workload.tasks = 8;
+        self.modes(Modes::EXCLUSIVE)
     }
 
     /// Mixes only these modes.
