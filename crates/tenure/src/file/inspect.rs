@@ -123,16 +123,21 @@ fn inspect_file(
             return Ok(status);
         }
         if !timer.pause() {
-            let mode = if is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)? {
-                Mode::Exclusive
-            } else {
-                Mode::Shared
-            };
-            // A program that writes no record, such as flock(1).
-            status.holds = vec![HoldInfo::new(Holder::default(), mode, None, None)];
+            let keeps_readers_out =
+                is_locked_by_other(dir, file, &opened, Kind::Shared, held_locks)?;
+            status.holds = vec![hold_without_record(keeps_readers_out)];
             return Ok(status);
         }
     }
+}
+
+/// The hold of a program that writes no record, such as flock(1).
+fn hold_without_record(keeps_readers_out: bool) -> HoldInfo {
+    let mode = match keeps_readers_out {
+        true => Mode::Exclusive,
+        false => Mode::Shared,
+    };
+    HoldInfo::new(Holder::default(), mode, None, None)
 }
 
 /// The exclusive hold of a process that lives, as its record and its files show it.
