@@ -273,6 +273,9 @@ fn complete_one(
     };
     match (&pending.operation, value) {
         (SessionOperation::Ping, value) => value.map(|_| OperationResult::Alive),
+        (SessionOperation::Reserve { .. }, value) => {
+            value.map(|is_past| OperationResult::Reserved(is_past == 1))
+        }
         (SessionOperation::Unlock { .. }, value) => {
             remove();
             Some(OperationResult::Unlocked(value == Some(1)))

@@ -48,7 +48,7 @@ pub(super) trait Dialect: Send + Sync {
     fn statement(&self, operations: &[SessionOperation]) -> String;
 
     /// What the row of [`statement`](Dialect::statement) says of each operation: the token or 0 of a `TryLock`, 1 or 0 of
-    /// an `Unlock`.
+    /// an `Unlock` or a `Reserve`.
     /// `None`: the server cannot tell.
     fn replies(&self, operations: &[SessionOperation], row: &Row) -> Vec<Option<u64>> {
         let column = |at: usize| row.get(at + 1)?.as_deref()?.parse().ok();
@@ -127,7 +127,8 @@ pub(super) trait Dialect: Send + Sync {
 
     fn create_holder_table(&self) -> String;
 
-    /// Deletes the removed rows, and then inserts the added ones.
+    /// Deletes the removed rows, and then inserts the added ones. A hold for which tokens were reserved may have its row already:
+    /// then the row keeps what others want of the holder.
     fn write_holder_table(&self, added: &[HolderRow], removed: &[HolderRow]) -> String {
         let mut sql = delete_holder_rows(removed);
         // The lock of a leader is free before its row is deleted.
@@ -140,8 +141,18 @@ pub(super) trait Dialect: Send + Sync {
         if !rows.is_empty() {
             sql += &self.insert_holder_rows(&rows.join(", "));
         }
+        for row in added.iter().filter(|row| row.last_token.is_some()) {
+            sql += &format!(
+                "; UPDATE tenure_holders SET holder = {} WHERE {}",
+                self.bytes(&row.holder()),
+                is_row(row)
+            );
+        }
         sql
     }
+
+    /// These bytes in a statement.
+    fn bytes(&self, bytes: &str) -> String;
 
     /// One row of the table of holders.
     fn holder_values(&self, row: &HolderRow) -> String;
@@ -213,6 +224,8 @@ pub(super) fn label(operations: &[SessionOperation]) -> &'static str {
         "/* tenure:acquire */"
     } else if is_any(|it| matches!(it, SessionOperation::Unlock { .. })) {
         "/* tenure:release */"
+    } else if is_any(|it| matches!(it, SessionOperation::Reserve { .. })) {
+        "/* tenure:reserve */"
     } else {
         "/* tenure:renew */"
     }
@@ -230,12 +243,17 @@ pub(super) fn ask_in_table(session: SessionId, token: u64) -> String {
 fn delete_holder_rows(removed: &[HolderRow]) -> String {
     let mut sql = String::from("/* tenure:board */ ");
     for row in removed {
-        sql += &format!(
-            "DELETE FROM tenure_holders WHERE connection = {} AND token = {} AND lock_key = '{}';",
-            row.session.number, row.token, row.key
-        );
+        sql += &format!("DELETE FROM tenure_holders WHERE {};", is_row(row));
     }
     sql
+}
+
+/// What is true of that row in the table of holders.
+fn is_row(row: &HolderRow) -> String {
+    format!(
+        "connection = {} AND token = {} AND lock_key = '{}'",
+        row.session.number, row.token, row.key
+    )
 }
 
 /// The waiter as JSON, with every character escaped that may not stand in a comment or could end one. Without the value of a

@@ -91,10 +91,10 @@ pub fn guarantees(of: Configuration) -> Guarantees {
     };
     guarantees.waiting = match of.is_postgres {
         true => {
-            "the server's own queue; requests for upgradable holds wait for each other before they enter that queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most"
+            "the server's own queue; requests for upgradable holds wait for each other before they enter that queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
         }
         false => {
-            "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most"
+            "the server's own queue; a client's waiters beyond connections=N poll, outside the queue; a dead waiter delays the others by one ttl at most; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
         }
     };
     guarantees.observers = match of.is_postgres && !of.is_pooled {

@@ -199,6 +199,17 @@ impl HolderTable {
         }
     }
 
+    /// Tokens up to `last` are reserved for the hold of that owner: its row says so soon.
+    pub(super) fn reserve(self: &Arc<Self>, owner: OwnerId, last: u64) {
+        let mut changes = lock(&self.changes);
+        let row = changes.to_insert.get(&owner);
+        if let Some(row) = row.or(changes.inserted.get(&owner)) {
+            let row = row.with_reserved(last);
+            changes.to_insert.insert(owner, row);
+            self.start_writing(&mut changes);
+        }
+    }
+
     /// The row of a leader is about to be [published](Self::publish), and will be deleted with the others.
     pub(super) fn note_leader(&self, owner: OwnerId, row: HolderRow) {
         lock(&self.changes).inserted.insert(owner, row);
@@ -249,9 +260,7 @@ impl HolderTable {
     /// Deletes the row of that owner soon, or does not insert it.
     pub(super) fn remove(self: &Arc<Self>, owner: OwnerId) {
         let mut changes = lock(&self.changes);
-        if changes.to_insert.remove(&owner).is_some() {
-            return;
-        }
+        changes.to_insert.remove(&owner);
         if let Some(row) = changes.inserted.remove(&owner) {
             changes.stale.insert((row.session, row.key.clone()));
             self.has_stale.store(true, Ordering::SeqCst);

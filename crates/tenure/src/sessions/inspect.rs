@@ -1,6 +1,7 @@
 //! Inspection for operators: who holds, who waits, and what the server and its settings guarantee. Nothing here decides
 //! about locks.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::database::{Kind, Row, process_of, unhex};
 
 use super::dialect::{Dialect, waiter_of};
 use super::errors;
+use super::holder_row::last_reserved;
 use super::key::Key;
 use super::requests;
 use super::server_info::{ServerInfo, SessionId};
@@ -52,7 +54,8 @@ const SKIPPED_PAUSES: u32 = 4;
 /// A session that has a lock: a row of [`holders`](super::dialect::Dialect::holders).
 struct KeyHolder {
     session: SessionId,
-    token: Option<u64>,
+    /// The token of the row, which is that of the grant, up to the last that is reserved for the hold.
+    tokens: Option<RangeInclusive<u64>>,
     info: HoldInfo,
     /// The session keeps the lock for so long, whether or not it is held.
     kept: Option<Duration>,
@@ -68,9 +71,10 @@ impl KeyHolder {
             number: integer(0)?,
             since: integer(1).unwrap_or(0),
         };
-        let record = cell(3).and_then(unhex);
-        let record: Option<HolderRecord> =
-            record.and_then(|json| serde_json::from_slice(&json).ok());
+        let json = cell(3).and_then(unhex);
+        let json = json.and_then(|json| String::from_utf8(json).ok());
+        let json = json.as_deref().unwrap_or_default();
+        let record: Option<HolderRecord> = serde_json::from_str(json).ok();
         let mut holder = match record {
             Some(record) => record.into(),
             // A holder of another library, or no table: what the server knows of the session.
@@ -93,13 +97,14 @@ impl KeyHolder {
             Some("upgradable") => Mode::Upgradable,
             _ => Mode::Exclusive,
         };
-        let token = integer(2);
+        let tokens = integer(2).map(|first| first..=last_reserved(json).unwrap_or(first));
+        let token = tokens.as_ref().map(|tokens| *tokens.end());
         let idle = Duration::from_micros(integer(9).unwrap_or(0));
         let ttl = integer(6).map(Duration::from_micros);
         let ttl_left = ttl.map(|ttl| ttl.saturating_sub(idle));
         Some(Self {
             session,
-            token,
+            tokens,
             info: HoldInfo::new(holder, mode, token, ttl_left),
             kept: integer(10).map(Duration::from_micros),
         })
@@ -108,12 +113,12 @@ impl KeyHolder {
     /// The row of a holder may not be written yet.
     /// A lock that is kept after its hold has no row.
     fn has_row(&self) -> bool {
-        self.token.is_some() || self.kept.is_some()
+        self.tokens.is_some() || self.kept.is_some()
     }
 
     /// The lock is kept after its hold.
     fn is_over(&self) -> bool {
-        self.kept.is_some() && self.token.is_none()
+        self.kept.is_some() && self.tokens.is_none()
     }
 }
 
@@ -193,7 +198,7 @@ pub(super) async fn ask_to_release(
     require_room_for_values(store).await?;
     let key = store.keys.key(name).await?;
     match holder_with(store, &key, token).await? {
-        Some(holder) if holder.info.mode == Mode::Exclusive => {
+        Some((holder, token)) if holder.info.mode == Mode::Exclusive => {
             requests::ask_to_release(&store.control, holder.session, token).await
         }
         _ => Ok(false),
@@ -271,7 +276,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
         clock.sleep_until(clock.now().after(WRITE_LAG)).await;
         holder = holder_with(store, &key, token).await?;
     }
-    let Some(holder) = holder else {
+    let Some((holder, token)) = holder else {
         return Ok(false);
     };
     // The client of the holder releases the lock: no other session can take a single lock away from a session.
@@ -307,7 +312,7 @@ pub(super) async fn break_lock(store: &Store, name: &LockName, token: u64) -> Re
 async fn break_without_token(store: &Store, key: &Key, connection: u64) -> Result<bool, Error> {
     let (context, control) = (&store.context, &store.control);
     let holders = holders(store, key).await?;
-    let is_it = |it: &&KeyHolder| it.token.is_none() && it.session.number == connection;
+    let is_it = |it: &&KeyHolder| it.tokens.is_none() && it.session.number == connection;
     let Some(holder) = holders.iter().find(is_it) else {
         return Ok(false);
     };
@@ -335,11 +340,18 @@ async fn break_without_token(store: &Store, key: &Key, connection: u64) -> Resul
     Ok(true)
 }
 
-/// The holder that has that token, if it has the lock.
-async fn holder_with(store: &Store, key: &Key, token: u64) -> Result<Option<KeyHolder>, Error> {
+/// The holder that has that token, if it has the lock, and the token of its row.
+async fn holder_with(
+    store: &Store,
+    key: &Key,
+    token: u64,
+) -> Result<Option<(KeyHolder, u64)>, Error> {
     let holders = holders(store, key).await?;
-    let is_it = |holder: &KeyHolder| holder.token == Some(token);
-    Ok(holders.into_iter().find(is_it))
+    let found = holders.into_iter().find_map(|holder| {
+        let tokens = holder.tokens.clone()?;
+        tokens.contains(&token).then(|| (holder, *tokens.start()))
+    });
+    Ok(found)
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {

@@ -10,7 +10,7 @@
 //! `names`, `key` and `mode` (from a name to its key, and how a key is held) · `dialect` with `mysql` and `postgres` (the SQL of each server) ·
 //! `session`, `acquisitions`, `operations`, `batch` and `statements` (one session and its requests) · `connection` and
 //! `pool` (which session, and when another is opened) · `control` and `requests` (everything but locks) · `store` (the
-//! parts of a client) · `acquire`, `wait`, `upgrade`, `renew`, `release` with `attempt` and `keep` (the operations) · `holder_table` and
+//! parts of a client) · `acquire`, `wait`, `upgrade`, `tokens`, `renew`, `release` with `attempt` and `keep` (the operations) · `holder_table` and
 //! `inspect` (what operators see) · `elections` and `listener` (the value of a leader, and what observers are told) · `errors` (what errors of the server mean).
 
 mod acquire;
@@ -54,6 +54,7 @@ mod statements;
 mod store;
 #[cfg(all(test, feature = "mysql", feature = "postgres"))]
 mod tests;
+mod tokens;
 mod upgrade;
 mod wait;
 
@@ -66,7 +67,7 @@ use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
     Answer, BoxFuture, ChangeMode, Elections, Hold, Listed, LossNotifier, Operate, Release,
-    Renewal, Request,
+    Renewal, Request, ReserveTokens,
 };
 
 use crate::capabilities::stores_with;
@@ -131,6 +132,10 @@ impl tenure_core::store::Store for Store {
     }
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
+        Some(self)
+    }
+
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
         Some(self)
     }
 

@@ -103,6 +103,14 @@ impl Dialect for MySql {
                 SessionOperation::Unlock { key, .. } => {
                     let _ = write!(sql, ", RELEASE_LOCK('{key}')");
                 }
+                // `IF` evaluates its condition first: the calls use up the tokens.
+                SessionOperation::Reserve { first, last } => {
+                    let calls = last.saturating_sub(*first);
+                    let _ = write!(
+                        sql,
+                        ", IF(BENCHMARK({calls}, UUID_SHORT()) = 0, ({TOKEN}) >= {last}, 0)"
+                    );
+                }
                 SessionOperation::Ping => sql += ", 1",
             }
         }
@@ -190,15 +198,19 @@ impl Dialect for MySql {
         include_str!("sql/mysql.sql").into()
     }
 
+    fn bytes(&self, bytes: &str) -> String {
+        format!("X'{}'", hex(bytes.as_bytes()))
+    }
+
     fn holder_values(&self, row: &HolderRow) -> String {
         format!(
-            "{}, '{}', {}, X'{}', '{}', X'{}', UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0",
+            "{}, '{}', {}, {}, '{}', {}, UNIX_TIMESTAMP(NOW(6)) * 1000000, {}, 0",
             row.session.number,
             row.key,
             row.token,
-            hex(row.name.as_str().as_bytes()),
+            self.bytes(row.name.as_str()),
             row.mode(),
-            hex(row.holder().as_bytes()),
+            self.bytes(&row.holder()),
             row.ttl.as_micros()
         )
     }
@@ -212,11 +224,11 @@ impl Dialect for MySql {
         let has_lock = format!("IS_USED_LOCK('{}') = {}", row.key, row.session.number);
         format!(
             "/* tenure:publish */ INSERT INTO tenure_holders ({HOLDER_COLUMNS}) SELECT {} FROM DUAL WHERE {has_lock} \
-             ON DUPLICATE KEY UPDATE holder = IF({number} > {}, tenure_holders.holder, X'{}');\
+             ON DUPLICATE KEY UPDATE holder = IF({number} > {}, tenure_holders.holder, {});\
              SELECT 1 FROM DUAL WHERE {has_lock}",
             self.holder_values(row),
             row.value_number().unwrap_or(0),
-            hex(row.holder().as_bytes())
+            self.bytes(&row.holder())
         )
     }
 
@@ -278,9 +290,9 @@ impl Dialect for MySql {
 
     fn held_names(&self, prefix: &str) -> String {
         format!(
-            "/* tenure:look */ SELECT DISTINCT HEX(name) FROM tenure_holders WHERE LEFT(name, {}) = X'{}' AND IS_USED_LOCK(lock_key) = connection",
+            "/* tenure:look */ SELECT DISTINCT HEX(name) FROM tenure_holders WHERE LEFT(name, {}) = {} AND IS_USED_LOCK(lock_key) = connection",
             prefix.len(),
-            hex(prefix.as_bytes())
+            self.bytes(prefix)
         )
     }
 

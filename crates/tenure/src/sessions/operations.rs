@@ -23,6 +23,8 @@ pub(super) enum SessionOperation {
     TryLock { key: Key, mode: KeyMode },
     /// Release the lock.
     Unlock { key: Key, mode: KeyMode },
+    /// Use up tokens, so that each later grant of a lock that the session has now gets a greater token than `last`.
+    Reserve { first: u64, last: u64 },
     /// Show that the session is there.
     Ping,
 }
@@ -35,7 +37,7 @@ impl SessionOperation {
                 key: key.clone(),
                 mode: *mode,
             }),
-            Self::Unlock { .. } | Self::Ping => None,
+            Self::Unlock { .. } | Self::Reserve { .. } | Self::Ping => None,
         }
     }
 
@@ -43,7 +45,7 @@ impl SessionOperation {
     pub(super) fn key(&self) -> Option<&Key> {
         match self {
             Self::TryLock { key, .. } | Self::Unlock { key, .. } => Some(key),
-            Self::Ping => None,
+            Self::Reserve { .. } | Self::Ping => None,
         }
     }
 }
@@ -89,6 +91,8 @@ pub(super) enum OperationResult {
     Busy,
     /// The lock is released. `false`: the session did not have the lock.
     Unlocked(bool),
+    /// Later grants get greater tokens. `false`: more tokens have to be used up first.
+    Reserved(bool),
     /// The session is there.
     Alive,
 }

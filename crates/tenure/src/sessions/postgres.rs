@@ -145,6 +145,10 @@ impl Dialect for Postgres {
                 SessionOperation::Unlock { key, mode } => {
                     sql += &format!(", {}", unlock(*mode, key));
                 }
+                // Later grants have a later transaction. The statement uses up the tokens of its own.
+                SessionOperation::Reserve { last, .. } => {
+                    sql += &format!(", ({} >= {last})::int", token(MAX_BATCH - 1));
+                }
                 SessionOperation::Ping => sql += ", 1",
             }
         }
@@ -175,6 +179,8 @@ impl Dialect for Postgres {
             },
             SessionOperation::Unlock { .. } => Some(u64::from(given.next()? == b'1')),
             SessionOperation::Ping => Some(1),
+            // Not in this statement.
+            SessionOperation::Reserve { .. } => None,
         };
         operations.iter().map(answer).collect()
     }
@@ -316,15 +322,19 @@ impl Dialect for Postgres {
         include_str!("sql/postgres.sql").into()
     }
 
+    fn bytes(&self, bytes: &str) -> String {
+        format!("decode('{}', 'hex')", hex(bytes.as_bytes()))
+    }
+
     fn holder_values(&self, row: &HolderRow) -> String {
         format!(
-            "{}, '{}', {}, decode('{}', 'hex'), '{}', decode('{}', 'hex'), {}, {}, 0",
+            "{}, '{}', {}, {}, '{}', {}, {}, {}, 0",
             row.session.number,
             row.key,
             row.token,
-            hex(row.name.as_str().as_bytes()),
+            self.bytes(row.name.as_str()),
             row.mode(),
-            hex(row.holder().as_bytes()),
+            self.bytes(&row.holder()),
             micros("clock_timestamp()"),
             row.ttl.as_micros()
         )
@@ -432,9 +442,9 @@ impl Dialect for Postgres {
 
     fn held_names(&self, prefix: &str) -> String {
         format!(
-            "/* tenure:look */ SELECT DISTINCT encode(name, 'hex') FROM tenure_holders h WHERE substring(name FROM 1 FOR {}) = decode('{}', 'hex') AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
+            "/* tenure:look */ SELECT DISTINCT encode(name, 'hex') FROM tenure_holders h WHERE substring(name FROM 1 FOR {}) = {} AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = h.connection AND {})",
             prefix.len(),
-            hex(prefix.as_bytes()),
+            self.bytes(prefix),
             matches_row()
         )
     }

@@ -21,16 +21,15 @@ impl PreparedStatement {
         let room = || Vec::with_capacity(operations.len());
         let (mut locked, mut unlocked) = (room(), room());
         for operation in operations {
-            let (SessionOperation::TryLock { key, mode } | SessionOperation::Unlock { key, mode }) =
-                operation
-            else {
-                continue;
+            let (key, mode, keys) = match operation {
+                SessionOperation::TryLock { key, mode } => (key, mode, &mut locked),
+                SessionOperation::Unlock { key, mode } => (key, mode, &mut unlocked),
+                SessionOperation::Reserve { .. } => return None,
+                SessionOperation::Ping => continue,
             };
-            let Key::One(key) = key else { return None };
-            match operation {
-                _ if *mode != KeyMode::Exclusive => return None,
-                SessionOperation::TryLock { .. } => locked.push(*key),
-                _ => unlocked.push(*key),
+            match key {
+                Key::One(key) if *mode == KeyMode::Exclusive => keys.push(*key),
+                _ => return None,
             }
         }
         match (&locked[..], &unlocked[..]) {

@@ -53,7 +53,12 @@ pub(crate) fn turns(holds: &Holds) -> Vec<usize> {
 /// Two guards of one turn, of tasks that had the lock one after the other: the first is released. The hold of the store is the
 /// same unless the machine was so slow that the time of the turn was over.
 pub(crate) async fn passed_on(client: &Client, name: &str) -> (u64, Guard) {
-    let (lock, start) = (client.lock(name).ttl(TTL), Instant::now());
+    passed_on_with(&client.lock(name).ttl(TTL)).await
+}
+
+/// The same for a lock with options.
+pub(crate) async fn passed_on_with(lock: &Lock) -> (u64, Guard) {
+    let start = Instant::now();
     loop {
         assert!(start.elapsed() < TEST_TIMEOUT, "the lock never passes on");
         let before = soon(lock.acquire()).await.unwrap();

@@ -13,6 +13,7 @@ mod clocks;
 mod elections;
 mod ends;
 mod failovers;
+mod hand_over;
 mod keeping;
 mod modes;
 mod names;
