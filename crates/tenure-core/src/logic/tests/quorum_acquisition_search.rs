@@ -9,9 +9,13 @@
 //! Two clients run at a time; what other clients did before, or gave up, is what the nodes start with. Clients that are
 //! readers may hold a node at the same time, so their tokens have an order only where one of them was over, or claimed
 //! the name already, when the other one started.
+//!
+//! The last client, if it is a writer, may reserve the token after its own, and use it when a majority has that: tasks pass
+//! the hold on. If the other client reserved one, too, no client would come that could get it again.
 //! Mutants show that the search finds violations.
 
 use super::explore::{ModelState, Outcome, explore};
+use crate::logic::quorum::Tally;
 use crate::logic::quorum_acquisition::{Next, QuorumAcquisition};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +38,10 @@ enum Mutant {
     RaisedToTheSame,
     /// A reader does not look for readers when it writes.
     WriterBesideReaders,
+    /// A token is used as soon as its reservation is on its way.
+    ReservationNotAwaited,
+    /// A token is used when one node has reserved it.
+    ReservedByOne,
 }
 
 #[derive(Clone, Copy)]
@@ -67,6 +75,8 @@ enum Message {
     Raise(u64),
     Raised(u64),
     NotRaised,
+    Reserve(u64),
+    Reserved(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,6 +98,10 @@ struct Client {
     choice: (u64, u8),
     /// The greatest token that was used when it started.
     floor: u64,
+    /// The token that it claims the name under.
+    token: u64,
+    /// The answers to a reservation.
+    reservation: Option<Tally>,
 }
 
 #[derive(Clone)]
@@ -121,6 +135,8 @@ enum Step {
     Reaches(usize, usize),
     /// A reply reaches its client.
     Returns(usize, usize),
+    /// A client that claims the name has the next token reserved.
+    Reserves(usize),
     /// A client ends its claim, or gives up.
     Ends(usize),
     /// A node ends the hold of a client whose claim is over: the hold is released, or its lease ends.
@@ -142,6 +158,8 @@ impl Nodes {
             messages: [Message::None; NODES],
             choice: (0, 0),
             floor: 0,
+            token: 0,
+            reservation: None,
         };
         let node = |last: &u64| Node {
             last: *last,
@@ -203,6 +221,15 @@ impl Nodes {
                 }
                 None => Message::NotRaised,
             },
+            Message::Reserve(last) => match &mut node.holds[client] {
+                Some(known) => {
+                    *known = last.max(*known);
+                    node.last = node.last.max(last);
+                    self.granted = self.granted.max(last);
+                    Message::Reserved(last)
+                }
+                None => Message::NotRaised,
+            },
             other => other,
         };
         let refusal = matches!(message, Message::Refused | Message::NotRaised);
@@ -215,6 +242,7 @@ impl Nodes {
         let last_used = self.last_used();
         let me = &mut self.clients[client];
         match std::mem::replace(&mut me.messages[at], Message::None) {
+            Message::Reserved(token) => return self.reserved(client, at, token),
             Message::Granted(token) => me.acquisition.granted(at, token),
             Message::Raised(token) => me.acquisition.raised(at, token),
             _ => me.acquisition.refused(at),
@@ -265,6 +293,43 @@ impl Nodes {
         }
     }
 
+    fn reserves(&mut self, client: usize) {
+        let mutant = self.setup.mutant;
+        let me = &mut self.clients[client];
+        me.reservation = Some(Tally::new(NODES));
+        let last = me.token + 1;
+        for message in &mut me.messages {
+            // A node that has not answered the request before is silent.
+            if !matches!(message, Message::Ask | Message::Raise(_)) {
+                *message = Message::Reserve(last);
+            }
+        }
+        if mutant == Some(Mutant::ReservationNotAwaited) {
+            self.claim(client, last);
+        }
+    }
+
+    fn reserved(&mut self, client: usize, at: usize, token: u64) {
+        let me = &mut self.clients[client];
+        let Some(votes) = me
+            .reservation
+            .as_mut()
+            .filter(|_| me.phase == Phase::Claims)
+        else {
+            return;
+        };
+        votes.yes(at);
+        let needed = match self.setup.mutant {
+            Some(Mutant::ReservationNotAwaited) => 0,
+            Some(Mutant::ReservedByOne) => 1,
+            _ => votes.majority(),
+        };
+        if (0..NODES).filter(|at| votes.said_yes(*at)).count() == needed {
+            self.claim(client, token);
+        }
+    }
+
+    /// The client uses `token`.
     fn claim(&mut self, client: usize, token: u64) {
         let is_reader = self.setup.is_reader(client);
         let mut others = (0..self.clients.len()).filter(|other| *other != client);
@@ -287,6 +352,7 @@ impl Nodes {
         if !is_reader {
             self.used_alone = self.used_alone.max(token);
         }
+        self.clients[client].token = token;
         self.clients[client].phase = Phase::Claims;
     }
 
@@ -300,7 +366,10 @@ impl Nodes {
         client.phase = Phase::Over;
         // The client receives no reply; requests are still on their way.
         for message in &mut client.messages {
-            if !matches!(message, Message::Ask | Message::Raise(_)) {
+            if !matches!(
+                message,
+                Message::Ask | Message::Raise(_) | Message::Reserve(_)
+            ) {
                 *message = Message::None;
             }
         }
@@ -326,15 +395,22 @@ impl ModelState for Nodes {
                     Message::Ask => 1,
                     Message::Refused => 2,
                     Message::NotRaised => 3,
-                    Message::Granted(token) => 4 + token * 3,
-                    Message::Raise(token) => 5 + token * 3,
-                    Message::Raised(token) => 6 + token * 3,
+                    Message::Granted(token) => 4 + token * 5,
+                    Message::Raise(token) => 5 + token * 5,
+                    Message::Raised(token) => 6 + token * 5,
+                    Message::Reserve(token) => 7 + token * 5,
+                    Message::Reserved(token) => 8 + token * 5,
                 });
             }
             // A client whose claim is over receives replies, and does nothing about them.
             if matches!(client.phase, Phase::Asking) {
                 client.acquisition.image(image);
                 image.extend([client.choice.0, u64::from(client.choice.1), client.floor]);
+            } else if client.phase == Phase::Claims {
+                let votes = client.reservation.as_ref();
+                let yes = |at| votes.is_some_and(|votes| votes.said_yes(at));
+                image.extend([client.token, u64::from(votes.is_some())]);
+                image.extend((0..NODES).map(|at| u64::from(yes(at))));
             }
         }
         for node in &self.nodes {
@@ -360,6 +436,10 @@ impl ModelState for Nodes {
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         for (id, client) in self.clients.iter().enumerate() {
+            let may_reserve = id + 1 == self.setup.clients && !self.setup.is_reader(id);
+            if may_reserve && client.phase == Phase::Claims && client.reservation.is_none() {
+                steps.push(Step::Reserves(id));
+            }
             match client.phase {
                 Phase::Idle if self.setup.mutant == Some(Mutant::BareCounter) => {
                     steps.push(Step::Starts(id, 0));
@@ -376,7 +456,10 @@ impl ModelState for Nodes {
             for at in 0..NODES {
                 match client.messages[at] {
                     Message::None => {}
-                    Message::Ask | Message::Raise(_) => steps.push(Step::Reaches(id, at)),
+                    Message::Ask | Message::Raise(_) | Message::Reserve(_) => {
+                        steps.push(Step::Reaches(id, at));
+                    }
+                    Message::Reserved(_) => steps.push(Step::Returns(id, at)),
                     _ if matches!(client.phase, Phase::Asking) => {
                         steps.push(Step::Returns(id, at));
                     }
@@ -414,6 +497,7 @@ impl ModelState for Nodes {
             }
             Step::Reaches(id, at) => self.reaches(id, at),
             Step::Returns(id, at) => self.returns(id, at),
+            Step::Reserves(id) => self.reserves(id),
             Step::Ends(id) => self.end(id),
             Step::LetsGo(at, id) => self.nodes[at].holds[id] = None,
             Step::Restarts(at) => {
@@ -499,6 +583,8 @@ fn mutants_are_found() {
     breaks(Mutant::Minority, 0, 0, "two claim");
     breaks(Mutant::BareCounter, 1, 0, "a token");
     breaks(Mutant::NoGuard, 1, 0, "two claim");
+    breaks(Mutant::ReservationNotAwaited, 0, 0, "a token");
+    breaks(Mutant::ReservedByOne, 0, 0, "a token");
 }
 
 #[test]
