@@ -7,15 +7,15 @@ use tenure_core::error::{Error, ErrorKind, ErrorParts as _};
 use tenure_core::fence::FencingToken;
 use tenure_core::holder::Holder;
 use tenure_core::leader::Sighting;
-use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::name::LockName;
 use tenure_core::store::{BoxFuture, Elections, Hold};
 use tenure_core::support::RetryBudget;
 
-use super::errors::{no_answer, no_answer_to_read, no_majority};
+use super::errors::{no_answer_to_read, no_majority};
 use super::requests::NodeRequests;
 use super::sightings::{Merged, is_same_term, merge, tokens_on_nodes};
 use super::store::Store;
+use super::yes_or_no::answers;
 
 /// How much longer the other nodes may take when a majority has answered, and all of them together say more: that nobody
 /// leads, or under which token one leads.
@@ -76,67 +76,20 @@ pub(super) async fn publish(
     };
     held.set_holder(holder.clone());
     let nodes = store.nodes.len();
-    let timeout = store.settings.hold_timeout_for(hold.ttl);
-    let until = store.clock.now().after(timeout);
-    let mut requests = NodeRequests::new((0..nodes).map(|node| {
+    let requests = NodeRequests::new((0..nodes).map(|node| {
         let (on_node, holder) = (held.on_node(node, false), holder.clone());
         request(store, node, |elections| elections.publish(on_node, holder))
     }));
-    let mut votes = PublishVotes {
-        tally: Tally::new(nodes),
-        errors: Vec::new(),
-    };
-    while votes.tally.verdict() != Verdict::Won
-        && let Some((node, reply)) = requests.next_until(&store.clock, until).await
-    {
-        votes.count(node, reply);
-    }
-    while let Some((node, reply)) = requests.next_arrived() {
-        votes.count(node, reply);
-    }
-    let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
-    requests.finish_in(&store.background);
-    votes.outcome(nodes, (0..silent).map(|_| no_answer(timeout)))
-}
-
-/// What the nodes answered to a value.
-struct PublishVotes {
-    tally: Tally,
-    errors: Vec<Error>,
-}
-
-impl PublishVotes {
-    fn count(&mut self, node: usize, reply: Result<bool, Error>) {
-        match reply {
-            Ok(true) => self.tally.yes(node),
-            Ok(false) => self.tally.no(node),
-            Err(err) => {
-                self.errors.push(err);
-                self.tally.unknown(node)
-            }
-        };
-    }
-
-    /// `silent` has an error for each of the `nodes` that did not answer.
-    fn outcome(mut self, nodes: usize, silent: impl Iterator<Item = Error>) -> Result<bool, Error> {
-        if self.tally.verdict() == Verdict::Won {
-            return Ok(true);
-        }
-        if self.tally.is_refused() {
-            return Ok(false);
-        }
-        self.errors.extend(silent);
-        let has_some = (0..nodes).any(|node| self.tally.said_yes(node));
-        let err = no_majority(self.errors, nodes, "gave no clear answer to the value");
-        match has_some && err.kind() != ErrorKind::Indeterminate {
-            // Observers may see it.
-            true => Err(Error::new(
-                ErrorKind::Indeterminate,
-                "the value is on some nodes, and not on a majority of them",
-            )
-            .with_source(err)),
-            false => Err(err),
-        }
+    let answers = answers(store, hold.ttl, requests).await;
+    let has_some = (0..nodes).any(|node| answers.tally.said_yes(node));
+    match answers.outcome("gave no clear answer to the value") {
+        // Observers may see it.
+        Err(err) if has_some && err.kind() != ErrorKind::Indeterminate => Err(Error::new(
+            ErrorKind::Indeterminate,
+            "the value is on some nodes, and not on a majority of them",
+        )
+        .with_source(err)),
+        outcome => outcome,
     }
 }
 

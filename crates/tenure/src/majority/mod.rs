@@ -25,8 +25,9 @@
 //!
 //! # Reading order
 //! `settings` · `owners` and `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
-//! node, polled together) · `background` (requests that no caller waits for) · `store` (the parts of a client) ·
-//! `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release`, `find` and `detach` (the operations) · `losses` (what nodes report) · `errors` ·
+//! node, polled together) · `yes_or_no` (the answers to it, counted) · `background` (requests that no caller waits for) ·
+//! `store` (the parts of a client) · `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release`, `find` and `detach` (the
+//! operations) · `losses` (what nodes report) · `errors` ·
 //! `inspect` (for operators) · `merge` (the answers of the nodes as one) · `elections`, `observe` and `sightings` (the same for
 //! elections).
 
@@ -53,6 +54,7 @@ mod store;
 mod upgrade;
 mod vote;
 mod wait;
+mod yes_or_no;
 
 use std::sync::Arc;
 use std::time::Duration;

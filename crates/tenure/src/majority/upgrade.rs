@@ -7,20 +7,20 @@
 use std::sync::Arc;
 
 use tenure_core::error::{Error, ErrorKind};
-use tenure_core::logic::quorum::{Tally, Verdict};
 use tenure_core::logic::quorum_acquisition::{Next, QuorumAcquisition};
 use tenure_core::options::Mode;
 use tenure_core::rt::Flag;
 use tenure_core::store::{Answer, BoxFuture, ChangeMode, Grant, Hold, Renewal, Request};
 use tenure_core::time::Time;
 
-use super::errors::{no_answer, no_majority};
+use super::errors::no_majority;
 use super::holds::QuorumHold;
 use super::mode::{make_exclusive, weaken};
 use super::renew::renew_holds;
 use super::requests::NodeRequests;
 use super::store::Store;
 use super::vote::{NodeReply, Vote, VoteEvent};
+use super::yes_or_no::answers;
 
 impl ChangeMode for Store {
     fn upgrade(
@@ -198,9 +198,6 @@ pub(super) async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Re
 async fn weaken_all(store: &Arc<Store>, hold: &Arc<QuorumHold>, mode: Mode) -> Result<bool, Error> {
     hold.with_mode(|known| known.claim_less(mode));
     let stop = hold.begin_change(false);
-    let nodes = store.nodes.len();
-    let timeout = store.settings.hold_timeout_for(hold.request.ttl);
-    let until = store.clock.now().after(timeout);
     let weaken = |node| -> BoxFuture<_> {
         Box::pin(weaken(
             store.clone(),
@@ -210,36 +207,7 @@ async fn weaken_all(store: &Arc<Store>, hold: &Arc<QuorumHold>, mode: Mode) -> R
             stop.clone(),
         ))
     };
-    let mut requests = NodeRequests::new((0..nodes).map(weaken));
-    let mut tally = Tally::new(nodes);
-    let mut errors = Vec::new();
-    let mut count = |tally: &mut Tally, node, reply: Result<bool, Error>| {
-        let _ = match reply {
-            Ok(true) => tally.yes(node),
-            Ok(false) => tally.no(node),
-            Err(err) => {
-                errors.push(err);
-                tally.unknown(node)
-            }
-        };
-    };
-    while tally.verdict() != Verdict::Won
-        && let Some((node, reply)) = requests.next_until(&store.clock, until).await
-    {
-        count(&mut tally, node, reply);
-    }
-    while let Some((node, reply)) = requests.next_arrived() {
-        count(&mut tally, node, reply);
-    }
-    let silent = (0..nodes).filter(|node| requests.is_open(*node)).count();
-    requests.finish_in(&store.background);
-    if tally.verdict() == Verdict::Won {
-        return Ok(true);
-    }
-    if tally.is_refused() {
-        return Ok(false);
-    }
-    errors.extend((0..silent).map(|_| no_answer(timeout)));
-    let what = "gave no clear answer to the downgrade";
-    Err(no_majority(errors, nodes, what))
+    let requests = NodeRequests::new((0..store.nodes.len()).map(weaken));
+    let answers = answers(store, hold.request.ttl, requests).await;
+    answers.outcome("gave no clear answer to the downgrade")
 }
