@@ -230,8 +230,8 @@ impl Lock {
     /// the lock 20 ms after the grant of the store or later. [`fair(true)`](Lock::fair) keeps the order of the store: then the
     /// lock never passes on.
     ///
-    /// Only exclusive locks on `redis:`, `mysql:`, `postgres:` and `sqlite:` pass on, without `min_hold` and elections, between
-    /// tasks that ask for the same `ttl`, `lock_delay` and `label`. The option makes no difference elsewhere.
+    /// Only exclusive locks on `redis:`, `redlock:`, `mysql:`, `postgres:` and `sqlite:` pass on, without `min_hold` and
+    /// elections, between tasks that ask for the same `ttl`, `lock_delay` and `label`. The option makes no difference elsewhere.
     pub fn local_hand_overs(self, local_hand_overs: u32) -> Self {
         self.set(|part| part.options.local_hand_overs = local_hand_overs)
     }

@@ -78,6 +78,9 @@ pub trait ReserveTokens: Send + Sync {
     /// grants of the name get greater tokens than `last`, and [`break_lock`](Operate::break_lock) with any of the reserved
     /// tokens ends the hold. What [`inspect`](super::Store::inspect) shows is `last` from then on. `false`: there is no such
     /// hold, or it has other tokens reserved; then nothing was changed. May be repeated.
+    ///
+    /// A store that may be a node of another one may have granted another token than `hold.token`: it reserves the same tokens,
+    /// unless its own is greater than `last`; then nothing is left to do, and the answer is `true`.
     fn reserve(self: Arc<Self>, hold: Hold, last: u64) -> BoxFuture<Result<bool, Error>>;
 }
 

@@ -28,7 +28,7 @@ pub fn guarantees<'a>(nodes: impl IntoIterator<Item = &'a Guarantees>) -> Guaran
     };
     guarantees.liveness = "leases on a majority of nodes, renewed every third of the ttl; a renewal also restores the lease on a node that lost it";
     guarantees.clock = "each node ends its lease by its own clock";
-    guarantees.waiting = "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time";
+    guarantees.waiting = "an entry in the queue of every node; a waiter that too few nodes granted gives those grants back after a short random time; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, if each node can reserve tokens, as Redis can";
     guarantees.token = "max(last + 1, the client's wall clock in µs), agreed with a majority; can go backward only if nodes lose their \
                 data and the clocks of two clients differ by more than the time for which a restarted node does not count";
     guarantees.loss = "at the next renewal (every third of the ttl), at the deadline at the latest";

@@ -81,8 +81,10 @@ struct QuorumHoldState {
     on_nodes: Vec<NodePart>,
     /// What each node has of the hold.
     mode: QuorumMode,
-    /// The agreed token; 0 before there is one.
+    /// The agreed token, or the last one that is reserved; 0 before there is one.
     token: u64,
+    /// The agreed token, if tokens are reserved for the tasks of the client.
+    first_of_turn: Option<u64>,
     granted_at: Option<Time>,
     /// What others see of the holder.
     holder: Arc<Holder>,
@@ -149,6 +151,7 @@ impl QuorumHold {
                 on_nodes: vec![part; nodes],
                 mode: QuorumMode::new(nodes, request.mode),
                 token: 0,
+                first_of_turn: None,
                 granted_at: None,
                 holder: request.holder.clone(),
                 min_hold: request.min_hold,
@@ -228,6 +231,25 @@ impl QuorumHold {
 
     pub(super) fn token(&self) -> u64 {
         lock(&self.state).token
+    }
+
+    /// The nodes are about to be asked to reserve these tokens. From now on a node that grants the hold, or hands it over,
+    /// is told the last one, whatever becomes of the reservation.
+    pub(super) fn begin_turn(&self, first: u64, last: u64) {
+        let mut state = lock(&self.state);
+        state.first_of_turn = Some(first);
+        state.token = state.token.max(last);
+    }
+
+    /// The hold has one token again: other holds may be beside it, and have the tokens after the last one.
+    pub(super) fn end_turn(&self) {
+        lock(&self.state).first_of_turn = None;
+    }
+
+    /// The first of the tokens that are reserved, if there are any, and the last one or the only one.
+    pub(super) fn tokens(&self) -> (Option<u64>, u64) {
+        let state = lock(&self.state);
+        (state.first_of_turn, state.token)
     }
 
     /// A majority has granted the hold, and has agreed on `token`.

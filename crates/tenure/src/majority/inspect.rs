@@ -8,10 +8,11 @@ use std::time::Duration;
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::holder::LockStatus;
 use tenure_core::name::LockName;
+use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 
 use super::errors::no_majority;
-use super::merge::{merge, merge_holds};
+use super::merge::{MergedHold, merge, merge_holds};
 use super::requests::NodeRequests;
 use super::store::Store;
 
@@ -76,7 +77,8 @@ pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     Ok(Listed::Statuses(all.collect()))
 }
 
-/// Ends the hold on every node that has it, whatever token it has on that node.
+/// Ends the hold on every node that has it, whatever token it has on that node. The nodes show the last token that is reserved
+/// for a hold; for an earlier one each of them is asked, because it alone knows from which one on.
 pub(super) async fn break_lock(
     store: &Store,
     name: &LockName,
@@ -90,21 +92,33 @@ pub(super) async fn break_lock(
     let known = known.filter_map(|(node, status)| Some((node, status.as_ref()?)));
     let known: Vec<_> = known.collect();
     let holds = merge_holds(&known, store.majority());
-    let Some(hold) = holds.iter().find(|hold| hold.token == Some(expected)) else {
+    let shown = holds.iter().find(|hold| hold.token == Some(expected));
+    let may_have_reserved = |hold: &&MergedHold<'_>| {
+        let mut modes = hold.parts.iter().map(|(_, info)| info.mode);
+        hold.token > Some(expected) && modes.all(|mode| mode == Mode::Exclusive)
+    };
+    let Some(hold) = shown.or_else(|| holds.iter().find(may_have_reserved)) else {
         return Ok(false);
     };
     let mut tokens = vec![None; store.nodes.len()];
     for (node, info) in &hold.parts {
         tokens[*node] = info.token.map(u64::from);
     }
-    let broken = ask_all(store, |node| match tokens[node] {
-        Some(token) => store.nodes[node].clone().break_lock(name.clone(), token),
-        None => Box::pin(std::future::ready(Ok(false))),
-    })
-    .await?;
-    let broken = broken.into_iter().filter(|broken| *broken == Some(true));
+    let mut broken = vec![false; store.nodes.len()];
+    if shown.is_none() {
+        // A node that shows this very token has another number for the hold.
+        let reserved = tokens
+            .iter()
+            .map(|token| token.filter(|it| *it != expected));
+        let reserved: Vec<_> = reserved.map(|token| token.map(|_| expected)).collect();
+        break_on(store, name, &reserved, &mut broken).await?;
+        if !broken.contains(&true) {
+            return Ok(false);
+        }
+    }
+    break_on(store, name, &tokens, &mut broken).await?;
     // Fewer than all: the hold ended by itself meanwhile, or too few nodes can be reached to end it.
-    match broken.count() {
+    match broken.into_iter().filter(|broken| *broken).count() {
         0 => Ok(false),
         few if few + store.majority() <= hold.parts.len() => Err(Error::new(
             ErrorKind::Indeterminate,
@@ -115,6 +129,24 @@ pub(super) async fn break_lock(
         )),
         _ => Ok(true),
     }
+}
+
+/// Ends the hold on each node for which a token is given, and where it was not `broken` before.
+async fn break_on(
+    store: &Store,
+    name: &LockName,
+    tokens: &[Option<u64>],
+    broken: &mut [bool],
+) -> Result<(), Error> {
+    let answers = ask_all(store, |node| match tokens[node].filter(|_| !broken[node]) {
+        Some(token) => store.nodes[node].clone().break_lock(name.clone(), token),
+        None => Box::pin(std::future::ready(Ok(false))),
+    })
+    .await?;
+    for (broken, answer) in broken.iter_mut().zip(answers) {
+        *broken |= answer == Some(true);
+    }
+    Ok(())
 }
 
 pub(super) async fn check(store: &Store) -> Result<Vec<Finding>, Error> {

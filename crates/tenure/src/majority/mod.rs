@@ -26,7 +26,7 @@
 //! # Reading order
 //! `settings` · `owners` and `holds` (what is remembered of a hold and of its part on each node) · `requests` (one request to each
 //! node, polled together) · `yes_or_no` (the answers to it, counted) · `background` (requests that no caller waits for) ·
-//! `store` (the parts of a client) · `acquire`, `wait`, `mode`, `upgrade`, `renew`, `release`, `find` and `detach` (the
+//! `store` (the parts of a client) · `acquire`, `wait`, `mode`, `upgrade`, `tokens`, `renew`, `release`, `find` and `detach` (the
 //! operations) · `losses` (what nodes report) · `errors` ·
 //! `inspect` (for operators) · `merge` (the answers of the nodes as one) · `elections`, `observe` and `sightings` (the same for
 //! elections).
@@ -51,6 +51,7 @@ mod requests;
 mod settings;
 mod sightings;
 mod store;
+mod tokens;
 mod upgrade;
 mod vote;
 mod wait;
@@ -67,7 +68,7 @@ use tenure_core::name::LockName;
 use tenure_core::rt::Clock;
 use tenure_core::store::{
     Answer, BoxFuture, ChangeMode, Detach, Elections, Hold, Listed, LossNotifier, Operate, Release,
-    Renewal, Request, Sightings,
+    Renewal, Request, ReserveTokens, Sightings,
 };
 
 use crate::capabilities::stores_with;
@@ -136,6 +137,10 @@ impl tenure_core::store::Store for Store {
 
     fn as_change_mode(self: Arc<Self>) -> Option<Arc<dyn ChangeMode>> {
         Some(self)
+    }
+
+    fn as_reserve_tokens(self: Arc<Self>) -> Option<Arc<dyn ReserveTokens>> {
+        tokens::are_reserved(&self).then_some(self as _)
     }
 
     fn as_elections(self: Arc<Self>) -> Option<Arc<dyn Elections>> {

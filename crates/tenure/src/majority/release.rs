@@ -11,6 +11,7 @@ use super::errors::{no_answer, no_majority};
 use super::holds::QuorumHold;
 use super::requests::NodeRequests;
 use super::store::Store;
+use super::tokens;
 
 /// Releases a hold on all nodes. The name was ours, and is free, when a majority answers so; it was not ours when
 /// a majority definitely did not have the hold.
@@ -217,10 +218,8 @@ pub(super) async fn finish_request(
         Ok(Answer::Granted(grant)) => {
             store.note_token(grant.token);
             hold.token = grant.token;
-            let token = held.token();
-            if grant.token < token && !held.ended.is_raised() {
-                // If that fails, the majority that knows the token is enough.
-                let _ = store.nodes[node].clone().raise(hold.clone(), token).await;
+            if !held.ended.is_raised() {
+                tokens::tell(store, held, node, hold.clone()).await;
             }
             held.set_held(node, request.mode);
             true

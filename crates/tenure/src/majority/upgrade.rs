@@ -197,6 +197,7 @@ pub(super) async fn downgrade(store: &Arc<Store>, hold: &Hold, mode: Mode) -> Re
 /// Returns when a majority has answered; the other nodes are asked until they answer.
 async fn weaken_all(store: &Arc<Store>, hold: &Arc<QuorumHold>, mode: Mode) -> Result<bool, Error> {
     hold.with_mode(|known| known.claim_less(mode));
+    hold.end_turn();
     let stop = hold.begin_change(false);
     let weaken = |node| -> BoxFuture<_> {
         Box::pin(weaken(

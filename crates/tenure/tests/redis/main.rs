@@ -27,6 +27,8 @@ mod majorities;
 #[cfg(feature = "redlock")]
 mod majority_elections;
 #[cfg(feature = "redlock")]
+mod majority_hand_over;
+#[cfg(feature = "redlock")]
 mod majority_modes;
 mod modes;
 mod nodes;
