@@ -362,7 +362,7 @@ pub(crate) struct Torture {
     pub(crate) workers: u8,
     /// Number of tasks in each process, which share a client and pass the lock on among themselves
     #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=tenure_torture::settings::MAX_TASKS as i64))]
     pub(crate) tasks: u8,
     /// Number of locks that they compete for, beside elections
     #[arg(long, value_name = "N", default_value_t = 1)]

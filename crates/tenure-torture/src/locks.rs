@@ -213,7 +213,8 @@ impl Held for TenureHold {
         // The identity of the hold is a secret, and not for the log.
         let mut hasher = DefaultHasher::new();
         self.guard().owner_id().hash(&mut hasher);
-        Some(hasher.finish())
+        // A program that reads the log may know numbers of 53 bits only.
+        Some(hasher.finish() >> 11)
     }
 
     async fn deadline(&self) -> Option<u64> {

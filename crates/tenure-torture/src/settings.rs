@@ -17,7 +17,7 @@ pub const VARIABLE: &str = "TENURE_TORTURE_WORKER";
 pub struct Workload {
     /// The number of worker processes.
     pub workers: usize,
-    /// The number of tasks in each of them, which share a client.
+    /// The number of tasks in each of them, which share a client; at most [`MAX_TASKS`].
     pub tasks: usize,
     /// The number of names that the workers share.
     pub names: usize,
@@ -59,7 +59,7 @@ pub struct Settings {
 impl Settings {
     /// The first number of a task of this process, for acquisitions and observers; those of other tasks are far away.
     pub(crate) fn first_number(&self, task: usize) -> u64 {
-        (task as u64) << TASK_SHIFT | (self.worker as u64) << WORKER_SHIFT | self.life << 24
+        (self.worker as u64) << WORKER_SHIFT | (task as u64) << TASK_SHIFT | self.life << 24
     }
 
     /// The elections that the worker observes: those of the run for one half of the workers.
@@ -86,17 +86,20 @@ impl Settings {
     }
 }
 
-/// Where the number of the worker is in the number of an acquisition.
+/// Where the number of the task is in the number of an acquisition.
+const TASK_SHIFT: u32 = 40;
+/// Where the number of the worker is.
 const WORKER_SHIFT: u32 = 44;
-/// Where the number of the task is.
-const TASK_SHIFT: u32 = 52;
+
+/// The largest number of tasks in a worker process: the number of an acquisition has no room for more.
+pub const MAX_TASKS: usize = 1 << (WORKER_SHIFT - TASK_SHIFT);
 
 /// The worker of an acquisition, or of an observer.
 pub fn worker_of(number: u64) -> usize {
-    (number >> WORKER_SHIFT) as usize % (1 << (TASK_SHIFT - WORKER_SHIFT))
+    (number >> WORKER_SHIFT) as usize
 }
 
 /// The task of an acquisition, among those of its worker.
 pub fn task_of(number: u64) -> usize {
-    (number >> TASK_SHIFT) as usize
+    (number >> TASK_SHIFT) as usize % MAX_TASKS
 }

@@ -10,7 +10,7 @@ use crate::{MS, Promise, asked, began, claimed, ended, fault, good, judge, over}
 
 /// The number of a task in the number of its acquisition.
 const fn number_of(task: usize) -> u64 {
-    (task as u64) << 52
+    (task as u64) << 40
 }
 
 /// The same event, of another task of its worker. `turn`: the number of its hold.
