@@ -39,7 +39,7 @@ fn worker_process() {
 }
 
 /// With so many holds that passed from task to task, a run has tested that.
-pub(crate) const ENOUGH_HAND_OVERS: usize = 20;
+const ENOUGH_HAND_OVERS: usize = 20;
 
 /// A client of the library, or of the store that is a crate of its own.
 async fn connect(url: &str) -> Result<Client, Error> {
@@ -148,19 +148,26 @@ impl Run {
         self
     }
 
-    /// Runs until each kind of fault has happened, the name was held in each mode of the store, and holds were detached and
-    /// attached where the store can. All that the table promises must hold, and tokens never go back.
+    /// Runs until each kind of fault has happened, the name was held in each mode of the store, holds were detached and
+    /// attached where the store can, and holds passed on where there are several tasks. All that the table promises must hold,
+    /// and tokens never go back.
     #[track_caller]
     pub(crate) fn keeps_its_promise(self) -> Done {
         let kinds = self.setup.faults.len();
+        let has_passed_on = match self.setup.workload.tasks {
+            1 => |_: &History| true,
+            _ => |run: &History| run.passed_on() > ENOUGH_HAND_OVERS,
+        };
         let report = self.go(move |run| {
             let each_mode = run.modes.iter().all(|mode| run.counts(mode) >= 2);
             let attached = !run.detaches || run.history.attached() >= 2;
-            run.faults > kinds && run.found.not_enough.is_none() && each_mode && attached
+            let is_enough = run.found.not_enough.is_none() && has_passed_on(run.history);
+            run.faults > kinds && is_enough && each_mode && attached
         });
         assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
         assert_eq!(report.findings.writes.late_accepted, []);
         assert_eq!(report.findings.tokens, []);
+        assert!(has_passed_on(&report.history), "{}", text(&report));
         report
     }
 
