@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use tenure_core::conformance::hostile;
-use tenure_core::{Client, ErrorKind, Guard, LostReason, Renew};
+use tenure_core::{Client, Error, ErrorKind, Guard, LostReason, Renew};
 use tenure_testkit::hazelcast::{Hazelcast, url_of};
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::{TEST_TIMEOUT, needs, until};
@@ -21,13 +21,18 @@ fn start() -> Hazelcast {
     Hazelcast::start_with(3, 3, SESSION_TTL)
 }
 
-/// Members that have just started, or on a busy machine, may not answer within the limit of one attempt.
 async fn connect(url: &str) -> Client {
+    answer(url).await.unwrap()
+}
+
+/// What the members answer to a client that connects. Members that have just started, or on a busy machine, may not answer
+/// within the limit of one attempt.
+async fn answer(url: &str) -> Result<Client, Error> {
     let begin = Instant::now();
     loop {
         match tenure_hazelcast::connect(url).await {
             Err(err) if err.is_retryable() && begin.elapsed() < TEST_TIMEOUT => {}
-            connected => return connected.unwrap(),
+            answer => return answer,
         }
     }
 }
@@ -206,7 +211,7 @@ fn a_login_that_is_refused_shows_no_password() {
             format!("hazelcast://me:canary-42@127.0.0.1:{port}/other"),
             format!("hazelcast://127.0.0.1:{port}/canary-42-is-no-password"),
         ] {
-            let err = tenure_hazelcast::connect(&url).await.unwrap_err();
+            let err = answer(&url).await.unwrap_err();
             assert_eq!(err.kind(), ErrorKind::Denied, "{err:#}");
             let text = format!("{err:#} {err:?}");
             assert!(
@@ -223,7 +228,7 @@ fn a_cluster_without_the_cp_subsystem_is_refused() {
     let member = Hazelcast::start_with(1, 0, SESSION_TTL);
     runtime().block_on(async {
         for url in [member.url(), member.url() + "?group=jobs"] {
-            let err = tenure_hazelcast::connect(&url).await.unwrap_err();
+            let err = answer(&url).await.unwrap_err();
             assert_eq!(err.kind(), ErrorKind::Unsupported);
             assert!(err.to_string().contains("unsafe mode"), "{err:#}");
         }
