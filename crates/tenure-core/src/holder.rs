@@ -34,7 +34,8 @@ pub struct Holder {
 pub struct PublishedValue {
     /// The value.
     pub text: Arc<str>,
-    /// Grows with each value of one term, so that an observer never goes back to an older value.
+    /// Grows with each value of one term, and from term to term of one client, so that an observer never goes back to an older
+    /// value.
     pub number: u64,
 }
 
@@ -42,7 +43,7 @@ impl PublishedValue {
     /// The longest value, in bytes: an address or a short record, and well below the limits of all stores.
     pub const MAX_LEN: usize = 4_096;
 
-    /// A value, and its number within its term.
+    /// A value, and its number.
     pub fn new(text: impl Into<Arc<str>>, number: u64) -> Self {
         let text = text.into();
         Self { text, number }

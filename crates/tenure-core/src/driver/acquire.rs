@@ -282,10 +282,13 @@ impl Driver {
         if options.label.is_empty() && options.value.is_none() {
             return self.identity.holder.clone();
         }
-        let value = options.value.as_ref();
+        let value = options.value.as_ref().map(|text| {
+            let number = self.identity.value_number(0);
+            PublishedValue::new(text.clone(), number)
+        });
         Arc::new(Holder {
             label: options.label.clone(),
-            value: value.map(|text| PublishedValue::new(text.clone(), 0)),
+            value,
             ..(*self.identity.holder).clone()
         })
     }

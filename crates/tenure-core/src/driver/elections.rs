@@ -137,8 +137,9 @@ impl Held {
     fn next_holder(&self, value: Arc<str>) -> Arc<Holder> {
         let holder = self.holder();
         let last = holder.value.as_ref().map_or(0, |value| value.number);
+        let number = self.driver.identity.value_number(last + 1);
         Arc::new(Holder {
-            value: Some(PublishedValue::new(value, last + 1)),
+            value: Some(PublishedValue::new(value, number)),
             ..(*holder).clone()
         })
     }

@@ -1,6 +1,7 @@
 //! What the locks, guards and tasks of one client share.
 
 use std::future::ready;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -46,6 +47,17 @@ pub(super) struct Identity {
     pub(super) holder: Arc<Holder>,
     /// See [`Client::with_address`](crate::Client::with_address).
     address: OnceLock<String>,
+    /// The number of the next value that a leader of this client publishes.
+    next_value: AtomicU64,
+}
+
+impl Identity {
+    /// The number of a value: greater than that of each value of this client before, and at least `least`. A node of several
+    /// may still show an earlier term of this client, and then the greatest number tells which value is the latest.
+    pub(super) fn value_number(&self, least: u64) -> u64 {
+        self.next_value.fetch_max(least, Ordering::SeqCst);
+        self.next_value.fetch_add(1, Ordering::SeqCst)
+    }
 }
 
 /// What a user registered for the events of this client.
@@ -92,6 +104,7 @@ impl Driver {
             identity: Identity {
                 holder: Arc::new(holder()),
                 address: OnceLock::new(),
+                next_value: AtomicU64::new(0),
             },
         }))
     }

@@ -189,6 +189,24 @@ async fn a_value_is_there_with_the_grant_and_survives_renewals() {
     drop(term);
 }
 
+/// A node of several may still show an earlier term of the client.
+#[tokio::test]
+async fn values_are_numbered_from_term_to_term_of_one_client() {
+    let case = Case::new();
+    let client = case.client();
+    let mut last = None;
+    for value in ["first", "second", "third"] {
+        let election = client.election("e").ttl(TTL).value(value);
+        let term = election.campaign().await.unwrap();
+        let status = client.inspect("e").await.unwrap();
+        let number = status.holds[0].holder.value.as_ref().unwrap().number;
+        assert!(Some(number) > last, "{value}");
+        term.proclaim("next").await.unwrap();
+        last = Some(number + 1);
+        term.resign().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_value_whose_reply_was_lost_is_followed_by_the_next_one() {
     let case = Case::new();
