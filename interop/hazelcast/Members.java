@@ -3,10 +3,7 @@ import com.hazelcast.config.NetworkConfig;
 import com.hazelcast.config.TcpIpConfig;
 import com.hazelcast.core.Hazelcast;
 import com.hazelcast.core.HazelcastInstance;
-import com.hazelcast.cp.CPGroupId;
-import com.hazelcast.cp.CPMember;
 import com.hazelcast.cp.CPSubsystem;
-import com.hazelcast.cp.CPSubsystemManagementService;
 import com.hazelcast.cp.session.CPSession;
 import com.hazelcast.instance.impl.HazelcastInstanceProxy;
 import java.io.BufferedReader;
@@ -140,7 +137,7 @@ public final class Members {
                 members[Integer.parseInt(order[1])].getLifecycleService().terminate();
                 return "killed";
             case "start":
-                start(Integer.parseInt(order[1]));
+                members[Integer.parseInt(order[1])] = Hazelcast.newHazelcastInstance(config(Integer.parseInt(order[1])));
                 return "started";
             case "leader":
                 return leader(order[1]);
@@ -165,33 +162,6 @@ public final class Members {
                 return "reset";
             default:
                 return "error\tunknown order " + order[0];
-        }
-    }
-
-    /**
-     * Starts a member again, and gives it the place of the one that was killed: for the CP subsystem a member that is started
-     * without persistence is another one. Returns when all groups have all members. May be repeated.
-     */
-    private static synchronized void start(int number) throws Exception {
-        if (!isUp(number)) {
-            members[number] = Hazelcast.newHazelcastInstance(config(number));
-        }
-        if (cp == 0) {
-            return;
-        }
-        CPSubsystemManagementService own = members[number].getCPSubsystem().getCPSubsystemManagementService();
-        if (own.getLocalCPMember() == null) {
-            for (CPMember member : own.getCPMembers().toCompletableFuture().get(20, TimeUnit.SECONDS)) {
-                if (member.getAddress().getPort() == ports[number]) {
-                    own.removeCPMember(member.getUuid()).toCompletableFuture().get(20, TimeUnit.SECONDS);
-                }
-            }
-            own.promoteToCPMember().toCompletableFuture().get(20, TimeUnit.SECONDS);
-        }
-        for (CPGroupId group : own.getCPGroupIds().toCompletableFuture().get(20, TimeUnit.SECONDS)) {
-            while (own.getCPGroup(group.getName()).toCompletableFuture().get(20, TimeUnit.SECONDS).members().size() < cp) {
-                Thread.sleep(50);
-            }
         }
     }
 

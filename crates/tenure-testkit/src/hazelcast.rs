@@ -130,11 +130,6 @@ impl Hazelcast {
         self.order(&format!("kill\t{member}"));
     }
 
-    /// Starts a member that was killed; returns when it takes part as the one before it did.
-    pub fn start_member(&self, member: usize) {
-        self.order(&format!("start\t{member}"));
-    }
-
     /// The member that leads the group.
     pub fn leader(&self, group: &str) -> usize {
         let mut found = None;

@@ -1,7 +1,7 @@
 //! The environment of the workers of a run: real servers, their leader, wall clocks, and the faults of these.
 
 use std::ffi::OsString;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use tenure_torture::nemesis::Environment;
@@ -9,7 +9,6 @@ use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{Etcd, Member};
-use tenure_testkit::hazelcast::Hazelcast;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
@@ -51,7 +50,6 @@ node!(Member, start);
 node!(Zookeeper, begin);
 node!(MariaDb, launch);
 node!(Postgres, launch);
-node!(Hazelcast, launch);
 
 /// A store, as one or as several processes.
 pub(crate) trait Store: Send + Sync {
@@ -62,19 +60,9 @@ pub(crate) trait Store: Send + Sync {
         self.nodes().len()
     }
 
-    /// The nodes of which one leads: a fault of the leader hits one of these.
-    fn members(&self) -> Vec<&dyn Node> {
-        self.nodes()
-    }
-
-    /// The member that leads; waits until one leads.
+    /// The node that leads; waits until one leads.
     fn leader(&self) -> Option<usize> {
         None
-    }
-
-    /// Whether one of the members leads when the store is used.
-    fn has_leader(&self) -> bool {
-        self.leader().is_some()
     }
 
     /// Waits until all nodes work together again after a fault.
@@ -128,67 +116,6 @@ impl Store for Etcd {
 
     fn settle(&self) {
         self.until_ready();
-    }
-}
-
-/// One of the members of Hazelcast, which share a process.
-struct HazelcastMember {
-    process: Arc<Hazelcast>,
-    number: usize,
-}
-
-impl Node for HazelcastMember {
-    fn stop(&self) {
-        panic!("a member cannot be stopped without the others");
-    }
-
-    fn resume(&self) {}
-
-    fn kill(&self) {
-        self.process.kill_member(self.number);
-    }
-
-    fn start(&self) {
-        self.process.start_member(self.number);
-    }
-}
-
-/// The members of Hazelcast: faults of the server hit all of them, with their process.
-pub(crate) struct HazelcastMembers {
-    process: Arc<Hazelcast>,
-    members: Vec<HazelcastMember>,
-}
-
-impl HazelcastMembers {
-    pub(crate) fn new(process: Hazelcast, count: usize) -> Self {
-        let process = Arc::new(process);
-        let member = |number| HazelcastMember {
-            process: process.clone(),
-            number,
-        };
-        Self {
-            members: (0..count).map(member).collect(),
-            process,
-        }
-    }
-}
-
-impl Store for HazelcastMembers {
-    fn nodes(&self) -> Vec<&dyn Node> {
-        vec![&*self.process]
-    }
-
-    fn members(&self) -> Vec<&dyn Node> {
-        self.members.iter().map(|it| it as _).collect()
-    }
-
-    fn leader(&self) -> Option<usize> {
-        Some(self.process.leader("default"))
-    }
-
-    /// The group of the locks is made at the first use.
-    fn has_leader(&self) -> bool {
-        true
     }
 }
 
@@ -323,14 +250,13 @@ impl TestEnvironment {
     fn hit_leader(&self, act: impl Fn(&dyn Node)) {
         let leader = self.store().leader().unwrap();
         self.hit.lock().unwrap().0 = vec![leader];
-        act(self.store().members()[leader]);
+        act(self.store().nodes()[leader]);
     }
 
-    /// Ends a fault of the server, or of its leader, for each of `nodes` that was hit.
-    fn heal(&self, nodes: &[&dyn Node], act: impl Fn(&dyn Node)) {
+    fn heal(&self, act: impl Fn(&dyn Node)) {
         let hit = std::mem::take(&mut self.hit.lock().unwrap().0);
         for at in hit {
-            act(nodes[at]);
+            act(self.store().nodes()[at]);
         }
         self.store().settle();
     }
@@ -356,7 +282,7 @@ impl Environment for TestEnvironment {
         }
         if let Some(store) = &self.store {
             kinds.extend([FaultKind::ServerPause, FaultKind::ServerKill]);
-            if store.has_leader() {
+            if store.leader().is_some() {
                 kinds.extend([FaultKind::LeaderPause, FaultKind::LeaderKill]);
             }
         }
@@ -382,16 +308,15 @@ impl Environment for TestEnvironment {
 
     fn end(&self, kind: FaultKind) {
         match kind {
-            FaultKind::ServerPause => self.heal(&self.store().nodes(), |it| it.resume()),
-            FaultKind::ServerKill => self.heal(&self.store().nodes(), |it| it.start()),
+            FaultKind::ServerPause => self.heal(|it| it.resume()),
+            FaultKind::ServerKill => self.heal(|it| it.start()),
             FaultKind::LeaderPause | FaultKind::LeaderKill => {
                 // Another node must lead before this node is back; otherwise there was no failover.
                 let new = self.store().leader();
                 assert_ne!(new, self.hit.lock().unwrap().0.first().copied());
-                let members = self.store().members();
                 match kind {
-                    FaultKind::LeaderPause => self.heal(&members, |it| it.resume()),
-                    _ => self.heal(&members, |it| it.start()),
+                    FaultKind::LeaderPause => self.heal(|it| it.resume()),
+                    _ => self.heal(|it| it.start()),
                 }
             }
             FaultKind::ClientClock => self.worker_clock.set(0),
