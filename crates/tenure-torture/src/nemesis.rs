@@ -81,7 +81,9 @@ impl Nemesis {
             .into_iter()
             .partition(|fault| fault.over <= now);
         self.running = running;
-        self.end_all(over, workers, proxies)?;
+        for fault in over {
+            self.end(fault, workers, proxies)?;
+        }
         let Some(next) = self.plan.peek().copied() else {
             return Ok(());
         };
@@ -116,22 +118,9 @@ impl Nemesis {
     /// # Errors
     /// The errors of starting a worker, and of the log.
     pub fn finish(&mut self, workers: &mut WorkerProcesses, proxies: &[Proxy]) -> io::Result<()> {
-        let running = std::mem::take(&mut self.running);
-        self.end_all(running, workers, proxies)
-    }
-
-    fn end_all(
-        &mut self,
-        faults: Vec<RunningFault>,
-        workers: &mut WorkerProcesses,
-        proxies: &[Proxy],
-    ) -> io::Result<()> {
-        let began = now();
-        for fault in faults {
+        for fault in std::mem::take(&mut self.running) {
             self.end(fault, workers, proxies)?;
         }
-        // Servers that need long until they serve again move all faults that follow, so that workers have time between them.
-        self.began += now() - began;
         Ok(())
     }
 
