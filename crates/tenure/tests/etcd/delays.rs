@@ -200,7 +200,7 @@ async fn a_lock_delay_of_unknown_fate_leaves_nothing() {
                 };
                 match acquired {
                     Ok(guard) => {
-                        // One that waits queues again.
+                        // An acquisition that waits queues again.
                         assert!(is_refused || waits, "{step}, {fault:?}");
                         soon(guard.release()).await.unwrap();
                     }

@@ -171,7 +171,7 @@ async fn reserved_tokens_are_never_granted_again() {
         }
         // As at the end of the lease.
         up().for_each(|at| drop(servers[at].order(&["DEL", "x"])));
-        // It restarts empty, and the next majority has only one server of the majority before.
+        // The node restarts empty, and the next majority has only one server of the majority before.
         servers[down].launch();
         let next = up().next().unwrap();
         servers[next].stop();
