@@ -194,6 +194,41 @@ async fn one_slow_answer_is_an_accident_and_two_refuse_the_lease() {
     assert!(store.is_idle(), "and here too");
 }
 
+/// A connection that breaks is no answer, so it does not show that the store answers quickly.
+#[tokio::test]
+async fn a_request_without_an_answer_does_not_show_that_a_ttl_is_long_enough() {
+    let (store, client) = store();
+    store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
+    for no_answer in [
+        memory::Disturbance::RequestLost,
+        memory::Disturbance::ReplyLost,
+        memory::Disturbance::Late(TTL),
+    ] {
+        store.disturb(Step::Inspect, no_answer);
+    }
+    let lock = client.lock("a");
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    store
+        .run_for(TTL / 5 + TTL / 10 + Duration::from_millis(1))
+        .await;
+    assert!(acquiring.is_finished());
+    let err = acquiring.await.unwrap().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Invalid, "{err}");
+    settle().await;
+    assert!(store.is_idle(), "it is given back");
+
+    store.disturb(Step::Acquire, memory::Disturbance::Late(TTL / 5));
+    store.disturb(Step::Inspect, memory::Disturbance::ReplyLost);
+    let lock = client.lock("a");
+    let acquiring = tokio::spawn(async move { lock.acquire().await });
+    settle().await;
+    store.run_for(TTL / 5 + TTL / 10).await;
+    assert!(acquiring.is_finished());
+    let guard = acquiring.await.unwrap().unwrap();
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_refused_renewal_is_a_loss_at_once_and_touches_nobody_else() {
     let (store, client) = store();

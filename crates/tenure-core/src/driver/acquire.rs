@@ -156,7 +156,8 @@ impl Driver {
     }
 
     /// Rule 2: a ttl that is too short for the round trips could not be renewed in time. One slow answer may be due to
-    /// a pause of this process or of the store, so a second request decides.
+    /// a pause of this process or of the store, so a second request decides. A connection that breaks before the second
+    /// answer says nothing about the time of a round trip, so then the store is asked again.
     ///
     /// The lease of the grant may be shorter than the ttl, after a hand-over; the next renewal makes it as long.
     pub(super) async fn check_round_trip(
@@ -172,8 +173,8 @@ impl Driver {
         let name = held.name().clone();
         let mut tentative = Tentative::new(held);
         let until = Until::At(self.clock.now().after(limit));
-        // Only the time counts, and not the answer.
-        let inspecting = self.send(|store| store.inspect(name));
+        // Only the time counts, and not what the answer says.
+        let inspecting = self.inspect_until_answered(name);
         let answered = self.until_over(self.end(until), inspecting).await?;
         if answered.is_ok() {
             tentative.check()?;

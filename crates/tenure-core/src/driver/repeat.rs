@@ -1,8 +1,9 @@
-//! Requests that are repeated in the background until the store has given a definite answer.
+//! Requests that are repeated until the store has given a definite answer.
 
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Step};
+use crate::name::LockName;
 use crate::options::Mode;
 use crate::store::{BoxFuture, Hold};
 use crate::support::RetryBudget;
@@ -22,6 +23,15 @@ impl Driver {
     pub(super) async fn downgrade_until_definite(self: Arc<Self>, hold: Hold, mode: Mode) {
         let downgrade = || self.store.clone().downgrade(hold.clone(), mode);
         self.until_definite(&hold, Step::Downgrade, downgrade).await;
+    }
+
+    /// Inspects the name until the store has answered, if only with an error of its own. Cancel safe.
+    pub(super) async fn inspect_until_answered(&self, name: LockName) {
+        let mut retries = RetryBudget::without_limit();
+        let inspect = || self.send(|store| store.inspect(name.clone()));
+        while inspect().await.is_err_and(|err| err.is_retryable()) {
+            retries.pause(&self.clock).await;
+        }
     }
 
     /// Sends the request until the store has given a definite answer, or the hold or the client has ended.
@@ -56,7 +66,6 @@ mod tests {
     use super::*;
     use crate::fence::OwnerId;
     use crate::memory;
-    use crate::name::LockName;
     use crate::rt::poll_now;
     use crate::time::Time;
 
