@@ -65,17 +65,17 @@ fn at_most_one_run_per_interval_on_the_clock_of_the_server() {
     let status = text(&store.output(&["status", "x"]).stdout);
     assert!(status.contains("reserved"), "{status}");
     // A waiter gets the next interval, and not before the end of the reservation in the server.
-    assert_eq!(store.code(&["run", "--every", "5s", "y", "--", "true"]), 0);
-    let mut third = store.start_run(&["--json", "--every", "5s"], "y", "echo ran");
+    assert_eq!(store.code(&["run", "--every", "10s", "y", "--", "true"]), 0);
+    let mut third = store.start_run(&["--json", "--every", "10s"], "y", "echo ran");
     third.event("waiting");
     assert_eq!(third.rest(), "ran\n");
     assert_eq!(third.code(), 0);
-    let fourth = store.output(&["run", "--json", "--every", "5s", "y", "--", "true"]);
+    let fourth = store.output(&["run", "--json", "--every", "10s", "y", "--", "true"]);
     let token = |event: serde_json::Value| event["tokens"][0].as_u64().unwrap();
     let third = token(third.event("acquired"));
     let fourth = token(next_event(&mut fourth.stderr.as_slice(), "acquired"));
     // A token is the microsecond of the grant on the server's clock, unless that number is taken.
-    assert!(fourth - third >= 5_000_000, "{third} {fourth}");
+    assert!(fourth - third >= 10_000_000, "{third} {fourth}");
 }
 
 #[test]

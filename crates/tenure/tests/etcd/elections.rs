@@ -188,7 +188,7 @@ async fn a_term_with_lock_delay_or_min_hold_reserves_its_name() {
     let etcd = Etcd::start(1, &[]);
     let other = connect(&etcd.url()).await;
     // Long enough to be seen on a busy machine.
-    let reserved = Duration::from_secs(3);
+    let reserved = Duration::from_secs(10);
     let client = async |options: Options| {
         let store = soon(Store::connect(&etcd.url())).await.unwrap();
         Client::builder(store).options(options).build().unwrap()

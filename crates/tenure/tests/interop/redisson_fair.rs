@@ -8,8 +8,8 @@ use tenure_testkit::needs;
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Driver, LONG, Redis, WAIT_TIMEOUT, millis, no_increment_is_lost, or_skip, our_holder,
-    our_process, print_line, soon, take, try_fails, until,
+    Driver, LONG, RESERVATION, Redis, WAIT_TIMEOUT, millis, no_increment_is_lost, or_skip,
+    our_holder, our_process, print_line, soon, take, try_fails, until,
 };
 
 const NAME: &str = "orders/42";
@@ -162,8 +162,7 @@ async fn a_release_wakes_the_first_waiter_of_the_other_side() {
 async fn waiters_of_both_sides_wait_until_our_reservation_ends() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
     let start = Instant::now();
-    let reservation = Duration::from_secs(2);
-    let lock = our_client.lock(NAME).ttl(LONG).min_hold(reservation);
+    let lock = our_client.lock(NAME).ttl(LONG).min_hold(RESERVATION);
     let guard = soon("our request", lock.try_acquire()).await.unwrap();
     lets_wait(&redis, &mut foreign).await;
     let turn = waiting(&redis, &our_client).await;
@@ -171,7 +170,7 @@ async fn waiters_of_both_sides_wait_until_our_reservation_ends() {
     let status = our_client.inspect(NAME).await.unwrap();
     assert!(status.reserved.is_some() && !status.is_held());
     foreign.held().await;
-    assert!(start.elapsed() >= reservation);
+    assert!(start.elapsed() >= RESERVATION);
     foreign.unlock(NAME).await;
     let guard = soon("our turn", turn).await.unwrap();
     guard.release().await.unwrap();

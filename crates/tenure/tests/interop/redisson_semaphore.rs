@@ -8,8 +8,8 @@ use tenure_testkit::needs;
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Driver, LONG, Redis, WAIT_TIMEOUT, millis, no_increment_is_lost, or_skip, our_holder_in, soon,
-    until,
+    Driver, LONG, RESERVATION, Redis, WAIT_TIMEOUT, millis, no_increment_is_lost, or_skip,
+    our_holder_in, soon, until,
 };
 
 const NAME: &str = "orders/42";
@@ -98,9 +98,9 @@ async fn both_sides_count_the_same_permits_and_wake_each_other() {
 #[tokio::test]
 async fn a_foreign_client_waits_until_our_reservation_ends() {
     let (redis, our_client, mut foreign) = or_skip!(start_all().await);
-    let (start, reservation) = (Instant::now(), Duration::from_secs(2));
+    let start = Instant::now();
     let kept = take(our_client.lock(NAME).permits(2)).await;
-    let guard = take(our_client.lock(NAME).permits(2).min_hold(reservation)).await;
+    let guard = take(our_client.lock(NAME).permits(2).min_hold(RESERVATION)).await;
     lets_wait(&redis, &mut foreign).await;
     guard.release().await.unwrap();
     assert_eq!((free(&redis), held(&redis)), ("0".into(), 2));
@@ -109,7 +109,7 @@ async fn a_foreign_client_waits_until_our_reservation_ends() {
     assert_eq!(status.holds.len(), 1);
     assert!(fails(our_client.lock(NAME).permits(2)).await);
     foreign.held().await;
-    assert!(start.elapsed() >= reservation);
+    assert!(start.elapsed() >= RESERVATION);
     foreign.unlock(NAME).await;
     kept.release().await.unwrap();
     assert_eq!((free(&redis), held(&redis)), ("2".into(), 0));

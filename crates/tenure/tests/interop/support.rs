@@ -19,6 +19,8 @@ use tenure_testkit::resp::Value;
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_secs(180);
 /// A ttl that does not end during a test.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// For how long a name stays reserved. A client in Java has begun to wait by then, also on a busy machine.
+pub(crate) const RESERVATION: Duration = Duration::from_secs(10);
 
 /// Prints a line that the capture of the test's output does not hide.
 pub(crate) fn print_line(line: &str) {

@@ -223,7 +223,7 @@ async fn reserved_places_conflict_as_the_holds_did() {
     for db in shared().await {
         let name = name("reserved");
         let client = connect(&db.url()).await;
-        let permits = client.lock(&name).ttl(TTL).permits(1).min_hold(SHORT * 2);
+        let permits = client.lock(&name).ttl(TTL).permits(1).min_hold(SHORT * 4);
         let first = soon(permits.acquire()).await.unwrap();
         soon(first.release()).await.unwrap();
         let status = soon(client.inspect(&name)).await.unwrap();
