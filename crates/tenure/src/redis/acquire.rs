@@ -11,7 +11,7 @@ use tenure_core::store::{AllAnswer, Answer, Hold, Release, Request};
 use tenure_core::support::millis_down;
 use tenure_core::time::Time;
 
-use crate::waiting::{self, AcquireReply, LeaseStore};
+use crate::waiting::{self, AcquireReply, LeaseStore, Places};
 
 use super::context::Context;
 use super::elections;
@@ -165,13 +165,18 @@ struct AcquireOrUpgrade<'a> {
 impl LeaseStore for AcquireOrUpgrade<'_> {
     /// Asks a server that can be trusted to know who holds the lock. The server may be restarted at any moment, also
     /// while we wait, so the server that replied is checked as well as the server that was to be asked.
-    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
+    async fn ask(&self, is_first: bool, place: Duration) -> Result<AcquireReply, Error> {
         let Self {
             store,
             request,
             keys,
             is_upgrade,
         } = *self;
+        // The queue of Redisson's fair lock adds up the times of its places.
+        let place = match store.context.settings.redisson {
+            Some(_) => place.min(waiting::WAITER_TTL),
+            None => place,
+        };
         loop {
             until_trusted(store, request, keys).await?;
             let reply = match is_upgrade {
@@ -182,9 +187,14 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
                         .holds
                         .read(request.owner, |entry| entry.live(lease, now));
                     let live = live.unwrap_or_else(|| millis_down(lease));
-                    store.requests.upgrade(request, keys, live).await?
+                    store.requests.upgrade(request, keys, live, place).await?
                 }
-                false => store.requests.acquire(request, keys, is_first).await?,
+                false => {
+                    store
+                        .requests
+                        .acquire(request, keys, is_first, place)
+                        .await?
+                }
             };
             let context = &store.context;
             let untrusted = context.untrusted_until(&reply.connection, request.ttl);
@@ -202,6 +212,10 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
             }
             return Ok(reply.value);
         }
+    }
+
+    fn places(&self) -> &Places {
+        &self.store.places
     }
 
     fn subscribe(&self, sent: Time) -> impl waiting::WakeUps {

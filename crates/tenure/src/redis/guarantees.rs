@@ -115,7 +115,7 @@ pub fn guarantees(of: Configuration) -> Guarantees {
         None => {
             guarantees.detached = DetachedHolds::EachMode;
             guarantees.observers = "push; of a leader that has died by a read, 0.5 s after the end of its lease at the latest; of a lock, which pushes nothing, and where a push got lost, by a read after 30 s at the latest";
-            guarantees.waiting = "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s); tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set";
+            guarantees.waiting = "a queue in the server; a release grants the lock to the first waiter and wakes only that one; a dead waiter delays the others by min(ttl, 5 s), or by up to the ttl if its client waited for more than 1,600 names; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set";
         }
         Some(lock) => redisson::describe(lock, &mut guarantees),
     }

@@ -17,7 +17,7 @@ use tenure_core::store::{AllAnswer, Grant, Hold, Release, Renewal, Request};
 use tenure_core::support::{HolderRecord, millis_down, millis_up, mode_text};
 use tenure_core::time::Time;
 
-use crate::waiting::{AcquireReply, QueuePosition, WAITER_TTL, waiter_ttl};
+use crate::waiting::{self, AcquireReply, QueuePosition, WAITER_TTL};
 
 use super::batch::{BatchItem, BatchKey, Batcher};
 use super::connection::{Connections, ScriptReply, hashed, slot, unexpected_reply};
@@ -181,6 +181,7 @@ impl Requests {
         request: &Request,
         keys: &Keys,
         is_first: bool,
+        place: Duration,
     ) -> Result<ScriptReply<AcquireReply>, Error> {
         keys.check()?;
         let _in_flight = self.batcher.enter();
@@ -202,8 +203,8 @@ impl Requests {
         let channel = self.channel(keys.lock());
         let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
         let holder = self.holder_text(&request.holder);
-        let place = match request.wait {
-            true => millis_up(waiter_ttl(request.ttl)),
+        let valid = match request.wait {
+            true => millis_up(place),
             false => 0,
         };
         let is_first = u8::from(is_first);
@@ -212,7 +213,7 @@ impl Requests {
             cmd.arg(&owner).arg(live);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
-                .arg(Text(format_args!("{place} {is_first}")));
+                .arg(Text(format_args!("{valid} {is_first}")));
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
         let script = match elections {
@@ -222,7 +223,7 @@ impl Requests {
         let asked = elections.and_then(|_| keys.asked());
         let (keys, count) = keys.with(asked.as_deref());
         let reply = connections.call(script, &keys[..count], args).await?;
-        self.acquire_reply(request, reply)
+        self.acquire_reply(request, reply, place)
     }
 
     /// Asks for the lock together with other requests. `None`: the lock has to be asked for alone.
@@ -333,20 +334,27 @@ impl Requests {
         &self,
         request: &Request,
         reply: ScriptReply<Value>,
+        place: Duration,
     ) -> Result<ScriptReply<AcquireReply>, Error> {
         let value = match &reply.value {
             Value::Int(token) => {
                 let token = u64::try_from(*token).map_err(|_| unexpected_reply())?;
                 AcquireReply::Granted(self.grant(request, reply.sent, token))
             }
-            Value::Array(words) => self.taken(request, words, reply.sent)?,
+            Value::Array(words) => self.taken(request, words, reply.sent, place)?,
             _ => return Err(unexpected_reply()),
         };
         Ok(reply.with(value))
     }
 
     /// The reply of a server where the lock is taken.
-    fn taken(&self, request: &Request, words: &[Value], sent: Time) -> Result<AcquireReply, Error> {
+    fn taken(
+        &self,
+        request: &Request,
+        words: &[Value],
+        sent: Time,
+        place: Duration,
+    ) -> Result<AcquireReply, Error> {
         let redisson = self.context.settings.redisson;
         match words {
             [
@@ -369,7 +377,7 @@ impl Requests {
                 ask_by: match redisson {
                     // There is no place in a queue to keep, but a message may be lost.
                     Some(lock) if !lock.has_queue() => sent.after(WAITER_TTL),
-                    _ => sent.after(waiter_ttl(request.ttl) / 3),
+                    _ => waiting::keep_by(sent, place),
                 },
             })),
             _ => Err(match redisson {
@@ -386,6 +394,7 @@ impl Requests {
         request: &Request,
         keys: &Keys,
         live: u64,
+        place: Duration,
     ) -> Result<ScriptReply<AcquireReply>, Error> {
         let (owner, retention) = (self.owner(request.owner), token_retention(live));
         let args = |cmd: &mut Cmd| {
@@ -395,7 +404,7 @@ impl Requests {
         let script = self.scripts.upgrade.as_ref();
         let script = script.ok_or_else(redisson::no_mode_change)?;
         let reply = self.connections.call(script, &keys.all(), args).await?;
-        self.acquire_reply(request, reply)
+        self.acquire_reply(request, reply, place)
     }
 
     /// Makes the hold shared, or upgradable again. `false`: the owner has no hold.

@@ -13,6 +13,8 @@ use tenure_core::rt::Clock;
 use tenure_core::store::Request;
 use tenure_core::support::{self, HoldRegistry, Maintenance};
 
+use crate::waiting::Places;
+
 use super::connection::{Connections, Environment};
 use super::context::Context;
 use super::events::ServerEvents;
@@ -28,6 +30,7 @@ pub struct Store {
     pub(super) connections: Arc<Connections>,
     pub(super) requests: Requests,
     pub(super) holds: Arc<HoldRegistry<HeldKey>>,
+    pub(super) places: Places,
     /// The task that verifies the holds when a connection was lost.
     pub(super) maintenance: Arc<Maintenance>,
 }
@@ -126,6 +129,7 @@ impl Store {
             context,
             connections,
             holds,
+            places: Places::default(),
             maintenance,
         }))
     }

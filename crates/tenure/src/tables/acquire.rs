@@ -1,6 +1,7 @@
 //! Acquiring a lock, and changing the mode of a hold, from the first request to the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::error::Error;
 use tenure_core::options::Mode;
@@ -9,7 +10,7 @@ use tenure_core::store::{
 };
 use tenure_core::time::Time;
 
-use crate::waiting::{self, AcquireReply, LeaseStore, QueuePosition, WakeUps};
+use crate::waiting::{self, AcquireReply, LeaseStore, Places, QueuePosition, WakeUps};
 
 use super::names::Format;
 use super::release::release;
@@ -98,14 +99,18 @@ struct AcquireOrUpgrade<'a> {
 }
 
 impl LeaseStore for AcquireOrUpgrade<'_> {
-    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
+    async fn ask(&self, is_first: bool, place: Duration) -> Result<AcquireReply, Error> {
         let Self { store, request, .. } = *self;
         match (self.is_upgrade, store.settings.format) {
-            (true, _) => store.requests.upgrade(request).await,
-            (false, Format::Tenure) if !is_first => store.requests.enqueue(request).await,
+            (true, _) => store.requests.upgrade(request, place).await,
+            (false, Format::Tenure) if !is_first => store.requests.enqueue(request, place).await,
             // The first client that asks after a release gets the lock in ShedLock's table, which has no queue.
             (false, _) => store.requests.acquire(request).await,
         }
+    }
+
+    fn places(&self) -> &Places {
+        &self.store.places
     }
 
     fn subscribe(&self, _: Time) -> impl WakeUps {

@@ -127,10 +127,10 @@ fn waiting(of: Configuration) -> &'static str {
     match of.database {
         _ if of.is_shedlock => "waiters poll, about five times a second",
         Database::Postgres if !of.is_pooled => {
-            "a queue in the database; a release wakes the first waiter, which then takes the lock (behind a pooler the first waiter polls about five times a second); a dead waiter delays the others by min(ttl, 5 s); tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
+            "a queue in the database; a release wakes the first waiter, which then takes the lock (behind a pooler the first waiter polls about five times a second); a dead waiter delays the others by min(ttl, 5 s), or by up to the ttl if its client waited for more than 1,600 names; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
         }
         _ => {
-            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s); tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
+            "a queue in the database; the first waiter polls about five times a second, the others less often; a dead waiter delays the others by min(ttl, 5 s), or by up to the ttl if its client waited for more than 1,600 names; tasks of one client that wait for an exclusive lock pass it on among themselves, up to 32 times and for 20 ms, unless `fair` is set"
         }
     }
 }

@@ -12,7 +12,7 @@ use tenure_core::support::HolderRecord;
 use tenure_core::time::Time;
 
 use crate::database::Row;
-use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
+use crate::waiting::{self, AcquireReply, QueuePosition};
 
 use super::pool::StatementReply;
 use super::requests::{HeldRow, Requests, released};
@@ -30,12 +30,12 @@ pub(super) struct Stepped<T> {
 }
 
 impl Requests {
-    /// Takes the name if the modes of its holders allow that and no waiter is ahead; else, with `wait`, takes a place in the
-    /// queue. May be repeated for the same owner at any time.
+    /// Takes the name if the modes of its holders allow that and no waiter is ahead; else takes a place in the queue for the
+    /// time `place`, if there is one. May be repeated for the same owner at any time.
     pub(super) async fn acquire_shared(
         &self,
         request: &Request,
-        wait: bool,
+        place: Option<Duration>,
     ) -> Result<AcquireReply, Error> {
         let (stamp, ttl) = (self.stamp(), self.written_lease(request.ttl));
         let acquire = |table: &mut Table, now| {
@@ -44,26 +44,31 @@ impl Requests {
                 owner: request.owner,
                 mode: request.mode,
                 ttl: Some(Duration::from_micros(ttl)),
-                wait,
+                wait: place.is_some(),
                 barge: false,
                 min_hold: request.min_hold,
                 lock_delay: request.lock_delay,
-                waiter_ttl: Some(waiter_ttl(request.ttl)),
+                waiter_ttl: place,
                 propose: stamp.or(Some(micros_at(now))),
             };
             table.acquire(&lock_request, now)
         };
-        let stepped = self.step(StepSubject::Acquire(request), acquire).await?;
+        let subject = StepSubject::Acquire(request, place);
+        let stepped = self.step(subject, acquire).await?;
         Ok(match stepped.answer {
             Some(Verdict::Granted { token }) => {
                 AcquireReply::Granted(self.granted(request, &stepped.reply, token))
             }
-            _ => stepped.taken(request, wait),
+            _ => stepped.taken(place),
         })
     }
 
     /// Makes the upgradable hold of the owner exclusive, or notes that it is to become that.
-    pub(super) async fn upgrade(&self, request: &Request) -> Result<AcquireReply, Error> {
+    pub(super) async fn upgrade(
+        &self,
+        request: &Request,
+        place: Duration,
+    ) -> Result<AcquireReply, Error> {
         let (name, owner, ttl) = (
             &request.name,
             request.owner,
@@ -83,10 +88,7 @@ impl Requests {
                 self.holds.update(owner, extend);
                 Ok(AcquireReply::Granted(grant))
             }
-            Some(Verdict::Queued | Verdict::Busy) => {
-                let has_place = true;
-                Ok(stepped.taken(request, has_place))
-            }
+            Some(Verdict::Queued | Verdict::Busy) => Ok(stepped.taken(Some(place))),
             None => {
                 let message = "the database has no such hold; the lock was lost";
                 Err(Error::new(ErrorKind::Lost, message))
@@ -149,15 +151,15 @@ impl Requests {
         let never = Flag::new();
         // A request for a lock is not sent again when it is stopped.
         let (name, purpose, owner, stop) = match subject {
-            StepSubject::Acquire(it) => (&it.name, "acquire", Some(it.owner), &it.stop),
+            StepSubject::Acquire(it, _) => (&it.name, "acquire", Some(it.owner), &it.stop),
             StepSubject::Upgrade(it) => (&it.name, "upgrade", Some(it.owner), &it.stop),
             StepSubject::Hold(it, purpose) => (&it.name, purpose, Some(it.owner), &never),
             StepSubject::Name(name, purpose) => (name, purpose, None, &never),
         };
         let (access, newcomer) = match subject {
-            StepSubject::Acquire(it) => {
+            StepSubject::Acquire(it, place) => {
                 let holder = HolderRecord::from(&*it.holder).to_json();
-                (Access::Make, Some((holder, waiter_ttl(it.ttl))))
+                (Access::Make, Some((holder, place)))
             }
             _ => (Access::Lock, None),
         };
@@ -189,15 +191,12 @@ impl Requests {
 }
 
 impl<T> Stepped<T> {
-    /// The reply to a request that has to wait. `has_place`: it was noted, and has to be repeated in time.
-    fn taken(&self, request: &Request, has_place: bool) -> AcquireReply {
+    /// The reply to a request that has to wait, and for how long it was noted, if it was.
+    fn taken(&self, place: Option<Duration>) -> AcquireReply {
         let sent = self.reply.sent;
         AcquireReply::Taken(QueuePosition {
             sent,
-            ask_by: match has_place {
-                true => sent.after(waiter_ttl(request.ttl) / 3),
-                false => sent,
-            },
+            ask_by: place.map_or(sent, |place| waiting::keep_by(sent, place)),
             ..self.position.clone()
         })
     }

@@ -17,7 +17,7 @@ use tenure_core::support::{HoldRegistry, HolderRecord, micros_up, millis_down};
 use tenure_core::time::Time;
 
 use crate::database::Row;
-use crate::waiting::{AcquireReply, QueuePosition, waiter_ttl};
+use crate::waiting::{self, AcquireReply, QueuePosition};
 
 use super::cells::{natural, number, text, time_left};
 use super::errors;
@@ -167,7 +167,6 @@ impl Requests {
             ttl: self.written_lease(request.ttl),
             delay: micros_up(request.lock_delay),
             min_hold: micros_up(request.min_hold),
-            waiter_ttl: micros_up(waiter_ttl(request.ttl)),
             holder: HolderRecord::from(&*request.holder).to_json(),
             stamp: self.stamp(),
             is_candidate: request.holder.value.is_some(),
@@ -189,7 +188,7 @@ impl Requests {
     /// May be repeated for the same owner at any time.
     pub(super) async fn acquire(&self, request: &Request) -> Result<AcquireReply, Error> {
         if request.mode != Mode::Exclusive {
-            return self.acquire_shared(request, false).await;
+            return self.acquire_shared(request, None).await;
         }
         let (statement, own) = match self.format {
             Format::Tenure => {
@@ -310,13 +309,17 @@ impl Requests {
         Grant::new(token, reply.sent, round_trip, Some(self.lease(request.ttl)))
     }
 
-    /// Takes a place in the queue or keeps it; takes the name instead if it is free for the first in the queue.
-    pub(super) async fn enqueue(&self, request: &Request) -> Result<AcquireReply, Error> {
+    /// Takes a place in the queue or keeps it for the time `place`; takes the name instead if it is free for the first in the queue.
+    pub(super) async fn enqueue(
+        &self,
+        request: &Request,
+        place: Duration,
+    ) -> Result<AcquireReply, Error> {
         if request.mode != Mode::Exclusive {
-            return self.acquire_shared(request, true).await;
+            return self.acquire_shared(request, Some(place)).await;
         }
         let acquire_item = self.acquire_item(request);
-        let statement = self.own.enqueue(&acquire_item);
+        let statement = self.own.enqueue(&acquire_item, micros_up(place));
         let reply = self.ask_for_lock(statement, request).await?;
         let row = reply.rows.last().ok_or_else(errors::unexpected_reply)?;
         let token = token(row, 1)?;
@@ -329,7 +332,7 @@ impl Requests {
             expires_in: Some(time_left(row, 2)?),
             last_token: token,
             sent: reply.sent,
-            ask_by: reply.sent.after(waiter_ttl(request.ttl) / 3),
+            ask_by: waiting::keep_by(reply.sent, place),
             ..QueuePosition::default()
         }))
     }

@@ -28,8 +28,8 @@ use super::sql::modes::{Changes, LockRow, ModeRow, WaiterRow};
 /// What a step is about. The text is for people who watch the server.
 #[derive(Clone, Copy)]
 pub(super) enum StepSubject<'a> {
-    /// A request whose owner may be new.
-    Acquire(&'a store::Request),
+    /// A request whose owner may be new, and for how long its place in the queue is valid, if it waits.
+    Acquire(&'a store::Request, Option<Duration>),
     Upgrade(&'a store::Request),
     Hold(&'a store::Hold, &'static str),
     Name(&'a LockName, &'static str),
@@ -234,17 +234,19 @@ impl<'a> NameRows<'a> {
     pub(super) fn step<T>(
         &self,
         owner: Option<OwnerId>,
-        newcomer: Option<&(String, Duration)>,
+        newcomer: Option<&(String, Option<Duration>)>,
         operate: impl FnOnce(&mut Table, Time) -> T,
     ) -> Result<NameStep<T>, Error> {
         let (now, mut before) = (time(self.now), self.state()?);
         let mut holders = self.holders();
-        if let (Some(owner), Some((holder, waiter_ttl))) = (owner, newcomer) {
+        if let (Some(owner), Some((holder, place))) = (owner, newcomer) {
             let holder = || holder.clone();
             holders.entry(owner.to_hex()).or_insert_with(holder);
             let mut waiters = before.waiters.iter_mut();
-            if let Some(waiter) = waiters.find(|it| it.claim.owner == owner) {
-                waiter.waiter_ttl = Some(*waiter_ttl);
+            if let Some(waiter) = waiters.find(|it| it.claim.owner == owner)
+                && place.is_some()
+            {
+                waiter.waiter_ttl = *place;
             }
         }
         let mut table = Table::of_name(self.name, before.clone());

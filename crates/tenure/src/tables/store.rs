@@ -13,6 +13,7 @@ use tenure_core::url::Url;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
+use crate::waiting::Places;
 
 use crate::database::DatabasePool;
 
@@ -34,6 +35,7 @@ pub struct Store {
     pub(super) requests: Requests,
     /// Acquisitions under way, and holds that are being detached or attached: `close` waits for them.
     pub(super) acquisitions: Arc<BackgroundTasks>,
+    pub(super) places: Places,
     pub(super) clock: Clock,
     pub(super) spawner: Spawner,
     pub(super) losses: Losses,
@@ -166,6 +168,7 @@ impl Store {
             guarantees: guarantees(configuration),
             requests,
             acquisitions: Arc::default(),
+            places: Places::default(),
             clock,
             spawner,
             losses: Losses::default(),

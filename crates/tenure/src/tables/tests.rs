@@ -119,7 +119,7 @@ async fn a_late_request_makes_no_lease_shorter() {
     let is_longer = || rows.value("SELECT until::text FROM tenure_locks") >= renewed;
     let _ = acquire(&store, &request).await.unwrap();
     assert!(is_longer());
-    store.requests.enqueue(&request).await.unwrap();
+    store.requests.enqueue(&request, TTL).await.unwrap();
     assert!(is_longer());
 }
 

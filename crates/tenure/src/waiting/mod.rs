@@ -3,16 +3,18 @@
 //!
 //! # Reading order
 //! `wait` (the first request, the loop of a waiter, and what both need of a store) · `waiter` (the decisions of the loop,
-//! without I/O)
+//! without I/O) · `places` (for how long a place in the queue is valid)
 
+mod places;
 #[cfg(test)]
 mod tests;
 mod wait;
 mod waiter;
 
-pub(crate) use self::wait::{AcquireReply, LeaseStore, WakeUps, acquire};
 #[cfg(feature = "redis")]
-pub(crate) use self::waiter::WAITER_TTL;
+pub(crate) use self::places::WAITER_TTL;
+pub(crate) use self::places::{Places, keep_by};
+pub(crate) use self::wait::{AcquireReply, LeaseStore, WakeUps, acquire};
 #[cfg(any(feature = "postgres", test))]
 pub(crate) use self::waiter::wake_all;
-pub(crate) use self::waiter::{QueuePosition, WakeUp, waiter_ttl};
+pub(crate) use self::waiter::{QueuePosition, WakeUp};

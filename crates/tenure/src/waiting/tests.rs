@@ -14,6 +14,7 @@ use tenure_core::store::{Answer, Grant, Release, Request};
 use tenure_core::support::{self, WaiterRegistry};
 use tenure_core::time::Time;
 
+use super::places::Places;
 use super::wait::{self, AcquireReply, LeaseStore};
 use super::waiter::{QueuePosition, Waiter, WakeUp};
 
@@ -47,6 +48,7 @@ struct Store {
     may_reply: Flag,
     leaves: bool,
     owner: OwnerId,
+    places: Places,
     waiters: Arc<WaiterRegistry<WakeUp>>,
     has_push: Arc<AtomicBool>,
     /// How often the subscription was told of a failure.
@@ -88,7 +90,7 @@ fn position(ahead: u64, expires_in: u64, sent: Time) -> QueuePosition {
 }
 
 impl LeaseStore for &Store {
-    async fn ask(&self, is_first: bool) -> Result<AcquireReply, Error> {
+    async fn ask(&self, is_first: bool, _: Duration) -> Result<AcquireReply, Error> {
         match self.reply(if is_first { "first" } else { "ask" }).await {
             (Reply::Granted, sent) => {
                 let grant = Grant::new(4, sent, Duration::ZERO, Some(TTL));
@@ -103,6 +105,10 @@ impl LeaseStore for &Store {
             })),
             (Reply::Failed(kind), _) => Err(Error::new(kind, "the reply of the test")),
         }
+    }
+
+    fn places(&self) -> &Places {
+        &self.places
     }
 
     fn subscribe(&self, _: Time) -> impl wait::WakeUps {
@@ -191,6 +197,7 @@ impl Case {
             may_reply: Flag::new(),
             leaves: true,
             owner: OwnerId::random(),
+            places: Places::default(),
             waiters: waiters.clone(),
             has_push: Arc::new(AtomicBool::new(true)),
             failures: Arc::default(),
@@ -208,7 +215,7 @@ impl Case {
         let subscription = store.subscription();
         case.answer = Some(Box::pin(async move {
             let (clock, position) = (&store.clock, position(ahead, left, start));
-            let waiter = Waiter::new(&request, clock, position);
+            let waiter = Waiter::new(&request, clock, position, KEEP * 3);
             wait::wait(&&*store, subscription, clock, &request, waiter).await
         }));
         case

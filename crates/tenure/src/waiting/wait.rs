@@ -1,19 +1,29 @@
 //! One acquisition or upgrade in a lease store: the first request, and then the loop of a waiter: sleep until there is a
 //! reason to ask for the lock again, ask, and read the reply.
 
+use std::time::Duration;
+
 use tenure_core::error::{Error, ErrorKind};
 use tenure_core::rt::Clock;
 use tenure_core::store::{Answer, Grant, Release, Request};
 use tenure_core::support::not_left;
 use tenure_core::time::Time;
 
+use super::places::Places;
 use super::waiter::{Next, QueuePosition, Waiter, WakeUp};
 
 /// What a store supplies for one acquisition or upgrade.
 pub(crate) trait LeaseStore: Sync {
-    /// Asks for the lock, and takes or keeps the owner's place in the queue if the lock is taken. May be repeated at any
-    /// time. A first request may leave out the place, as its position says.
-    fn ask(&self, is_first: bool) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
+    /// Asks for the lock, and takes or keeps the owner's place in the queue for the time `place` if the lock is taken. May
+    /// be repeated at any time. A first request may leave out the place, as its position says.
+    fn ask(
+        &self,
+        is_first: bool,
+        place: Duration,
+    ) -> impl Future<Output = Result<AcquireReply, Error>> + Send;
+
+    /// The waiters of the client.
+    fn places(&self) -> &Places;
 
     /// Subscribes to what wakes the owner. The first request was sent at `sent`.
     fn subscribe(&self, sent: Time) -> impl WakeUps;
@@ -57,7 +67,8 @@ pub(crate) async fn acquire(
     request: &Request,
 ) -> Result<Answer, Error> {
     let (is_first, sent) = (true, clock.now());
-    let waiter = match store.ask(is_first).await {
+    let place = store.places().place_ttl(request.ttl);
+    let waiter = match store.ask(is_first, place).await {
         Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
         Ok(AcquireReply::Taken(_)) if !request.wait => return Ok(Answer::Busy),
         Ok(AcquireReply::Taken(position)) if request.stop.is_raised() && !position.has_place() => {
@@ -65,7 +76,7 @@ pub(crate) async fn acquire(
         }
         Ok(AcquireReply::Taken(position)) => {
             request.report_taken();
-            Waiter::new(request, clock, position)
+            Waiter::new(request, clock, position, place)
         }
         // The request may have a place in the queue, or the lock: the next one finds out.
         Err(err) if request.wait && err.kind() == ErrorKind::Indeterminate => {
@@ -89,6 +100,7 @@ pub(super) async fn wait(
     request: &Request,
     mut waiter: Waiter<'_>,
 ) -> Result<Answer, Error> {
+    let _counted = store.places().enter();
     loop {
         subscription.prepare(waiter.has_failed()).await;
         let (at, planned) = waiter.plan(subscription.has_push());
@@ -115,12 +127,12 @@ pub(super) async fn wait(
         if request.stop.is_raised() {
             return leave_queue(store).await;
         }
-        let is_first = false;
-        match store.ask(is_first).await {
+        let (is_first, place) = (false, store.places().place_ttl(request.ttl));
+        match store.ask(is_first, place).await {
             Ok(AcquireReply::Granted(grant)) => return Ok(Answer::Granted(grant)),
             Ok(AcquireReply::Taken(position)) => {
                 request.report_taken();
-                waiter.asked(position);
+                waiter.asked(position, place);
             }
             Err(err) if waiter.may_ask_again(&err) => {}
             // The error says why the wait ended, unless something may be left in the store.

@@ -9,15 +9,6 @@ use tenure_core::store::{Grant, Request};
 use tenure_core::support::{Merge, RetryBudget, WaiterRegistry};
 use tenure_core::time::Time;
 
-/// The longest time for which a place in the queue is valid without a request of its waiter. Those behind a waiter that
-/// died may have to wait this long.
-pub(crate) const WAITER_TTL: Duration = Duration::from_secs(5);
-
-/// How long the place of a waiter is valid.
-pub(crate) fn waiter_ttl(ttl: Duration) -> Duration {
-    ttl.min(WAITER_TTL)
-}
-
 /// A place in the queue, and the state of the lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QueuePosition {
@@ -153,6 +144,8 @@ pub(super) struct Waiter<'a> {
     clock: &'a Clock,
     /// As the last reply described it.
     position: QueuePosition,
+    /// For how long the place is valid that the last request took or kept.
+    place: Duration,
     /// How many replies in a row found the queue as it was before.
     unchanged: u32,
     /// Until when requests that fail are sent again.
@@ -162,12 +155,18 @@ pub(super) struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    pub(super) fn new(request: &'a Request, clock: &'a Clock, position: QueuePosition) -> Self {
+    pub(super) fn new(
+        request: &'a Request,
+        clock: &'a Clock,
+        position: QueuePosition,
+        place: Duration,
+    ) -> Self {
         Self {
             request,
             clock,
             budget: RetryBudget::until(position.sent.after(request.ttl)),
             position,
+            place,
             unchanged: 0,
             retry_at: None,
         }
@@ -185,7 +184,9 @@ impl<'a> Waiter<'a> {
             ask_by: sent,
             ..QueuePosition::default()
         };
-        let mut waiter = Self::new(request, clock, position);
+        // Counts with the first request that is answered.
+        let place = Duration::ZERO;
+        let mut waiter = Self::new(request, clock, position, place);
         waiter.may_ask_again(err).then_some(waiter)
     }
 
@@ -257,7 +258,7 @@ impl<'a> Waiter<'a> {
     fn handed_over(&self, token: u64) -> Option<Grant> {
         let (position, request) = (&self.position, self.request);
         // The place has been valid since before the last request, and so is the lock.
-        let lease = waiter_ttl(request.ttl);
+        let lease = self.place;
         let elapsed = self.clock.now().since(position.sent);
         let is_enough = elapsed <= lease / 2 && lease >= request.min_lease;
         // The wake-up may have been here for so long that the lock has expired and was granted to another owner, as the
@@ -272,9 +273,10 @@ impl<'a> Waiter<'a> {
         self.retry_at.is_some()
     }
 
-    /// The lock was asked for, and is taken.
-    pub(super) fn asked(&mut self, position: QueuePosition) {
+    /// The lock was asked for, and is taken. `place`: for how long the place is valid since then.
+    pub(super) fn asked(&mut self, position: QueuePosition, place: Duration) {
         self.retry_at = None;
+        self.place = place;
         self.update(position);
     }
 
@@ -316,6 +318,7 @@ mod tests {
     use tenure_core::name::LockName;
     use tenure_core::rt::VirtualClock;
 
+    use super::super::places::WAITER_TTL;
     use super::*;
 
     const TTL: Duration = Duration::from_secs(30);
@@ -345,7 +348,7 @@ mod tests {
         }
 
         fn waiter(&self, position: QueuePosition) -> Waiter<'_> {
-            Waiter::new(&self.request, &self.clock, position)
+            Waiter::new(&self.request, &self.clock, position, WAITER_TTL)
         }
 
         fn position(&self, ahead: u64, expires_in: Option<Duration>) -> QueuePosition {
@@ -356,7 +359,7 @@ mod tests {
                 is_foreign: false,
                 sent: self.sent,
                 round_trip: millis(2),
-                ask_by: self.at(waiter_ttl(TTL) / 3),
+                ask_by: self.at(WAITER_TTL / 3),
             }
         }
     }
@@ -549,7 +552,7 @@ mod tests {
             ask_by: Time::MAX,
             ..seen(3)
         };
-        waiter.asked(kept);
+        waiter.asked(kept, WAITER_TTL);
         assert_eq!(waiter.plan(true), (Time::MAX, Next::Ask));
     }
 
@@ -568,13 +571,14 @@ mod tests {
         };
         waiter.saw(token(4));
         assert!(pause(&waiter) <= pace::FIRST * 3);
-        waiter.asked(token(4));
-        waiter.asked(token(4));
+        waiter.asked(token(4), WAITER_TTL);
+        waiter.asked(token(4), WAITER_TTL);
         assert!(pause(&waiter) > pace::FIRST * 3);
-        waiter.asked(QueuePosition {
+        let nearer = QueuePosition {
             ahead: 1,
             ..token(4)
-        });
+        };
+        waiter.asked(nearer, WAITER_TTL);
         assert!(pause(&waiter) <= pace::FIRST * 2);
     }
 
@@ -611,10 +615,11 @@ mod tests {
         // A reply starts the budget again, from when its request was sent.
         case.time.advance(TTL - millis(1));
         let sent = case.clock.now();
-        waiter.asked(QueuePosition {
+        let answered = QueuePosition {
             sent,
             ..case.position(0, None)
-        });
+        };
+        waiter.asked(answered, WAITER_TTL);
         assert_eq!(waiter.plan(true).0, case.position(0, None).ask_by);
         case.time.advance(TTL - millis(1));
         assert!(waiter.may_ask_again(&failure(ErrorKind::Unreachable)));

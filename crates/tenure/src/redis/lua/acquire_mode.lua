@@ -79,4 +79,4 @@ if place == '0' then
   return {0, left, foreign, 0, token}
 end
 local waiting = string.format('%d %s ', ms + place, ARGV[6]) .. self
-return {0, left, foreign, enqueue(owner, waiting, is_first, keep), token}
+return {0, left, foreign, enqueue(owner, waiting, is_first, keep, place), token}

@@ -54,16 +54,19 @@ local function end_holder(owner, entry, ended)
   end
 end
 
--- Takes a place in the queue, or keeps it. Returns how many waiters are ahead.
-local function enqueue(owner, entry, is_first, keep)
+-- Takes a place in the queue, or keeps it for `place` ms. Returns how many waiters are ahead.
+local function enqueue(owner, entry, is_first, keep, place)
   local at = is_first == '0' and redis.call('LPOS', QUEUE, owner)
   if at then
     redis.call('LSET', QUEUE, at + 1, entry)
   else
     at = redis.call('RPUSH', QUEUE, owner, entry) - 2
   end
-  -- Longer than any place is good for, so that a queue without waiters expires.
-  redis.call('PEXPIRE', QUEUE, 15000)
+  -- Longer than the place of any waiter is good for, so that a queue without waiters expires.
+  local life = math.max(15000, 2 * place)
+  if redis.call('PTTL', QUEUE) < life then
+    redis.call('PEXPIRE', QUEUE, life)
+  end
   local hold = redis.call('GET', HOLD)
   if not hold then
     redis.call('SET', HOLD, '+0 - 0 0 0 -', 'PX', keep)

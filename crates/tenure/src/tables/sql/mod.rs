@@ -115,7 +115,6 @@ pub(crate) struct AcquireItem {
     pub(crate) ttl: u64,
     pub(crate) delay: u64,
     pub(crate) min_hold: u64,
-    pub(crate) waiter_ttl: u64,
     pub(crate) holder: String,
     /// For the token, where the clock of the database is that of this machine and has ms.
     pub(crate) stamp: Option<u64>,
@@ -327,15 +326,16 @@ impl Statements {
     }
 
     /// Takes a place in the queue or keeps it, and takes the name when it is free and our place the first.
+    /// `place`: for how many µs the place is valid.
     /// The last row is `[owner, token, µs until the lease ends, waiters ahead of us]`.
-    pub(crate) fn enqueue(&self, request: &AcquireItem) -> Statement {
+    pub(crate) fn enqueue(&self, request: &AcquireItem, place: u64) -> Statement {
         let (now, max) = (self.dialect.now(), self.dialect.max());
         let (locks, waiters) = (&self.locks, &self.waiters);
         let name = self.dialect.name(&request.name);
         let holder = self.dialect.text(&request.holder);
         let (owner, min_hold, delay) = (&request.owner, request.min_hold, request.delay);
         let (live, stamp) = (request.live(), request.stamp(self.dialect));
-        let mut steps = self.enter_queue(request, &name, &holder);
+        let mut steps = self.enter_queue(request, place, &name, &holder);
         // MySQL assigns from left to right, and the owner decides.
         let (kept, granted) = match request.is_candidate {
             true => (
@@ -371,8 +371,14 @@ impl Statements {
 
     /// Makes the row of the name if it is missing and locks it, removes dead waiters, and takes a place in the queue or
     /// keeps it.
-    fn enter_queue(&self, request: &AcquireItem, name: &str, holder: &str) -> Vec<String> {
-        let (now, owner, ttl) = (self.dialect.now(), &request.owner, request.waiter_ttl);
+    fn enter_queue(
+        &self,
+        request: &AcquireItem,
+        place: u64,
+        name: &str,
+        holder: &str,
+    ) -> Vec<String> {
+        let (now, owner) = (self.dialect.now(), &request.owner);
         let waiters = &self.waiters;
         let mut steps = vec![self.make_row(name)];
         if self.dialect.is_postgres() {
@@ -381,7 +387,7 @@ impl Statements {
         steps.push(format!(
             "DELETE FROM {waiters} WHERE name={name} AND until<={now}"
         ));
-        steps.push(self.keep_waiter(name, owner, &format!("{now}+{ttl}"), holder));
+        steps.push(self.keep_waiter(name, owner, &format!("{now}+{place}"), holder));
         steps
     }
 
