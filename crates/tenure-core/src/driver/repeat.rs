@@ -25,7 +25,8 @@ impl Driver {
         self.until_definite(&hold, Step::Downgrade, downgrade).await;
     }
 
-    /// Inspects the name until the store has answered, if only with an error of its own. Cancel safe.
+    /// Inspects the name until the store has answered, if only with an error of its own. The caller sets the limit. Cancel
+    /// safe.
     pub(super) async fn inspect_until_answered(&self, name: LockName) {
         let mut retries = RetryBudget::without_limit();
         let inspect = || self.send(|store| store.inspect(name.clone()));

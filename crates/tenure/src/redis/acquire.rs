@@ -172,11 +172,6 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
             keys,
             is_upgrade,
         } = *self;
-        // The queue of Redisson's fair lock adds up the times of its places.
-        let place = match store.context.settings.redisson {
-            Some(_) => place.min(waiting::WAITER_TTL),
-            None => place,
-        };
         loop {
             until_trusted(store, request, keys).await?;
             let reply = match is_upgrade {

@@ -203,7 +203,7 @@ impl Requests {
         let channel = self.channel(keys.lock());
         let (min_hold, delay) = (millis_up(request.min_hold), millis_up(request.lock_delay));
         let holder = self.holder_text(&request.holder);
-        let valid = match request.wait {
+        let place_millis = match request.wait {
             true => millis_up(place),
             false => 0,
         };
@@ -213,7 +213,7 @@ impl Requests {
             cmd.arg(&owner).arg(live);
             cmd.arg(Text(format_args!("{min_hold} {delay} {channel} {holder}")));
             cmd.arg(retention)
-                .arg(Text(format_args!("{valid} {is_first}")));
+                .arg(Text(format_args!("{place_millis} {is_first}")));
             cmd.arg(mode_text(request.mode, false)).arg(request.propose);
         };
         let script = match elections {

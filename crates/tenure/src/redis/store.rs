@@ -123,13 +123,18 @@ impl Store {
             support::warn_of_restart("redis", &guard);
         }
         let configuration = Configuration::of(&context.settings, &reachable);
+        let places = match context.settings.redisson {
+            // The queue of its fair lock adds up the times of its places.
+            Some(_) => Places::of_one_length(),
+            None => Places::default(),
+        };
         Ok(Arc::new(Self {
             guarantees: guarantees(configuration),
             requests: Requests::new(&context, &connections),
             context,
             connections,
             holds,
-            places: Places::default(),
+            places,
             maintenance,
         }))
     }

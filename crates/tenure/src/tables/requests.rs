@@ -309,7 +309,8 @@ impl Requests {
         Grant::new(token, reply.sent, round_trip, Some(self.lease(request.ttl)))
     }
 
-    /// Takes a place in the queue or keeps it for the time `place`; takes the name instead if it is free for the first in the queue.
+    /// Takes a place in the queue or keeps it for the time `place`; takes the name instead if it is free for the first in
+    /// the queue.
     pub(super) async fn enqueue(
         &self,
         request: &Request,

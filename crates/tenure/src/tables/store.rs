@@ -13,9 +13,9 @@ use tenure_core::url::Url;
 
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 use crate::database::{Kind, Server};
-use crate::waiting::Places;
 
 use crate::database::DatabasePool;
+use crate::waiting::Places;
 
 use super::guarantees::{Configuration, Database, guarantees};
 #[cfg(feature = "postgres")]

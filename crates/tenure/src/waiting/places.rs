@@ -25,12 +25,23 @@ pub(crate) fn keep_by(sent: Time, place: Duration) -> Time {
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     waiters: AtomicU32,
+    /// Places last no longer where there are many waiters.
+    have_one_length: bool,
 }
 
 /// One waiter, until it is dropped.
 pub(super) struct CountedWaiter<'a>(&'a Places);
 
 impl Places {
+    /// In a store whose places do not last longer where there are many waiters.
+    #[cfg(any(feature = "redis", test))]
+    pub(crate) fn of_one_length() -> Self {
+        Self {
+            have_one_length: true,
+            ..Self::default()
+        }
+    }
+
     /// Counts a waiter.
     pub(super) fn enter(&self) -> CountedWaiter<'_> {
         self.waiters.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +50,11 @@ impl Places {
 
     /// For how long a place is valid that a request with this ttl takes or keeps now.
     pub(super) fn place_ttl(&self, ttl: Duration) -> Duration {
-        place_ttl(ttl, self.waiters.load(Ordering::Relaxed))
+        let waiters = match self.have_one_length {
+            true => 0,
+            false => self.waiters.load(Ordering::Relaxed),
+        };
+        place_ttl(ttl, waiters)
     }
 }
 
@@ -86,5 +101,13 @@ mod tests {
         assert_eq!(places.place_ttl(secs(30)), secs(6));
         drop(waiters);
         assert_eq!(places.place_ttl(secs(30)), WAITER_TTL);
+    }
+
+    #[test]
+    fn places_of_one_length_do_not_depend_on_the_number_of_waiters() {
+        let places = Places::of_one_length();
+        let _waiters: Vec<_> = (0..2_000).map(|_| places.enter()).collect();
+        assert_eq!(places.place_ttl(secs(30)), WAITER_TTL);
+        assert_eq!(places.place_ttl(secs(2)), secs(2));
     }
 }
