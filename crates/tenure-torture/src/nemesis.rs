@@ -76,14 +76,13 @@ impl Nemesis {
         names: &[String],
         tell: &mut dyn FnMut(&str),
     ) -> io::Result<()> {
-        let now = now();
+        let due = now();
         let (over, running) = std::mem::take(&mut self.running)
             .into_iter()
-            .partition(|fault| fault.over <= now);
+            .partition(|fault| fault.over <= due);
         self.running = running;
-        for fault in over {
-            self.end(fault, workers, proxies)?;
-        }
+        self.end_all(over, workers, proxies)?;
+        let now = now();
         let Some(next) = self.plan.peek().copied() else {
             return Ok(());
         };
@@ -91,8 +90,7 @@ impl Nemesis {
             return Ok(());
         }
         let worker = match next.kind.hits_all_workers() {
-            // While all workers sleep, no other fault may resume or replace one.
-            true if next.kind == FaultKind::Suspend && !self.running.is_empty() => return Ok(()),
+            true if self.has_to_wait(next.kind) => return Ok(()),
             true => None,
             // Without a holder the fault waits until a worker holds.
             false => match register
@@ -118,10 +116,34 @@ impl Nemesis {
     /// # Errors
     /// The errors of starting a worker, and of the log.
     pub fn finish(&mut self, workers: &mut WorkerProcesses, proxies: &[Proxy]) -> io::Result<()> {
-        for fault in std::mem::take(&mut self.running) {
+        let running = std::mem::take(&mut self.running);
+        self.end_all(running, workers, proxies)
+    }
+
+    fn end_all(
+        &mut self,
+        faults: Vec<RunningFault>,
+        workers: &mut WorkerProcesses,
+        proxies: &[Proxy],
+    ) -> io::Result<()> {
+        let began = now();
+        for fault in faults {
             self.end(fault, workers, proxies)?;
         }
+        // Servers that need long until they serve again move all faults that follow, so that workers have time between them.
+        self.began += now() - began;
         Ok(())
+    }
+
+    /// Whether a fault of this kind, which hits all workers, may not begin yet.
+    fn has_to_wait(&self, kind: FaultKind) -> bool {
+        let mut running = self.running.iter().map(|fault| fault.planned.kind);
+        match kind {
+            // While all workers sleep, no other fault may resume or replace one.
+            FaultKind::Suspend => running.next().is_some(),
+            // A server that is down cannot be hit again.
+            _ => running.any(FaultKind::hits_all_workers),
+        }
     }
 
     fn has_fault(&self, worker: usize) -> bool {
@@ -213,5 +235,82 @@ impl Nemesis {
             kind: fault.planned.kind,
             worker: fault.worker,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::processes::Program;
+
+    /// A server that cannot be hit while it is down, and that needs long to come back from the first fault.
+    #[derive(Default)]
+    struct SlowServer(Mutex<State>);
+
+    #[derive(Default)]
+    struct State {
+        is_down: bool,
+        began: usize,
+        ended: usize,
+    }
+
+    impl Environment for SlowServer {
+        fn kinds(&self) -> Vec<FaultKind> {
+            vec![FaultKind::ServerPause]
+        }
+
+        fn begin(&self, _: FaultKind, _: Duration) {
+            let mut state = self.0.lock().unwrap();
+            assert!(!state.is_down, "a server that is down was hit again");
+            state.is_down = true;
+            state.began += 1;
+        }
+
+        fn end(&self, _: FaultKind) {
+            let mut state = self.0.lock().unwrap();
+            if state.ended == 0 {
+                // Until the planned begin of the last fault is over.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            state.is_down = false;
+            state.ended += 1;
+        }
+    }
+
+    fn pause(at: u64, lasts: u64) -> PlannedFault {
+        PlannedFault {
+            at: at * 1_000_000,
+            kind: FaultKind::ServerPause,
+            lasts: lasts * 1_000_000,
+            late: 0,
+            name: 0,
+        }
+    }
+
+    #[test]
+    fn a_server_is_hit_again_only_when_the_fault_before_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = Log::create(&dir.path().join("events")).unwrap();
+        let register = Register::open(log.try_clone().unwrap()).unwrap();
+        let program = Program {
+            path: "true".into(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        };
+        let errors = std::fs::File::create(dir.path().join("errors")).unwrap();
+        let mut workers = WorkerProcesses::new(program, errors);
+        let server = Arc::new(SlowServer::default());
+        let plan = vec![pause(0, 1), pause(5, 50), pause(30, 1)];
+        let mut nemesis = Nemesis::new(now(), plan, Some(server.clone()), log);
+        while server.0.lock().unwrap().ended < 3 {
+            let tell = &mut |_: &str| {};
+            nemesis
+                .step(&mut workers, &[], &register, &[], tell)
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(server.0.lock().unwrap().began, 3);
     }
 }
