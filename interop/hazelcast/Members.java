@@ -3,7 +3,10 @@ import com.hazelcast.config.NetworkConfig;
 import com.hazelcast.config.TcpIpConfig;
 import com.hazelcast.core.Hazelcast;
 import com.hazelcast.core.HazelcastInstance;
+import com.hazelcast.cp.CPGroupId;
+import com.hazelcast.cp.CPMember;
 import com.hazelcast.cp.CPSubsystem;
+import com.hazelcast.cp.CPSubsystemManagementService;
 import com.hazelcast.cp.session.CPSession;
 import com.hazelcast.instance.impl.HazelcastInstanceProxy;
 import java.io.BufferedReader;
@@ -26,10 +29,11 @@ import java.util.concurrent.TimeUnit;
  * Members of a cluster in one process, and what a test asks of them by a port of its own: one order per connection and line,
  * one line as the answer.
  *
- * <p>Arguments: CONTROL-PORT CP-MEMBERS SESSION-TTL HEARTBEAT PORT... (times in seconds, a port for each member; 0 CP members:
- * no CP subsystem).
+ * <p>Arguments: CONTROL-PORT CP-MEMBERS SESSION-TTL HEARTBEAT OWN PORT... (times in seconds, a port for each member; 0 CP
+ * members: no CP subsystem). OWN is {@code all}, or the number of the only member in this process, counted from 0; then the
+ * orders are about this member, and {@code ready} waits until it has its place in all groups.
  *
- * <p>Orders: {@code ready}; {@code kill N} and {@code start N} (a member, counted from 0); {@code leader GROUP}: the number of
+ * <p>Orders: {@code ready}; {@code kill N} (a member, counted from 0); {@code leader GROUP}: the number of
  * the member that leads; {@code transfer GROUP N}; {@code sessions GROUP}: their numbers; {@code close GROUP SESSION};
  * {@code lock NAME} (in hexadecimal bytes): holders, waiters and the session of the holder; {@code unlock NAME}: in the place of the holder; {@code reset}: of the CP subsystem.
  */
@@ -39,6 +43,8 @@ public final class Members {
     private static int ttl;
     private static int heartbeat;
     private static int[] ports;
+    /** The only member in this process; negative: all members. */
+    private static int own;
     private static volatile boolean isReady;
 
     private Members() {}
@@ -47,16 +53,19 @@ public final class Members {
         cp = Integer.parseInt(arguments[1]);
         ttl = Integer.parseInt(arguments[2]);
         heartbeat = Integer.parseInt(arguments[3]);
-        ports = new int[arguments.length - 4];
+        own = arguments[4].equals("all") ? -1 : Integer.parseInt(arguments[4]);
+        ports = new int[arguments.length - 5];
         for (int i = 0; i < ports.length; i++) {
-            ports[i] = Integer.parseInt(arguments[4 + i]);
+            ports[i] = Integer.parseInt(arguments[5 + i]);
         }
         members = new HazelcastInstance[ports.length];
         ServerSocket control = new ServerSocket(Integer.parseInt(arguments[0]), 50, InetAddress.getLoopbackAddress());
         Thread orders = new Thread(() -> serve(control));
         orders.start();
         for (int i = 0; i < ports.length; i++) {
-            members[i] = Hazelcast.newHazelcastInstance(config(i));
+            if (own < 0 || own == i) {
+                members[i] = Hazelcast.newHazelcastInstance(config(i));
+            }
         }
         awaitReady();
     }
@@ -64,6 +73,17 @@ public final class Members {
     private static void awaitReady() throws Exception {
         if (cp > 0) {
             one().getCPSubsystemManagementService().awaitUntilDiscoveryCompleted(120, TimeUnit.SECONDS);
+        }
+        boolean hasPlace = own < 0;
+        while (!hasPlace) {
+            try {
+                takePlace();
+                hasPlace = true;
+            } catch (Exception error) {
+                // Another change of the members is under way, or no member leads.
+                error.printStackTrace();
+                Thread.sleep(200);
+            }
         }
         isReady = true;
     }
@@ -90,6 +110,11 @@ public final class Members {
         if (cp > 0) {
             config.getCPSubsystemConfig().setCPMemberCount(cp);
             config.getCPSubsystemConfig().setMissingCPMemberAutoRemovalSeconds(Math.max(60, ttl));
+        }
+        if (own >= 0) {
+            // A member that is stopped closes no connection. By default the others wait 25 s for it before they elect a leader.
+            config.getCPSubsystemConfig().getRaftAlgorithmConfig().setLeaderHeartbeatPeriodInMillis(1000)
+                    .setMaxMissedLeaderHeartbeatCount(2);
         }
         config.getCPSubsystemConfig().setSessionTimeToLiveSeconds(ttl).setSessionHeartbeatIntervalSeconds(heartbeat);
         config.getJetConfig().setEnabled(false);
@@ -136,9 +161,6 @@ public final class Members {
             case "kill":
                 members[Integer.parseInt(order[1])].getLifecycleService().terminate();
                 return "killed";
-            case "start":
-                members[Integer.parseInt(order[1])] = Hazelcast.newHazelcastInstance(config(Integer.parseInt(order[1])));
-                return "started";
             case "leader":
                 return leader(order[1]);
             case "transfer":
@@ -162,6 +184,27 @@ public final class Members {
                 return "reset";
             default:
                 return "error\tunknown order " + order[0];
+        }
+    }
+
+    /**
+     * Gives the only member of this process the place of the one that was killed: for the CP subsystem a member that is started
+     * without persistence is another one. Returns when all groups have all members.
+     */
+    private static void takePlace() throws Exception {
+        CPSubsystemManagementService service = members[own].getCPSubsystem().getCPSubsystemManagementService();
+        if (service.getLocalCPMember() == null) {
+            for (CPMember member : service.getCPMembers().toCompletableFuture().get(20, TimeUnit.SECONDS)) {
+                if (member.getAddress().getPort() == ports[own]) {
+                    service.removeCPMember(member.getUuid()).toCompletableFuture().get(20, TimeUnit.SECONDS);
+                }
+            }
+            service.promoteToCPMember().toCompletableFuture().get(20, TimeUnit.SECONDS);
+        }
+        for (CPGroupId group : service.getCPGroupIds().toCompletableFuture().get(20, TimeUnit.SECONDS)) {
+            while (service.getCPGroup(group.getName()).toCompletableFuture().get(20, TimeUnit.SECONDS).members().size() < cp) {
+                Thread.sleep(50);
+            }
         }
     }
 

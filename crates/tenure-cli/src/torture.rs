@@ -31,7 +31,7 @@ const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Runs as a worker's process. It prints only its own errors, which are redirected to a file.
 pub(crate) fn worker() -> ExitCode {
-    match tenure_torture::worker::main() {
+    match tenure_torture::worker::main(store::connect_to) {
         Ok(()) => Exit::Done.into(),
         Err(why) => {
             eprintln!("tenure: a worker stopped working: {why}");
@@ -62,10 +62,11 @@ pub(crate) async fn torture(common: &Common, args: &args::Torture, console: &Con
         }
         let stop = Arc::new(AtomicBool::new(false));
         let (faults, mut injected) = tokio::sync::mpsc::unbounded_channel();
-        let run = tenure_torture::torture(setup, shown, stop.clone(), move |fault| {
+        let tell = move |fault: &str| {
             // The receiver is gone after the end of the run.
             let _ = faults.send(fault.to_owned());
-        });
+        };
+        let run = tenure_torture::torture(setup, shown, stop.clone(), tell, store::connect_to);
         let mut run = std::pin::pin!(run);
         let mut signals = Signals::listen()
             .map_err(|error| Error::new(ErrorKind::Store, format!("no signals: {error}")))?;

@@ -1,5 +1,5 @@
-//! Members of Hazelcast: all of a cluster in one Java process (`interop/hazelcast/Members.java`), with a port for what a test
-//! asks of them.
+//! Members of Hazelcast: all of a cluster in one Java process (`interop/hazelcast/Members.java`), or each in a process of its
+//! own, with a port for what a test asks of them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -25,6 +25,9 @@ pub fn skip_unless_installed() -> bool {
 /// How long the members keep a session without a heartbeat, in seconds.
 pub const SESSION_TTL: u64 = 5;
 
+/// Within this time a member that serves answers each order.
+const ANSWER_LIMIT: Duration = Duration::from_secs(40);
+
 /// What the members have of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
@@ -34,7 +37,7 @@ pub struct Look {
     pub session: Option<i64>,
 }
 
-/// The members of a cluster.
+/// The members of a cluster that share a process: all members, or one.
 pub struct Hazelcast {
     control: Port,
     ports: Vec<Port>,
@@ -51,21 +54,38 @@ impl Hazelcast {
 
     /// So many members, of which so many make up the CP subsystem (none: there is none), and the ttl of a session in seconds.
     pub fn start_with(count: usize, cp: usize, session_ttl: u64) -> Self {
-        let members = Self::prepare(count, cp, session_ttl);
+        let ports: Vec<_> = (0..count).map(|_| Port::reserve()).collect();
+        let numbers: Vec<_> = ports.iter().map(Port::number).collect();
+        let members = Self::prepare("all", ports, &numbers, cp, session_ttl);
         members.launch();
         members
     }
 
-    fn prepare(count: usize, cp: usize, session_ttl: u64) -> Self {
-        let control = Port::reserve();
+    /// So many members, all in the CP subsystem, and each in a process of its own.
+    pub fn start_apart(count: usize, session_ttl: u64) -> Vec<Self> {
         let ports: Vec<_> = (0..count).map(|_| Port::reserve()).collect();
+        let numbers: Vec<_> = ports.iter().map(Port::number).collect();
+        let member = |(own, port): (usize, Port)| {
+            Self::prepare(&own.to_string(), vec![port], &numbers, count, session_ttl)
+        };
+        let members: Vec<_> = ports.into_iter().enumerate().map(member).collect();
+        members.iter().for_each(Self::spawn);
+        members.iter().for_each(Self::wait_until_ready);
+        members
+    }
+
+    /// `own`: the number of the only member in the process, or `all`. `ports`: those of its members. `numbers`: the ports of
+    /// all members.
+    fn prepare(own: &str, ports: Vec<Port>, numbers: &[u16], cp: usize, session_ttl: u64) -> Self {
+        let control = Port::reserve();
         let mut command = vec![java().display().to_string(), "Members".into()];
         command.push(control.number().to_string());
         command.push(cp.to_string());
         command.push(session_ttl.to_string());
         // The interval of heartbeats, which has to be shorter than a session.
         command.push("1".into());
-        command.extend(ports.iter().map(|port| port.number().to_string()));
+        command.push(own.into());
+        command.extend(numbers.iter().map(u16::to_string));
         Self {
             control,
             ports,
@@ -80,10 +100,25 @@ impl Hazelcast {
     /// # Panics
     /// When it runs already, or ends.
     pub fn launch(&self) {
+        self.spawn();
+        self.wait_until_ready();
+    }
+
+    /// Starts the process, and does not wait.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub fn spawn(&self) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
         *slot = Some(Process::start(&self.dir, &self.command));
-        drop(slot);
+    }
+
+    /// Returns when the members of the process serve clients.
+    ///
+    /// # Panics
+    /// When the process ends.
+    pub fn wait_until_ready(&self) {
         until("the members serve", || {
             let slot = self.process.lock().unwrap();
             if slot.as_ref().is_some_and(Process::has_ended) {
@@ -91,7 +126,7 @@ impl Hazelcast {
                 panic!("the members ended:\n{log}");
             }
             drop(slot);
-            self.answer("ready").as_deref() == Some("yes")
+            self.answer("ready", ANSWER_LIMIT).as_deref() == Some("yes")
         });
     }
 
@@ -112,7 +147,9 @@ impl Hazelcast {
         let slot = self.process.lock().unwrap();
         slot.as_ref().expect("it runs").resume();
         drop(slot);
-        until("the members answer", || self.answer("ready").is_some());
+        until("the members answer", || {
+            self.answer("ready", ANSWER_LIMIT).is_some()
+        });
     }
 
     pub fn port(&self, member: usize) -> u16 {
@@ -128,6 +165,18 @@ impl Hazelcast {
     /// Ends a member as a crash does. It takes part no more, and the others notice it at once.
     pub fn kill_member(&self, member: usize) {
         self.order(&format!("kill\t{member}"));
+    }
+
+    /// Which of these members, each in a process of its own, leads the group. A member that is stopped does not count.
+    pub fn leader_of(members: &[Self], group: &str) -> usize {
+        let order = format!("leader\t{group}");
+        let mut found = None;
+        until("a member leads", || {
+            let says = |it: &Self| it.answer(&order, Duration::from_secs(1));
+            found = members.iter().find_map(|it| says(it)?.parse().ok());
+            found.is_some()
+        });
+        found.unwrap()
     }
 
     /// The member that leads the group.
@@ -188,7 +237,7 @@ impl Hazelcast {
     pub fn order(&self, order: &str) -> String {
         let mut last = None;
         until("the members obey", || {
-            last = self.answer(order);
+            last = self.answer(order, ANSWER_LIMIT);
             // No member leads for a moment after a change.
             last.as_ref().is_some_and(|it| !it.contains("no leader"))
         });
@@ -197,11 +246,9 @@ impl Hazelcast {
         answer
     }
 
-    fn answer(&self, order: &str) -> Option<String> {
+    fn answer(&self, order: &str, limit: Duration) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.control.number())).ok()?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(40)))
-            .ok()?;
+        stream.set_read_timeout(Some(limit)).ok()?;
         stream.write_all(format!("{order}\n").as_bytes()).ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;

@@ -96,7 +96,7 @@ pub fn check(url: &str) -> Result<(), Error> {
 
 /// A whole run on a real store: checks that the store grants at all, runs workers and faults until the time is over or
 /// `stop` is set, judges, and writes the page and the picture. `shown`: the store as it may be named in public. `tell`
-/// is called with each fault when it begins.
+/// is called with each fault when it begins. `connect`: makes a client of a URL, as the workers do.
 ///
 /// # Errors
 /// The errors of connecting and of a first acquisition, the errors of processes, ports and files, and
@@ -106,9 +106,10 @@ pub async fn torture(
     shown: String,
     stop: Arc<AtomicBool>,
     mut tell: impl FnMut(&str) + Send + 'static,
+    connect: impl AsyncFn(&str) -> Result<Client, Error>,
 ) -> Result<Report, Error> {
     check(&setup.url)?;
-    let client = tenure::connect(&setup.url).await?;
+    let client = connect(&setup.url).await?;
     let mut setup = setup;
     let promises = client.guarantees().clone();
     let asked = setup.workload.modes;

@@ -108,15 +108,6 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// Connects.
-    ///
-    /// # Errors
-    /// The errors of [`tenure::connect`].
-    pub async fn connect(settings: &Settings) -> Result<Self, tenure::Error> {
-        let client = tenure::connect(&settings.url).await?;
-        Ok(Self::of_client(client, settings))
-    }
-
     /// With a client that is connected.
     pub fn of_client(client: tenure::Client, settings: &Settings) -> Self {
         Self {

@@ -3,14 +3,18 @@
 use std::net::SocketAddr;
 
 /// Schemes whose clients go to the hosts of the URL and to no others, with their ports.
-const PORTS: [(&str, u16); 6] = [
+const PORTS: [(&str, u16); 7] = [
     ("redis", 6379),
     ("redlock", 6379),
     ("mysql", 3306),
     ("postgres", 5432),
     ("etcd", 2379),
     ("zookeeper", 2181),
+    (PLAIN, 5701),
 ];
+
+/// The scheme whose clients never use TLS.
+const PLAIN: &str = "hazelcast";
 
 /// A URL, split before and after its hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ impl ServerUrl {
             return Err("the URL names no host");
         }
         let mut options_in_it = options.trim_start_matches('?').split('&');
-        let mut is_plain = false;
+        let mut is_plain = scheme == PLAIN;
         for option in options_in_it.by_ref() {
             match option.split_once('=') {
                 Some(("tls", "off")) => is_plain = true,
@@ -117,6 +121,11 @@ mod tests {
                 "etcd://127.0.0.1:1,127.0.0.1:2/x?tls=off",
             ),
             ("mysql://[::1]/db", "[::1]:3306", "mysql://127.0.0.1:1/db"),
+            (
+                "hazelcast://far,away:7/prod?group=x",
+                "far:5701,away:7",
+                "hazelcast://127.0.0.1:1,127.0.0.1:2/prod?group=x",
+            ),
         ] {
             let server_url = ServerUrl::parse(url).unwrap();
             assert_eq!(server_url.servers.join(","), servers);

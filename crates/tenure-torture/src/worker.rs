@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use rustix::process::getppid;
+use tenure::{Client, Error};
 use tokio::sync::watch;
 
 pub use crate::locks::{Held, Locks, Observer, Tenure};
@@ -15,17 +16,17 @@ use crate::observing::observe;
 use crate::phase;
 use crate::rounds::Work;
 
-/// A worker on the library: the whole life of its process.
+/// A worker on the library: the whole life of its process. `connect`: makes a client of a URL.
 ///
 /// # Errors
 /// The reason why the worker could not work; for its log.
-pub fn main() -> Result<(), String> {
+pub fn main(connect: impl AsyncFn(&str) -> Result<Client, Error>) -> Result<(), String> {
     run(async |settings: Settings| {
         // A store that does not answer now may answer later.
         let mut wait = Duration::from_millis(20);
         loop {
-            match Tenure::connect(&settings).await {
-                Ok(locks) => break Ok(locks),
+            match connect(&settings.url).await {
+                Ok(client) => break Ok(Tenure::of_client(client, &settings)),
                 Err(error) if error.is_retryable() => {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(Duration::from_millis(500));

@@ -9,6 +9,7 @@ use tenure_torture::plan::FaultKind;
 
 use tenure_testkit::clock::Clock;
 use tenure_testkit::etcd::{Etcd, Member};
+use tenure_testkit::hazelcast::Hazelcast;
 use tenure_testkit::mariadb::MariaDb;
 use tenure_testkit::postgres::Postgres;
 use tenure_testkit::redis::{Cluster, Redis, SentinelSetup};
@@ -50,6 +51,8 @@ node!(Member, start);
 node!(Zookeeper, begin);
 node!(MariaDb, launch);
 node!(Postgres, launch);
+// All members have to be there before one of them serves.
+node!(Hazelcast, spawn);
 
 /// A store, as one or as several processes.
 pub(crate) trait Store: Send + Sync {
@@ -63,6 +66,11 @@ pub(crate) trait Store: Send + Sync {
     /// The node that leads; waits until one leads.
     fn leader(&self) -> Option<usize> {
         None
+    }
+
+    /// Whether one of the nodes leads when the store is used.
+    fn has_leader(&self) -> bool {
+        self.leader().is_some()
     }
 
     /// Waits until all nodes work together again after a fault.
@@ -116,6 +124,28 @@ impl Store for Etcd {
 
     fn settle(&self) {
         self.until_ready();
+    }
+}
+
+/// The members of Hazelcast, each in a process of its own.
+pub(crate) struct HazelcastMembers(pub(crate) Vec<Hazelcast>);
+
+impl Store for HazelcastMembers {
+    fn nodes(&self) -> Vec<&dyn Node> {
+        self.0.iter().map(|it| it as _).collect()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        Some(Hazelcast::leader_of(&self.0, "default"))
+    }
+
+    /// The group of the locks is made at the first use.
+    fn has_leader(&self) -> bool {
+        true
+    }
+
+    fn settle(&self) {
+        self.0.iter().for_each(Hazelcast::wait_until_ready);
     }
 }
 
@@ -282,7 +312,7 @@ impl Environment for TestEnvironment {
         }
         if let Some(store) = &self.store {
             kinds.extend([FaultKind::ServerPause, FaultKind::ServerKill]);
-            if store.leader().is_some() {
+            if store.has_leader() {
                 kinds.extend([FaultKind::LeaderPause, FaultKind::LeaderKill]);
             }
         }

@@ -10,6 +10,7 @@ mod consensus;
 mod databases;
 mod environment;
 mod files;
+mod hazelcast;
 mod redis;
 
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use environment::{Store, TestEnvironment};
-use tenure::Mode;
 use tenure::guarantees::Guarantees;
+use tenure::{Client, Error, Mode};
 use tenure_torture::checker::{Findings, Verdict, check};
 use tenure_torture::event;
 use tenure_torture::history::History;
@@ -33,12 +34,20 @@ use tenure_torture::worker::{VARIABLE, Workload};
 #[test]
 fn worker_process() {
     if std::env::var_os(VARIABLE).is_some() {
-        tenure_torture::worker::main().unwrap();
+        tenure_torture::worker::main(connect).unwrap();
     }
 }
 
 /// With so many holds that passed from task to task, a run has tested that.
 const ENOUGH_HAND_OVERS: usize = 20;
+
+/// A client of the library, or of the store that is a crate of its own.
+async fn connect(url: &str) -> Result<Client, Error> {
+    match url.starts_with("hazelcast:") {
+        true => tenure_hazelcast::connect(url).await,
+        false => tenure::connect(url).await,
+    }
+}
 
 /// A run that has not begun.
 pub(crate) struct Run {
@@ -224,7 +233,7 @@ impl Run {
                 raised.store(true, Ordering::SeqCst);
             }
         };
-        let run = tenure_torture::torture(setup, name.to_owned(), stop, on_fault);
+        let run = tenure_torture::torture(setup, name.to_owned(), stop, on_fault, connect);
         let report = block_on(run).unwrap();
         if duration_of_long_runs().is_some() {
             println!("{}", text(&report));
@@ -262,17 +271,22 @@ impl SoFar<'_> {
 async fn until_it_grants(url: &str) -> Guarantees {
     // Longer than any restart guard here, by more than one second: servers report their uptime in whole seconds.
     let ttl = Duration::from_secs(5);
-    let client = tenure::connect(url).await.unwrap();
-    client.init().await.unwrap();
-    let attempt = async || client.lock("tenure-torture").ttl(ttl).try_acquire().await;
+    let attempt = async || {
+        let client = connect(url).await?;
+        client.init().await.unwrap();
+        let name = "tenure-torture";
+        let granted = client.lock(name).ttl(ttl).try_acquire().await;
+        client.close().await;
+        granted.map(|_| client.guarantees().clone())
+    };
     let start = Instant::now();
-    while let Err(error) = attempt().await.map(drop) {
-        assert!(start.elapsed() < tenure_testkit::TEST_TIMEOUT, "{error}");
+    loop {
+        match attempt().await {
+            Ok(guarantees) => return guarantees,
+            Err(error) => assert!(start.elapsed() < tenure_testkit::TEST_TIMEOUT, "{error}"),
+        }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let guarantees = client.guarantees().clone();
-    client.close().await;
-    guarantees
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -301,7 +315,8 @@ fn duration_of_long_runs() -> Option<Duration> {
 #[test]
 fn a_store_in_memory_is_refused() {
     let run = Run::on("memory", "memory:".into(), None, None);
-    let run = tenure_torture::torture(run.setup, "memory:".into(), Arc::default(), |_: &str| {});
+    let tell = |_: &str| {};
+    let run = tenure_torture::torture(run.setup, "memory:".into(), Arc::default(), tell, connect);
     let error = block_on(run).unwrap_err();
     assert!(format!("{error:#}").contains("file:"), "{error}");
 }
