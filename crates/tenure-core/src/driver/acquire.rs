@@ -86,7 +86,7 @@ impl Driver {
             Answer::Granted(grant) => {
                 let held = self.hold(&request, options, &grant)?;
                 if let Some(asked) = asked {
-                    held.keep_turn(asked.turn, options);
+                    held.keep_turn(asked.turn, options, grant.round_trip);
                 }
                 let held = self.check_round_trip(held, &grant).await?;
                 Ok(Acquired::Got(held))
@@ -414,7 +414,9 @@ impl CleanUp<Answer> for AskedName {
 fn take_over(hold: HeldByNext) -> Result<Arc<Held>, Error> {
     let mut tentative = hold.downcast::<Tentative>().map_err(|_| lease_over())?;
     tentative.check()?;
-    tentative.take().ok_or_else(lease_over)
+    let held = tentative.take().ok_or_else(lease_over)?;
+    held.set_taken();
+    Ok(held)
 }
 
 /// A hold that the caller has not got yet. Dropping it releases the hold.

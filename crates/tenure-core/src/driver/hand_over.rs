@@ -48,13 +48,17 @@ impl Driver {
 
 impl Held {
     /// Keeps the turn of the task that was granted this hold, if the hold may pass on to the next task. Otherwise the next task
-    /// has the turn and asks the store.
-    pub(super) fn keep_turn(&self, turn: Turn, options: &Options) {
+    /// has the turn and asks the store. `round_trip`: of the request that the store granted.
+    pub(super) fn keep_turn(&self, turn: Turn, options: &Options, round_trip: Duration) {
         if !may_pass_on(options) || !turn.is_next(|next| is_stored_alike(options, next)) {
             return;
         }
-        let clock = &self.driver.clock;
-        let shared = SharedTurn::granted(self.token(), options.local_hand_overs, clock.now());
+        let (clock, limit) = (&self.driver.clock, options.local_hand_overs);
+        let now = clock.now();
+        let shared = SharedTurn::granted(self.token(), limit, round_trip, now);
+        if !shared.can_reserve(now) {
+            return;
+        }
         let end = shared.end();
         turn.set_taken();
         let turn = Arc::new(Mutex::new(Some(turn)));
@@ -140,10 +144,17 @@ impl Held {
             // The lease was over in the last moment, and the hold is released.
             return next.pass(Passed::Turn(turn));
         };
+        held.set_offered();
         let may_pass_on = kept.shared.may_pass_on(driver.clock.now());
         if may_pass_on && turn.is_next(|next| is_stored_alike(options, next)) {
-            *lock(&kept.turn) = Some(turn);
+            let (stored, end) = (kept.turn.clone(), kept.shared.end());
+            *lock(&stored) = Some(turn);
             held.set_turn(kept);
+            // The task that ends the turn in time may have looked in vain meanwhile.
+            if driver.clock.now() >= end {
+                let turn = lock(&stored).take();
+                drop(turn);
+            }
         }
         next.pass(Passed::Hold(Box::new(Tentative::new(held))));
     }

@@ -204,6 +204,24 @@ impl Held {
         self.state.progress.is_used.store(true, Ordering::Relaxed);
     }
 
+    /// The hold was passed on to a task that has not taken it yet. It is not renewed, because a task that is not polled may
+    /// never take it.
+    pub(super) fn set_offered(&self) {
+        let flag = &self.state.progress.is_offered;
+        flag.store(true, Ordering::Relaxed);
+    }
+
+    /// The task has taken the hold. A renewal that was due meanwhile is due now.
+    pub(super) fn set_taken(self: &Arc<Self>) {
+        let flag = &self.state.progress.is_offered;
+        flag.store(false, Ordering::Relaxed);
+        self.schedule();
+    }
+
+    fn is_offered(&self) -> bool {
+        self.state.progress.is_offered.load(Ordering::Relaxed)
+    }
+
     /// The hold as the store knows it.
     pub(super) fn as_hold(&self, unclean: bool) -> Hold {
         Hold {
@@ -248,7 +266,10 @@ impl Held {
     }
 
     fn next_due(&self, lease: &Lease) -> Option<Time> {
-        let next = lease.next();
+        let next = match self.is_offered() {
+            true => lease.deadline(),
+            false => lease.next(),
+        };
         (next != Time::MAX).then(|| {
             let grain = self.grain().as_nanos() as u64;
             let rounded = Time::from_nanos(next.as_nanos() / grain * grain);
@@ -500,7 +521,10 @@ impl Renewable for Held {
             } else {
                 now
             };
-            scheduled.lease.tick(at)
+            match self.is_offered() && at < scheduled.lease.deadline() {
+                true => Tick::Wait,
+                false => scheduled.lease.tick(at),
+            }
         };
         if let Tick::Lost(reason) = tick {
             self.on_lost(reason);

@@ -38,6 +38,8 @@ pub(crate) struct SharedHoldState {
 pub(super) struct Progress {
     /// A caller has the guard. Before that, a release is one of an unused hold.
     pub(super) is_used: AtomicBool,
+    /// The hold was passed on to a task that has not taken it yet. Such a task may never be polled again.
+    pub(super) is_offered: AtomicBool,
     /// The release has begun: from now on the hold is neither renewed nor reported as lost.
     pub(super) is_ending: AtomicBool,
     /// Another client asks the holder to let go.

@@ -18,6 +18,8 @@ pub const MAX_TIME: Duration = Duration::from_millis(20);
 pub struct SharedTurn {
     /// When the store granted the hold.
     granted: Time,
+    /// How long the request took that the store granted.
+    round_trip: Duration,
     /// How often the hold may still pass on.
     left: u32,
     /// The token of the task that holds now.
@@ -55,10 +57,11 @@ pub enum Next {
 }
 
 impl SharedTurn {
-    /// A hold that the store has granted now under `token`, and that may pass on so often.
-    pub fn granted(token: u64, limit: u32, now: Time) -> Self {
+    /// A hold that the store has granted now under `token`, after `round_trip`, and that may pass on so often.
+    pub fn granted(token: u64, limit: u32, round_trip: Duration, now: Time) -> Self {
         Self {
             granted: now,
+            round_trip,
             left: limit,
             token,
             reserved: token,
@@ -68,6 +71,12 @@ impl SharedTurn {
     /// Whether the hold may pass on again, if it is released at `now`.
     pub fn may_pass_on(&self, now: Time) -> bool {
         self.left > 0 && now < self.end()
+    }
+
+    /// Whether the store can reserve tokens before the time is over, if it is asked at `now`. Otherwise the request would only
+    /// delay the release.
+    pub fn can_reserve(&self, now: Time) -> bool {
+        now.after(self.round_trip) < self.end()
     }
 
     /// From when on the hold goes back to the store.
@@ -99,6 +108,7 @@ impl SharedTurn {
         };
         match (may_pass_on, self.token < self.reserved) {
             (false, _) => Next::Release,
+            (true, false) if !self.can_reserve(now) => Next::Release,
             (true, false) => Next::Reserve(last),
             (true, true) => Next::HandOver(Self {
                 left: self.left - 1,
@@ -106,5 +116,42 @@ impl SharedTurn {
                 ..self.clone()
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_reserved_only_if_the_answer_can_come_in_time() {
+        let granted = Time::from_nanos(1_000_000_000);
+        let released = Released {
+            token: 7,
+            is_exclusive: true,
+            state: HoldState::Held,
+            remaining: Duration::MAX,
+            has_late_requests: false,
+            is_asked: false,
+        };
+        let millis = Duration::from_millis;
+        for (round_trip, after, next) in [
+            (0, 19, Next::Reserve(10)),
+            (5, 14, Next::Reserve(10)),
+            (5, 15, Next::Release),
+            (19, 0, Next::Reserve(10)),
+            (20, 0, Next::Release),
+            (300, 0, Next::Release),
+        ] {
+            let turn = SharedTurn::granted(7, 3, millis(round_trip), granted);
+            let now = granted.after(millis(after));
+            let found = turn.next(released, Duration::ZERO, now);
+            assert_eq!(found, next, "{round_trip} ms, {after} ms after the grant");
+        }
+        // A hold whose tokens are reserved passes on until the end.
+        let mut turn = SharedTurn::granted(7, 3, millis(19), granted);
+        turn.reserved(10);
+        let next = turn.next(released, Duration::ZERO, granted.after(millis(19)));
+        assert!(matches!(next, Next::HandOver(_)), "{next:?}");
     }
 }

@@ -297,6 +297,36 @@ async fn a_task_that_leaves_does_not_keep_the_lock() {
     assert_eq!(case.remote.token(), None);
 }
 
+/// As the branch of a `select!` while another branch works.
+#[tokio::test]
+async fn a_task_that_is_not_polled_keeps_the_lock_no_longer_than_a_lease() {
+    let case = Case::new();
+    let (guard, mut tasks) = case.contended(&case.lock(), 1).await;
+    let next = tasks.remove(0);
+    guard.release().await.unwrap();
+    let other = waits(&case.other_lock());
+    case.remote.store.run_for(TTL * 3 / 2).await;
+    let other = granted(other);
+    let err = poll_now(next).ok().expect("its lease is over").unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err:#}");
+    assert!(other.is_held());
+    other.release().await.unwrap();
+    assert_eq!(case.remote.token(), None);
+}
+
+/// The renewal that was due meanwhile follows at once.
+#[tokio::test]
+async fn a_task_that_takes_its_hold_late_keeps_it() {
+    let case = Case::new();
+    let (guard, mut tasks) = case.contended(&case.lock(), 1).await;
+    guard.release().await.unwrap();
+    case.remote.store.run_for(TTL * 4 / 5).await;
+    let guard = granted(tasks.remove(0));
+    case.remote.store.run_for(TTL).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_release_whose_caller_leaves_still_passes_the_lock_on() {
     let case = Case::new();

@@ -141,7 +141,8 @@ impl World {
             let client = &mut self.clients[who];
             client.is_queued = false;
             client.waiting -= 1;
-            let turn = (client.waiting > 0).then(|| SharedTurn::granted(token, LIMIT, now));
+            let turn = (client.waiting > 0)
+                .then(|| SharedTurn::granted(token, LIMIT, Duration::ZERO, now));
             client.hold = Some(Held {
                 token,
                 turn,
@@ -222,7 +223,7 @@ impl World {
         held.asked = None;
         held.turn = match self.mutant {
             Some(Mutant::HasNoBound) => {
-                let mut endless = SharedTurn::granted(token, LIMIT, now);
+                let mut endless = SharedTurn::granted(token, LIMIT, Duration::ZERO, now);
                 endless.reserved(token + u64::from(LIMIT));
                 Some(endless)
             }
