@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::error::Error;
@@ -53,6 +54,12 @@ pub(super) struct Renewals {
     /// The task. An entry that is removed from the list does not wake it: most holds end long before something is due
     /// for them.
     maintenance: Arc<Maintenance>,
+}
+
+/// Does this for one hold. What observes holds is code of the program, as a subscriber of `tracing` is; if it panics, the
+/// other holds go on. `None`: it has panicked.
+fn for_one_hold<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
 /// Losses that are kept for owners that have no hold here yet. As many grants of one client may be on their way at a
@@ -176,7 +183,7 @@ impl Renewals {
         let due = self.take_due(now);
         let batch: Vec<_> = due
             .into_iter()
-            .filter(|held| held.clone().tick(now) == Tick::Renew)
+            .filter(|held| for_one_hold(|| held.clone().tick(now)) == Some(Tick::Renew))
             .collect();
         if !batch.is_empty() {
             // A task of its own: while a request hangs, other holds are told that their deadline has passed.
@@ -197,7 +204,7 @@ impl Renewals {
                 .by_owner
                 .get(&held.owner())
                 .and_then(Weak::upgrade);
-            current.unwrap_or(held).answered(answer);
+            for_one_hold(|| current.unwrap_or(held).answered(answer));
         }
     }
 
@@ -277,12 +284,18 @@ mod tests {
     struct Held {
         owner: OwnerId,
         log: Mutex<Vec<String>>,
+        /// What observes the hold panics.
+        panics: bool,
     }
 
     impl Held {
         fn new() -> Arc<Self> {
-            let (owner, log) = (OwnerId::random(), Mutex::default());
-            Arc::new(Self { owner, log })
+            Self::of(OwnerId::random(), false)
+        }
+
+        fn of(owner: OwnerId, panics: bool) -> Arc<Self> {
+            let log = Mutex::default();
+            Arc::new(Self { owner, log, panics })
         }
 
         fn add(&self, event: String) {
@@ -310,6 +323,7 @@ mod tests {
 
         fn tick(self: Arc<Self>, _: Time) -> Tick {
             self.add("tick".into());
+            assert!(!self.panics, "planted");
             Tick::Renew
         }
 
@@ -396,6 +410,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_panic_about_one_hold_stops_no_other() {
+        let case = Case::new();
+        let (first, second) = (Held::of(OwnerId::random(), true), Held::new());
+        case.renewals.begin(&first, Some(case.at(10)));
+        case.renewals.begin(&second, Some(case.at(11)));
+        case.advance(10).await;
+        assert_eq!(first.log(), ["tick"]);
+        case.advance(1).await;
+        assert_eq!(second.log(), ["tick", "Lost(StoreSaysNo)"]);
+        case.renewals.stop();
+    }
+
+    #[tokio::test]
     async fn reports_of_the_store_reach_the_holds_until_their_end() {
         let case = Case::new();
         let (first, second) = (Held::new(), Held::new());
@@ -415,10 +442,7 @@ mod tests {
     async fn an_answer_reaches_the_hold_that_has_the_owner_now() {
         let case = Case::new();
         let before = Held::new();
-        let now = Arc::new(Held {
-            owner: before.owner,
-            log: Mutex::default(),
-        });
+        let now = Held::of(before.owner, false);
         case.store.pause();
         case.renewals.begin(&before, Some(case.at(10)));
         case.advance(10).await;
