@@ -7,11 +7,15 @@
 
 use std::time::Duration;
 
-use crate::driver::Acquired;
+use crate::driver::{Acquired, Until};
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::guard::Guard;
 use crate::owner::Owner;
+use crate::rt::Clock;
 use crate::store_lock::StoreLock;
+
+/// What is left of the wait for the second lock at least.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 /// Acquires both locks; waits for up to `wait`, or for ever. Also returns the lock that was asked last.
 ///
@@ -27,23 +31,28 @@ pub(crate) async fn acquire<'a>(
         true => [&parts[1], &parts[0]],
     };
     let clock = &first.driver.clock;
-    let start = clock.now();
+    let (start, until) = (clock.now(), Until::from_wait(wait, clock));
     let guard = match acquire_part(first, wait, fallback).await? {
         Acquired::Got(guard) => guard,
         busy @ Acquired::Busy(_) => return Ok((first, busy)),
     };
-    let left = wait.map(|wait| wait.saturating_sub(clock.now().since(start)));
+    let elapsed = clock.now().since(start);
+    let left = wait.map(|wait| match wait.is_zero() {
+        true => wait,
+        // Zero would be one try without a limit.
+        false => wait.saturating_sub(elapsed).max(LEAST_WAIT),
+    });
     let second_acquired = tokio::select! {
         biased;
         // Without the first lock, the second one is of no use: the wait for it ends.
-        Some(_) = guard.lost() => return Err(lost_meanwhile(guard).await),
+        Some(_) = guard.lost() => return Err(lost_meanwhile(guard, until, clock).await),
         acquired = acquire_part(second, left, fallback) => acquired,
     };
     // An error of the release is logged where it happens; the caller gets the cause.
     let other = match second_acquired {
         Ok(Acquired::Got(other)) => other,
         failed => {
-            let _ = guard.release().await;
+            release(guard, until, clock).await;
             return failed.map(|busy| (second, busy));
         }
     };
@@ -54,15 +63,24 @@ pub(crate) async fn acquire<'a>(
     if both.is_held() {
         return Ok((second, Acquired::Got(both)));
     }
-    Err(lost_meanwhile(both).await)
+    Err(lost_meanwhile(both, until, clock).await)
+}
+
+/// Releases the guard; in the background if the wait is over before.
+async fn release(guard: Guard, until: Until, clock: &Clock) {
+    tokio::select! {
+        biased;
+        _ = guard.release() => {}
+        () = clock.sleep_until(until.end_of_giving_back(clock)) => {}
+    }
 }
 
 /// Releases what is left. Returns the error of an acquisition during which a lock was lost.
-async fn lost_meanwhile(guard: Guard) -> Error {
+async fn lost_meanwhile(guard: Guard, until: Until, clock: &Clock) -> Error {
     let message = "one of the two locks ended while the other one was waited for; retry";
     let err = Error::new(ErrorKind::Lost, message).with_step(Step::Acquire);
     let err = guard.explained(err);
-    let _ = guard.release().await;
+    release(guard, until, clock).await;
     err
 }
 

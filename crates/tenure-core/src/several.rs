@@ -32,14 +32,14 @@ pub(crate) async fn acquire(
 ) -> Result<Acquired<Vec<Entry>>, Error> {
     let mut choice = Choice::new(lock, fallback, names, wanted);
     match choice.acquire(until).await {
-        Ok(None) => choice.finish().await,
+        Ok(None) => choice.finish(until).await,
         // An error of a release is logged where it happens; the caller gets the cause.
         Ok(Some(busy)) => {
-            choice.release_all().await;
+            choice.release_all(until).await;
             Ok(Acquired::Busy(busy))
         }
         Err(err) => {
-            choice.release_all().await;
+            choice.release_all(until).await;
             Err(err)
         }
     }
@@ -111,16 +111,15 @@ impl<'a> Choice<'a> {
             if until == Until::Once || busy.is_none() {
                 return Ok(busy);
             }
-            for at in self.selection.give_back() {
-                self.release(at).await;
-            }
+            let given_back = self.selection.give_back();
+            self.release(given_back, until).await;
         }
         let mut restarts = 0;
         loop {
             match self.wait(until, restarts).await? {
                 Waited::Complete => return Ok(None),
                 Waited::Busy(busy) => return Ok(Some(busy)),
-                Waited::NoProgress => self.release_all().await,
+                Waited::NoProgress => self.release_all(until).await,
             }
             restarts += 1;
         }
@@ -272,26 +271,35 @@ impl<'a> Choice<'a> {
         self.selection.granted(at);
     }
 
-    async fn release(&mut self, at: usize) {
-        if let Some(entry) = self.entries[at].take() {
-            let _ = entry.release().await;
+    /// Releases the names at these positions, in this order; in the background what is left when the wait is over.
+    async fn release(&mut self, positions: impl IntoIterator<Item = usize>, until: Until) {
+        let taken = positions.into_iter().map(|at| self.entries[at].take());
+        let entries: Vec<_> = taken.flatten().collect();
+        let clock = &self.lock.driver.clock;
+        let releasing = async {
+            for entry in entries {
+                let _ = entry.release().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = releasing => {}
+            () = clock.sleep_until(until.end_of_giving_back(clock)) => {}
         }
     }
 
     /// The last name first.
-    async fn release_all(&mut self) {
-        for at in (0..self.names.len()).rev() {
-            self.release(at).await;
-        }
+    async fn release_all(&mut self, until: Until) {
+        self.release((0..self.names.len()).rev(), until).await;
     }
 
     /// The entries, if none of them was lost while the others were waited for.
-    async fn finish(mut self) -> Result<Acquired<Vec<Entry>>, Error> {
+    async fn finish(mut self, until: Until) -> Result<Acquired<Vec<Entry>>, Error> {
         if self.lost_entry().is_none() {
             return Ok(Acquired::Got(self.entries.into_iter().flatten().collect()));
         }
         let err = self.lost_meanwhile();
-        self.release_all().await;
+        self.release_all(until).await;
         Err(err)
     }
 }

@@ -41,6 +41,17 @@ impl Until {
         }
     }
 
+    /// Until when what an acquisition has is given back in the foreground. After that time the caller has its answer, and the
+    /// rest is released in the background.
+    pub(crate) fn end_of_giving_back(self, clock: &Clock) -> Time {
+        /// Not longer than the caller may wait after the end of its wait.
+        const LIMIT: Duration = Duration::from_millis(50);
+        match self {
+            Self::At(time) | Self::OnceBy(time) => time.max(clock.now()).after(LIMIT),
+            Self::Once | Self::Forever => Time::MAX,
+        }
+    }
+
     /// From the option.
     pub(crate) fn from_wait(wait: Option<Duration>, clock: &Clock) -> Self {
         match wait {
