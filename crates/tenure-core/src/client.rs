@@ -44,6 +44,10 @@ impl Client {
 
     /// The same for a store that is in an `Arc` already, or whose type is known at run time only.
     ///
+    /// A store of a server belongs to one client: when that client closes, what the store holds ends, and losses are reported
+    /// to it alone. Where another client is needed, clone this one, or make another store. Only
+    /// [`memory::Store`](crate::memory::Store) may have several clients.
+    ///
     /// # Errors
     /// [`Closed`](crate::ErrorKind::Closed) outside a tokio runtime.
     pub fn from_dyn_store(store: Arc<dyn Store>) -> Result<Self, Error> {

@@ -29,7 +29,8 @@ impl Client {
     /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(example()).unwrap();
     /// ```
     ///
-    /// A store in an `Arc` fits too: `Client::builder(tables::Store::from_pool(&pool).await?)`.
+    /// A store in an `Arc` fits too: `Client::builder(tables::Store::from_pool(&pool).await?)`. A store of a server belongs to
+    /// one client, see [`Client::from_dyn_store`].
     pub fn builder(store: impl IntoStore) -> ClientBuilder {
         ClientBuilder::new(store.into_store())
     }

@@ -18,7 +18,10 @@ impl Spawner {
     /// Polls `future` once, for a drop that may happen anywhere: in this runtime, in another, in none.
     /// `Err(None)`: `future` cannot be polled, because the runtime that it needs is gone.
     pub fn poll_anywhere<F: Future + Unpin>(&self, future: F) -> Result<F::Output, Option<F>> {
-        let _inside = self.0.enter();
+        // In the destructor of a variable of a thread, tokio's own variables may be gone.
+        let Ok(_inside) = catch_unwind(AssertUnwindSafe(|| self.0.enter())) else {
+            return Err(Some(future));
+        };
         // Timers and sockets panic when their runtime was shut down; a drop must not. Callers ask before whether that has
         // happened; this is for a runtime that shuts down at this moment.
         catch_unwind(AssertUnwindSafe(|| poll_now(future)))

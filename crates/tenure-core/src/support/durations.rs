@@ -17,9 +17,10 @@ pub fn millis_down(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The time that is so many µs after the beginning of 1970; `None`: later than a clock can show.
+/// The time that is so many µs after the beginning of 1970; `None`: after the year 9999, for which RFC 3339 has no text.
 pub fn wall_time(micros: u64) -> Option<SystemTime> {
-    UNIX_EPOCH.checked_add(Duration::from_micros(micros))
+    const YEAR_10000: u64 = 253_402_300_800 * 1_000_000;
+    (micros < YEAR_10000).then(|| UNIX_EPOCH + Duration::from_micros(micros))
 }
 
 fn up(duration: Duration, unit_nanos: u128) -> u64 {
@@ -35,6 +36,9 @@ mod tests {
         let since_1970 = |time: SystemTime| time.duration_since(UNIX_EPOCH).ok();
         let time = wall_time(1_500_000).and_then(since_1970);
         assert_eq!(time, Some(Duration::from_millis(1_500)));
+        assert!(wall_time(253_402_300_799_999_999).is_some());
+        assert_eq!(wall_time(253_402_300_800_000_000), None);
+        assert_eq!(wall_time(u64::MAX), None);
     }
 
     #[test]

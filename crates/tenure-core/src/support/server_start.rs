@@ -27,7 +27,7 @@ impl ServerStart {
 
     /// How long the server has run by `now`, at least.
     pub fn uptime(&self, now: Time) -> Duration {
-        self.uptime + now.since(self.asked)
+        self.uptime.saturating_add(now.since(self.asked))
     }
 
     /// The instant from which on a request with this ttl may be granted. `guard` is the option `restart_guard`; a
@@ -77,6 +77,9 @@ mod tests {
         assert_eq!(start.trusted_from(second(2), second(1)), asked);
         let now = asked.after(second(5));
         assert_eq!(start.uptime(now), second(8));
+        // What a server says may be wrong.
+        let endless = ServerStart::new(asked, Duration::MAX);
+        assert_eq!(endless.uptime(now), Duration::MAX);
         let report = start.report("h:1", second(30), now);
         assert_eq!(report.left(second(10)), now.after(second(22)).since(now));
     }
