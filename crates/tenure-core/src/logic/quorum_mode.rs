@@ -51,6 +51,11 @@ impl QuorumMode {
         self.nodes[node] = Some(mode);
     }
 
+    /// The node has answered that the hold is there. Its mode is the weakest that was ever claimed, or a stronger one.
+    pub fn found(&mut self, node: usize) {
+        self.nodes[node].get_or_insert(self.weakest);
+    }
+
     /// The node has no hold, or may have none.
     pub fn lost(&mut self, node: usize) {
         self.nodes[node] = None;
@@ -135,5 +140,25 @@ fn rank(mode: Mode) -> u8 {
         Mode::Shared => 1,
         Mode::Upgradable => 2,
         Mode::Exclusive => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_grant_was_not_answered_counts_when_a_renewal_finds_the_hold() {
+        let mut mode = QuorumMode::new(3, Mode::Exclusive);
+        mode.has(0, Mode::Exclusive);
+        mode.has(1, Mode::Exclusive);
+        mode.found(2);
+        mode.lost(1);
+        assert!(mode.is_supported());
+        // A hold that was weaker once may be so there.
+        mode.claim_less(Mode::Shared);
+        mode.lost(2);
+        mode.found(2);
+        assert_eq!(mode.at(2), Some(Mode::Shared));
     }
 }

@@ -170,8 +170,10 @@ impl RenewalVotes {
                 if hold.is_attached && !hold.is_found(node) {
                     hold.found(node, hold.owner);
                 }
-                let (supports, is_as_claimed) =
-                    hold.with_mode(|mode| (mode.supports_if_held(node), mode.is_as_claimed(node)));
+                let (supports, is_as_claimed) = hold.with_mode(|mode| {
+                    mode.found(node);
+                    (mode.supports_if_held(node), mode.is_as_claimed(node))
+                });
                 if !is_as_claimed {
                     self.to_repair.push(node);
                 }
