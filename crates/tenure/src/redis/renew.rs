@@ -37,7 +37,24 @@ pub(super) async fn renew(store: &Store, holds: &[Hold], purpose: Purpose) -> Ve
     };
     let answers = join_all(batches.iter().map(renew_batch)).await;
     let numbers = batches.into_iter().flatten();
-    Renewal::in_order(holds.len(), numbers.zip(answers.into_iter().flatten()))
+    let answers = numbers.zip(answers.into_iter().flatten());
+    let answers = answers.map(|(at, answer)| (at, unless_shared_now(store, &items[at], answer)));
+    Renewal::in_order(holds.len(), answers)
+}
+
+/// A script for an exclusive hold does not find a hold that was made a shared one before the script ran.
+fn unless_shared_now(store: &Store, item: &RenewItem, answer: Renewal) -> Renewal {
+    let is_shared = |entry: &HeldKey| entry.is_shared_hold;
+    match answer {
+        Renewal::Lost(_)
+            if item.kind != RenewKind::Shared
+                && store.holds.read(item.owner, is_shared) == Some(true) =>
+        {
+            let message = "the mode of the hold was changed while it was renewed";
+            Renewal::Unknown(Error::new(ErrorKind::Indeterminate, message))
+        }
+        answer => answer,
+    }
 }
 
 fn renew_item(store: &Store, hold: &Hold) -> RenewItem {

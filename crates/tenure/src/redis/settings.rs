@@ -177,6 +177,8 @@ mod tests {
             ("redis+sentinel://a", "names no service"),
             ("redis+cluster://a/1", "no databases"),
             ("redis://a/x", "no number of a database"),
+            ("redis://me@a", "a user without a password"),
+            ("redis://a?sentinel_user=me", "a user without a password"),
             ("redis://a?dialect=curator", "token or redisson"),
             (
                 "redis://a?dialect=redisson&lock=spin",

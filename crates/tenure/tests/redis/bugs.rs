@@ -117,6 +117,30 @@ async fn a_late_release_does_not_hit_the_next_holder() {
     soon(next.release()).await.unwrap();
 }
 
+/// Only the first waiter notices that the lease of the holder has ended, so the next one is told when it becomes the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_waiter_that_leaves_wakes_the_next_one() {
+    needs!(redis);
+    let server = Redis::start(&[]);
+    let guard = take(&client_of(&server).await, "x", TTL * 30).await;
+    let mut waiters = Vec::new();
+    for number in 1..=3 {
+        let client = client_of(&server).await;
+        waiters.push(start_acquire(client.lock("x").ttl(TTL * 30)));
+        until("it waits", || waiting(&server, "x") == number).await;
+    }
+    // One that is not the first wakes no other one.
+    for (leaves, messages) in [(1, 0), (0, 1)] {
+        let left = waiting(&server, "x") - 1;
+        waiters.remove(leaves).abort();
+        until("it has left", || waiting(&server, "x") == left).await;
+        assert_eq!(calls(&server, "publish"), messages);
+    }
+    soon(guard.release()).await.unwrap();
+    let next = soon(waiters.remove(0)).await.unwrap().unwrap();
+    soon(next.release()).await.unwrap();
+}
+
 /// Tries that fail leave no lease, no place in a queue and no key, and cost one request each.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_failed_tries_leave_nothing() {

@@ -5,8 +5,8 @@ use tenure::ErrorKind::{Denied, Invalid, Store, Unreachable};
 use tenure::store::Severity;
 
 use crate::support::{
-    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, take,
-    take_and_release, until,
+    TRUSTED, TTL, assert_clear, assert_says, client_of, connect, keys, owner, soon, start_acquire,
+    take, take_and_release, until, waiting,
 };
 use tenure_testkit::needs;
 use tenure_testkit::network::Network;
@@ -93,9 +93,19 @@ async fn the_memory_is_full() {
     let server = Redis::start(&["maxmemory-policy noeviction"]);
     let client = client_of(&server).await;
     let guard = take(&client, "held", TTL).await;
+    let reader = client.lock("read").ttl(TTL).shared();
+    let reader = soon(reader.acquire()).await.unwrap();
+    let (handed, other) = (take(&client, "handed", TTL).await, client_of(&server).await);
+    let next = start_acquire(other.lock("handed").ttl(TTL));
+    until("one waits", || waiting(&server, "handed") == 1).await;
     server.order(&["CONFIG", "SET", "maxmemory", "1mb"]);
     let full = server.ask(&["SET", "filler", "x"]).text();
     assert!(full.starts_with("OOM"), "{full}");
+    // Before the waiter has to keep its place, which needs memory.
+    soon(handed.release()).await.unwrap();
+    soon(soon(next).await.unwrap().unwrap().release())
+        .await
+        .unwrap();
     for waits in [false, true] {
         let lock = client.lock("new").ttl(TTL);
         let refused = match waits {
@@ -106,8 +116,10 @@ async fn the_memory_is_full() {
     }
     // What needs no memory goes on.
     tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_held(), "{:?}", guard.state());
-    soon(guard.release()).await.unwrap();
+    for held in [guard, reader] {
+        assert!(held.is_held(), "{:?}", held.state());
+        soon(held.release()).await.unwrap();
+    }
     assert_eq!(owner(&server, "held"), "");
     server.order(&["CONFIG", "SET", "maxmemory", "0"]);
     take_and_release(&client, "new", TTL).await;

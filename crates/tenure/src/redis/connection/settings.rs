@@ -45,6 +45,17 @@ pub(crate) struct Login {
     pub(crate) database: i64,
 }
 
+impl Login {
+    /// The client library would leave out a user without a password.
+    fn check(&self, cure: &str) -> Result<(), Error> {
+        match (&self.user, &self.password) {
+            // A password whose colon is missing looks like a user, so the text is not shown.
+            (Some(_), None) => invalid(format!("there is a user without a password; write {cure}")),
+            _ => Ok(()),
+        }
+    }
+}
+
 impl ServerSettings {
     /// What a URL says about servers, and the rest of the URL. One server, a primary that sentinels name, or a cluster: the
     /// scheme decides.
@@ -119,6 +130,8 @@ impl ServerSettings {
             password: url.take_secret("sentinel_password"),
             database: 0,
         };
+        login.check("USER:PASSWORD@HOST, or :PASSWORD@HOST for the user `default`")?;
+        sentinel_login.check("`sentinel_password` beside `sentinel_user`")?;
         let is_tls = match url.take("tls").as_deref() {
             None => url.scheme == "rediss",
             Some("on") if url.scheme == "redis+unix" => {

@@ -69,8 +69,8 @@ struct Subscribers {
 struct SubscriptionConnection {
     host: Host,
     multiplexed: Multiplexed,
-    /// The channels that are subscribed, as the node reported it.
-    subscribed: Arc<Mutex<BTreeSet<Arc<str>>>>,
+    /// The channels that are subscribed, and since when, as the node reported it.
+    subscribed: Arc<Mutex<BTreeMap<Arc<str>, Time>>>,
     ended: Arc<Flag>,
     /// The connection for requests to the same node: when that one has broken, this one counts as broken too.
     requests: Arc<Connection>,
@@ -219,24 +219,26 @@ impl ShardSubscriptions {
 
     /// Notes which channels are subscribed, and tells the subscribers that may have missed a message.
     fn note_subscribed(&self, connections: &[SubscriptionConnection]) {
-        let mut subscribed = BTreeSet::new();
+        let mut subscribed = BTreeMap::new();
         for connection in connections {
             let channels = lock(&connection.subscribed);
-            let is_owner = |channel: &&Arc<str>| {
+            let is_owner = |(channel, _): &(&Arc<str>, &Time)| {
                 let owner = self.map.owner(slots::slot(channel));
                 owner.is_some_and(|server| server.host == connection.host)
             };
-            subscribed.extend(channels.iter().filter(is_owner).cloned());
+            let owned = channels.iter().filter(is_owner);
+            subscribed.extend(owned.map(|(channel, since)| (channel.clone(), *since)));
         }
         let mut told = Vec::new();
         for (channel, subscribers) in lock(&self.channels).iter_mut() {
-            match (subscribed.contains(channel), subscribers.subscribed_since) {
-                (true, None) => {
+            match (subscribed.get(channel), subscribers.subscribed_since) {
+                (None, _) => subscribers.subscribed_since = None,
+                // Another connection may have had the channel before.
+                (Some(since), Some(known)) if *since <= known => {}
+                (Some(_), _) => {
                     subscribers.subscribed_since = Some(self.env.now());
                     told.extend(subscribers.all.iter().cloned());
                 }
-                (false, _) => subscribers.subscribed_since = None,
-                (true, Some(_)) => {}
             }
         }
         let spread = pace::spread(told.len());
@@ -247,15 +249,19 @@ impl ShardSubscriptions {
 
     async fn open(&self, server: &Server) -> Result<SubscriptionConnection, Error> {
         let requests = server.connection().await?;
-        let subscribed = Arc::<Mutex<BTreeSet<Arc<str>>>>::default();
+        let subscribed = Arc::<Mutex<BTreeMap<Arc<str>, Time>>>::default();
         let ended = Arc::<Flag>::default();
         let push = {
             let (subscribed, ended) = (subscribed.clone(), ended.clone());
             let (listener, maintenance) = (self.env.listener.clone(), self.maintenance.clone());
+            let clock = self.env.clock.clone();
             move |info: PushInfo| {
                 match info.kind {
                     PushKind::SMessage => listener.receive(&info),
-                    PushKind::SSubscribe => lock(&subscribed).extend(channel_of(&info)),
+                    PushKind::SSubscribe => {
+                        let channel = channel_of(&info);
+                        lock(&subscribed).extend(channel.map(|it| (it, clock.now())));
+                    }
                     PushKind::SUnsubscribe => {
                         if let Some(channel) = channel_of(&info) {
                             lock(&subscribed).remove(&channel);
@@ -287,7 +293,7 @@ impl ShardSubscriptions {
 
     /// Subscribes to these channels, and to no others.
     async fn adjust(&self, connection: &SubscriptionConnection, channels: &BTreeSet<Arc<str>>) {
-        let subscribed = lock(&connection.subscribed).clone();
+        let subscribed: BTreeSet<_> = lock(&connection.subscribed).keys().cloned().collect();
         let send = |command: &'static str, channel: &str| {
             let mut multiplexed = connection.multiplexed.clone();
             let mut cmd = redis::cmd(command);

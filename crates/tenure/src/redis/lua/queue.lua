@@ -139,6 +139,15 @@ local function serve(hold, propose)
   end
 end
 
+-- Has the first waiter ask again, so that it learns until when it waits.
+local function wake_first()
+  local first = redis.call('LRANGE', QUEUE, 0, 1)
+  local channel = string.match(first[2] or '', '^%d+ %a?%d* ?%d+ %d+ (%S+)')
+  if channel then
+    redis.call(PUBLISH, channel, 'look ' .. first[1])
+  end
+end
+
 -- Ends the hold: the lock passes on, under `propose` at least, is free, or stays reserved for a while.
 local function finish(hold, is_unclean, propose)
   local since, min_hold, delay = string.match(hold or '', '^%+?%d+ %S+ (%d+) (%d+) (%d+)')
@@ -148,12 +157,7 @@ local function finish(hold, is_unclean, propose)
   end
   if rest > 0 then
     redis.call('SET', LOCK, '-', 'PX', string.format('%d', rest))
-    -- The first waiter asks again, and learns until when.
-    local first = redis.call('LRANGE', QUEUE, 0, 1)
-    local channel = string.match(first[2] or '', '^%d+ %a?%d* ?%d+ %d+ (%S+)')
-    if channel then
-      redis.call(PUBLISH, channel, 'look ' .. first[1])
-    end
+    wake_first()
   elseif not serve(hold, propose) then
     redis.call('DEL', LOCK)
   end

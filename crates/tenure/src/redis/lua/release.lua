@@ -37,6 +37,11 @@ if held[1] == '*' then
     return 1
   end
 end
+-- A server whose memory is full refuses a script whose first write needs memory. This write needs none, and changes nothing.
+local life = redis.call('PTTL', QUEUE)
+if life > 0 then
+  redis.call('PEXPIRE', QUEUE, life)
+end
 if held[1] ~= ARGV[1] then
   local at = redis.call('LPOS', QUEUE, ARGV[1])
   if at then
@@ -45,6 +50,11 @@ if held[1] ~= ARGV[1] then
     redis.call('LREM', QUEUE, 2, ARGV[1])
     if held[1] == '*' then
       settle()
+    elseif at == 0 and held[1] then
+      -- The next waiter is the first now, and has to notice that the lease of the holder has ended.
+      wake_first()
+    elseif at == 0 then
+      serve(held[2], next_token)
     end
   end
   return 0

@@ -19,15 +19,19 @@ for i = 1, #KEYS / 3 do
     answers[i] = 1
     if live > 0 then
       local last = string.format('%d', is_detached(rest) and math.max(deadline, ms + live) or ms + live)
-      redis.call('HSET', holders, owner, last .. rest)
       local left = redis.call('PTTL', lock)
-      if left < last - ms then
+      local is_last = left < last - ms
+      if is_last then
         left = last - ms
+      end
+      -- HOLD must not end before LOCK, which may last for another holder. This write comes first, because a server whose
+      -- memory is full refuses a script whose first write needs memory.
+      redis.call('PEXPIRE', hold, string.format('%d', math.max(keep, 2 * left)))
+      redis.call('HSET', holders, owner, last .. rest)
+      if is_last then
         redis.call('PEXPIREAT', lock, last)
         redis.call('PEXPIREAT', holders, last)
       end
-      -- HOLD must not end before LOCK, which may last for another holder.
-      redis.call('PEXPIRE', hold, string.format('%d', math.max(keep, 2 * left)))
     end
   else
     answers[i] = (holder and holder ~= '*') and -1 or 0
