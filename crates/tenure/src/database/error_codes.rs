@@ -89,6 +89,11 @@ const POSTGRES: &[Meaning] = &[
         Indeterminate,
         "{server} ended the connection",
     ),
+    (
+        &["08007", "40003"],
+        Indeterminate,
+        "{server} cannot tell whether the request was done",
+    ),
 ];
 
 const MYSQL: &[Meaning] = &[
@@ -161,6 +166,11 @@ const MYSQL: &[Meaning] = &[
         &["1290", "1836"],
         Denied,
         "{server} is read-only: a replica, or SET GLOBAL read_only = 0",
+    ),
+    (
+        &["1047", "3032", "9001"],
+        Unreachable,
+        "{server} is not ready; another node may be",
     ),
     (
         &["1021", "1041", "1114"],

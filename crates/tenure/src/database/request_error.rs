@@ -60,9 +60,10 @@ impl RequestError {
                 self.code().as_deref(),
                 // PostgreSQL: terminated by an administrator, crash of another store, starting or stopping, idle
                 // for too long, a transaction for too long. Class 08: connection errors, from a pooler for example.
+                // 08007 and 40003: the server cannot tell whether the request was done.
                 Some(
                     "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04"
-                    | "08000" | "08003" | "08006" | "08P01"
+                    | "08000" | "08003" | "08006" | "08007" | "08P01" | "40003"
                 // MySQL and MariaDB: shutdown, killed, gone while idle (MySQL 8.0.24 says so).
                     | "1053" | "1927" | "4031" | "3169"
                 )
@@ -128,6 +129,8 @@ mod tests {
             ("57P05", true),
             ("25P03", true),
             ("25P04", true),
+            ("08007", true),
+            ("40003", true),
             ("57014", false),
             ("55P03", false),
         ] {

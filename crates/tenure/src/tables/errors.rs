@@ -27,13 +27,30 @@ use super::settings::{Location, Settings};
 pub(super) fn is_conflict(error: &RequestError) -> bool {
     matches!(
         error.code().as_deref(),
-        // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one.
+        // PostgreSQL: serialization failure, deadlock. MySQL: deadlock, also what Galera calls one, and a transaction that the
+        // group has rolled back.
         Some(
-            "40001" | "40P01" | "1213" | "1020"
+            "40001" | "40P01" | "1213" | "1020" | "3101"
         // SQLite: another connection has written since we began to read, or restores the file after a crash.
             | "517" | "261"
         )
     ) || is_locked_file(error)
+}
+
+/// Another server may do it: this one takes no writes, as a replica, or is not part of its cluster now.
+pub(super) fn is_elsewhere(error: &RequestError) -> bool {
+    matches!(
+        error.code().as_deref(),
+        // PostgreSQL: a read-only transaction. MySQL: `read_only`, a read-only transaction, a node of Galera that is not ready,
+        // `offline_mode`; ProxySQL: no server in time.
+        Some("25006" | "1290" | "1836" | "1792" | "1047" | "3032" | "9001")
+    )
+}
+
+/// Whether the database takes no writes.
+fn is_read_only(error: &RequestError) -> bool {
+    let code = error.code();
+    matches!(code.as_deref(), Some("25006" | "1290" | "1836" | "1792"))
 }
 
 /// SQLite: another connection uses the file. Either no transaction was begun, or COMMIT was refused, and the transaction is
@@ -96,10 +113,7 @@ pub(super) fn explain(error: RequestError, settings: &Settings) -> Error {
 
 /// The same, from a database that has taken writes before: one that takes none now takes over or is taken over from.
 pub(super) fn explain_later(error: RequestError, settings: &Settings) -> Error {
-    let is_read_only = matches!(
-        error.code().as_deref(),
-        Some("25006" | "1290" | "1836" | "1792")
-    );
+    let is_read_only = is_read_only(&error);
     let err = explain(error, settings);
     match is_read_only {
         true => Error::new(

@@ -324,6 +324,11 @@ impl Pool {
         statement: &Statement,
         mut connection: Connection,
     ) {
+        if errors::is_elsewhere(error) {
+            // A new connection may lead to the server that has taken over.
+            lock(&self.idle).clear();
+            return;
+        }
         let is_refusal = matches!(error, RequestError::Refused(_)) && !error.is_fatal();
         let is_clean = match statement.is_transaction {
             false => !connection.is_set_up_each_time(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::power;
+use crate::common::{answered, power};
 use crate::support::{Db, OPTIONS, TTL, connect, soon};
 use tenure_testkit::disk::Disk;
 use tenure_testkit::mariadb::{self, MariaDb};
@@ -61,6 +61,31 @@ async fn another_postgres_takes_over() {
     if let (Some(first), Some(second)) = (Db::postgres(&[]), Db::postgres(&[])) {
         two_hold_it(&first, &second).await;
     }
+}
+
+/// A planned switch ends no connection: those that are open lead to the old server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_takes_no_writes_any_more_is_left() {
+    let (Some(first), Some(second)) = (Db::mysql(&[]), Db::mysql(&[])) else {
+        return;
+    };
+    let Db::MySql(server) = &second else {
+        unreachable!();
+    };
+    first.init().await;
+    second.init().await;
+    let (relay, url) = first.proxied();
+    let client = connect(&url).await;
+    let lock = client.lock("switched").ttl(TTL);
+    soon(soon(lock.acquire()).await.unwrap().release())
+        .await
+        .unwrap();
+    first.rows("SET GLOBAL read_only = 1");
+    relay.redirect(server.port());
+    let lock = client.lock("switched").ttl(TTL);
+    let guard = answered(async || lock.acquire().await).await;
+    assert!(guard.is_held());
+    soon(guard.release()).await.unwrap();
 }
 
 /// No replica at all: the server itself comes back without them. The table says so of servers that answer a commit

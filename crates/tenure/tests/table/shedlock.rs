@@ -248,6 +248,23 @@ async fn nobody_ends_what_is_not_his() {
     }
 }
 
+/// The column does not count spaces at the end of a name, so both texts are one lock, under the text that came first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_mysql_counts_as_equal_is_renewed() {
+    let Some(db) = Db::mysql(&[]) else {
+        return;
+    };
+    let client = open(&db).await;
+    let name = name("spaces");
+    soon(take(&client, &name, TTL).await.release())
+        .await
+        .unwrap();
+    let guard = take(&client, &format!("{name} "), TTL).await;
+    assert!(!java_locks(&db, &name));
+    until_renewed(&guard).await;
+    soon(guard.release()).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_published_rights_are_enough() {
     for db in Db::servers() {
