@@ -14,7 +14,6 @@ use super::context::Context;
 use super::errors;
 use super::operations::SessionOperation;
 use super::session::{Session, SessionLifetime, SessionObserver};
-use super::statements;
 
 /// The ttl of a session that takes no locks.
 pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
@@ -23,6 +22,8 @@ pub(super) const CONTROL_SESSION_TTL: Duration = Duration::from_secs(60);
 pub(super) struct Connector {
     context: Arc<Context>,
     observer: Weak<dyn SessionObserver>,
+    /// Connections that are known to be sessions of the server, for the first sessions.
+    proven: Mutex<Vec<Connection>>,
     /// A session whose connection will be used for the first session that takes locks.
     prewarmed: Mutex<Option<Arc<Session>>>,
     /// The client has found a server that can keep locks.
@@ -34,6 +35,7 @@ impl Connector {
         Self {
             context,
             observer,
+            proven: Mutex::default(),
             prewarmed: Mutex::default(),
             has_connected: AtomicBool::new(false),
         }
@@ -74,24 +76,19 @@ impl Connector {
         self.set_up(connection, ttl, opened, &more).await
     }
 
-    /// Opens the prewarmed connection, and proves with it that each session of ours is a session of the server.
-    /// A pooler gives the two sessions the same server session, or another one for each request.
+    /// Opens two connections, and proves with them that each connection is a session of the server of its own. A pooler gives
+    /// the two the same session, or another one for each request. Nothing is set before that is known, because it would stay
+    /// in sessions of other clients.
     ///
     /// # Errors
     /// `Unsupported`: there is a pooler.
-    pub(super) async fn refuse_pooler(&self, control: &Arc<Session>) -> Result<(), Error> {
-        let server = &self.context.settings.server;
-        let other = self.open().await?;
-        let mut is_shared = control.server_info.session == other.server_info.session;
-        for session in [control, &other, control] {
-            let limit = self.context.request_limit();
-            let ping = self.context.dialect.statement(&[SessionOperation::Ping]);
-            let rows = statements::query(session, ping, limit).await;
-            let rows = rows.map_err(|error| no_connection(error, server))?;
-            let number = rows.first().and_then(|row| row.first()?.clone());
-            is_shared |= number != Some(session.server_info.session.number.to_string());
-        }
-        if is_shared {
+    pub(super) async fn refuse_pooler(&self) -> Result<(), Error> {
+        let ((mut one, _), (mut other, _)) = (self.connect().await?, self.connect().await?);
+        let first = self.session_number(&mut one).await?;
+        let second = self.session_number(&mut other).await?;
+        let again = self.session_number(&mut one).await?;
+        if first == second || first != again {
+            let server = &self.context.settings.server;
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 format!(
@@ -99,7 +96,24 @@ impl Connector {
                 ),
             ));
         }
-        *lock(&self.prewarmed) = Some(other);
+        lock(&self.proven).extend([other, one]);
+        Ok(())
+    }
+
+    /// The number of the server's session that answers on this connection.
+    async fn session_number(&self, connection: &mut Connection) -> Result<String, Error> {
+        let (server, clock) = (&self.context.settings.server, &self.context.clock);
+        let ping = self.context.dialect.statement(&[SessionOperation::Ping]);
+        let rows = within(server.timeout, clock, connection.rows(ping)).await;
+        let rows = rows.map_err(|error| no_connection(error, server))?;
+        let number = rows.first().and_then(|row| row.first()?.clone());
+        number.ok_or_else(errors::unexpected_reply)
+    }
+
+    /// Opens the connection of the first session that takes locks.
+    pub(super) async fn prewarm(&self) -> Result<(), Error> {
+        let session = self.open().await?;
+        *lock(&self.prewarmed) = Some(session);
         Ok(())
     }
 
@@ -139,6 +153,11 @@ impl Connector {
 
     /// Opens a connection, and says when that began.
     async fn connect(&self) -> Result<(Connection, Time), Error> {
+        let proven = lock(&self.proven).pop();
+        if let Some(connection) = proven {
+            // The time from which on the age of the server is counted, so not one that is long ago.
+            return Ok((connection, self.context.clock.now()));
+        }
         if let Some(pool) = &self.context.settings.pool {
             let opened = self.context.clock.now();
             return Ok((self.borrow(pool).await?, opened));

@@ -141,8 +141,9 @@ impl Store {
                 control,
             }
         });
+        store.connector.refuse_pooler().await?;
         let control = store.control.session().await?;
-        store.connector.refuse_pooler(&control).await?;
+        store.connector.prewarm().await?;
         if let Some(guard) = store.context.settings.restart_guard {
             support::warn_of_restart(store.guarantees.scheme, &control.restart_guard(guard));
         }

@@ -5,8 +5,10 @@ use tenure::ErrorKind;
 use crate::support::{
     Database, OPTIONS, POSTGRES, assert_says, connect, name, soon, take, until, wait_as,
 };
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
 use tenure_testkit::needs;
 use tenure_testkit::pgbouncer::Pooler;
+use tenure_testkit::sql_client::SqlClient;
 
 fn url(pooler: &Pooler) -> String {
     format!("{}?{OPTIONS}", POSTGRES.url_at(pooler.port()))
@@ -27,6 +29,17 @@ async fn transactions_that_share_sessions_are_refused() {
                 "mode=table",
             ],
         );
+        // The sessions are those of other programs, so nothing may have been set in them.
+        let options: PgConnectOptions = POSTGRES.url_at(pooler.port()).parse().unwrap();
+        // The pooler refuses a parameter that the client library sends otherwise.
+        let options = options
+            .ssl_mode(PgSslMode::Disable)
+            .extra_float_digits(None);
+        for setting in ["lock_timeout", "synchronous_commit", "idle_session_timeout"] {
+            let show = format!("SHOW {setting}");
+            let shared = SqlClient::postgres(options.clone()).value(&show);
+            assert_eq!(shared, POSTGRES.admin().value(&show), "{setting}");
+        }
     }
 }
 
