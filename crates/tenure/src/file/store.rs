@@ -13,6 +13,7 @@ use tenure_core::store::{LossNotifier, Request};
 use tenure_core::support::{HoldRegistry, closed};
 
 use super::directory::{Directory, LockPath};
+use super::file_system::{FileSystem, FileSystemKind};
 use super::guarantees::guarantees;
 use super::hold::{End, FileHold};
 use super::idle_files::IdleFiles;
@@ -55,6 +56,15 @@ impl Shared {
         })?;
         let directory = Directory::open(&path)?;
         let swept = directory.self_test()?;
+        if let Some(FileSystem { name, kind }) = directory.file_system()
+            && kind == FileSystemKind::Remote
+        {
+            tracing::warn!(
+                store = "file",
+                "the file system of {} may be a server's ({name}), which can free a lock whose holder lives; use a directory on a local disk",
+                path.display()
+            );
+        }
         let shared = Self {
             path,
             directory: Mutex::new(Arc::new(directory)),
