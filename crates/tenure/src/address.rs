@@ -1,7 +1,9 @@
 //! The address of a store: what of its URL says which locks a client shares with others.
 
 /// Options that choose the locks; all others say how a client reaches them.
-const CHOOSE_LOCKS: &[&str] = &["db", "dialect", "keys", "mode", "names", "prefix", "table"];
+const CHOOSE_LOCKS: &[&str] = &[
+    "db", "dialect", "keys", "mode", "names", "prefix", "socket", "table",
+];
 
 /// The same text for all URLs of one store, as far as a URL can say that: without user, password and options that do not
 /// choose the locks, the hosts sorted. `None`: each client of this URL has a store of its own. A URL of `file:` may leave out its
@@ -104,6 +106,10 @@ mod tests {
             ("redis+unix:///s?db=1", "redis+unix:///s?db=2"),
             ("redis://h?prefix=a", "redis://h?prefix=b"),
             ("mysql://h/d", "mysql://h/d?mode=table"),
+            (
+                "postgres://localhost/d?socket=/a",
+                "postgres://localhost/d?socket=/b",
+            ),
             ("redis://h", "etcd://h"),
             ("file:/a", "file:/b"),
             ("sqlite:/a", "sqlite:/b"),

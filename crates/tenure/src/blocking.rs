@@ -4,6 +4,9 @@
 //! Everything else happens in the calling thread. Re-entrance depends on the thread, as in
 //! `java.util.concurrent`: a thread that holds a lock enters it again at once.
 //!
+//! A thread of an async runtime, also one of `tokio::task::spawn_blocking`, is refused with
+//! [`Closed`](ErrorKind::Closed): use the async client there, or a thread of `std::thread`.
+//!
 //! ```
 //! # fn main() -> Result<(), tenure::Error> {
 //! let client = tenure::blocking::connect("memory:")?;
@@ -627,7 +630,7 @@ fn block_on<T>(runtime: &OwnRuntime, future: impl Future<Output = T>) -> Result<
     runtime.block_on(future).ok_or_else(|| {
         Error::new(
             ErrorKind::Closed,
-            "`tenure::blocking` was called from async code; use the async client there",
+            "`tenure::blocking` was called in a thread of an async runtime, which includes `spawn_blocking`; use the async client there, or a thread of `std::thread`",
         )
     })
 }

@@ -312,8 +312,14 @@ async fn open(url: &str) -> Result<Arc<dyn Store>, Error> {
 }
 
 fn no_store(scheme: &str) -> Error {
+    /// The store of a crate of its own.
+    const ELSEWHERE: &[(&str, &str)] = &[(
+        "hazelcast",
+        "its store is the crate `tenure-hazelcast`: call `tenure_hazelcast::connect`",
+    )];
     let here = || format!("this build has {}", SCHEMES.join(", "));
-    let known = NOT_HERE.iter().find(|(known, _)| *known == scheme);
+    let mut known = NOT_HERE.iter().chain(ELSEWHERE);
+    let known = known.find(|(known, _)| *known == scheme);
     let remedy = known.map_or_else(here, |(_, remedy)| (*remedy).into());
     // A text that cannot be a scheme may be a part of a password.
     let is_scheme = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
