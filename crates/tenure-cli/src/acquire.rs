@@ -74,9 +74,15 @@ pub(crate) async fn until_acquired(
         Some(outcome) => outcome,
         None => {
             meanwhile();
+            let ended = async {
+                match plan.role {
+                    Role::Holder | Role::Taker => signals.next().await,
+                    Role::Standby | Role::Candidate(_) => signals.next_without_command().await,
+                }
+            };
             tokio::select! {
                 biased;
-                signal = signals.next() => {
+                signal = ended => {
                     // Dropping the request leaves the queue. A grant that arrives nevertheless is released.
                     drop(grant);
                     console.erase_progress();

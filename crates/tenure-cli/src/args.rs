@@ -122,6 +122,7 @@ Standing by (--standby):
   COMMAND has run for less than a minute, after a pause that grows from 100ms to 30s.
   When COMMAND ends by itself, `tenure` ends with its code; with --restart it gives the lock up
   and stands by again. After INT, TERM or QUIT it ends with COMMAND in both cases.
+  While COMMAND does not run, USR1 and USR2 are ignored.
   A store that cannot be reached at the start is an error; later, `tenure` tries again.
   Without --standby, COMMAND goes on when it is asked; -v and --json say that it was.
 
@@ -462,6 +463,7 @@ const HINTS: &[(&str, &str)] = &[
         "not provided: --standby",
         "`--restart`, `--ready-file` and `--value` go with `--standby`",
     ),
+    ("argument '***'", "a URL goes after `-u`"),
     (
         "'[NAME]...'",
         "the receipt has the names; write `--` in front of COMMAND",
@@ -474,7 +476,7 @@ fn one_line(page: &str, action: Option<&str>) -> String {
     let mut paragraphs = page.split("\n\n");
     let mistake = paragraphs.next().unwrap_or_default();
     // A URL in the wrong place is not printed: it may have a password in it.
-    let is_secret = |word: &str| word.contains("://") && word.contains('@');
+    let is_secret = |word: &str| word.contains("://");
     let words: Vec<_> = mistake
         .split_whitespace()
         .map(|word| if is_secret(word) { "'***'" } else { word })
@@ -515,5 +517,18 @@ mod tests {
             count += 1;
         }
         assert!(count > 12, "{count}");
+    }
+
+    #[test]
+    fn a_url_in_the_wrong_place_is_not_printed() {
+        for url in [
+            "redis://:hunter2@db/0",
+            "redis+sentinel://a,b/s?sentinel_password=hunter2",
+        ] {
+            let error = Cli::try_parse_from(["tenure", "check", url]).unwrap_err();
+            let line = one_line(&error.to_string(), Some("check"));
+            assert!(!line.contains("hunter2"), "{line}");
+            assert!(line.contains("a URL goes after `-u`"), "{line}");
+        }
     }
 }

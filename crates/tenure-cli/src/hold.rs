@@ -17,7 +17,7 @@ use crate::exit::Exit;
 use crate::json;
 use crate::plan::Plan;
 use crate::results::report_error;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::store;
 use crate::text;
 
@@ -148,8 +148,12 @@ impl Lines<'_> {
     }
 }
 
-/// Resolves when standard input ends. The input is discarded.
+/// Resolves when standard input ends. The input is discarded. In the background of a shell the terminal is not read, so
+/// there is no end.
 async fn end_of_input() {
+    if signals::is_in_background() {
+        return std::future::pending().await;
+    }
     let (ended, end) = oneshot::channel();
     // A read of a terminal cannot be cancelled, so it has a thread that does not keep the process from ending.
     let reader = std::thread::Builder::new().spawn(move || {

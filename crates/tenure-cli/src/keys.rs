@@ -3,9 +3,10 @@
 use std::io::{self, IsTerminal as _, Read as _};
 use std::sync::Arc;
 
-use rustix::process::getpgrp;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::sync::Notify;
+
+use crate::signals;
 
 /// Reads keys as they are pressed. Dropping this restores the settings of the terminal.
 pub(crate) struct Keys {
@@ -18,8 +19,7 @@ impl Keys {
     /// that reads the terminal is stopped.
     pub(crate) fn read() -> Self {
         let quit = Arc::<Notify>::default();
-        let is_in_foreground = tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
-        let settings = match io::stdin().is_terminal() && is_in_foreground {
+        let settings = match io::stdin().is_terminal() && !signals::is_in_background() {
             true => tcgetattr(io::stdin()).ok(),
             false => None,
         };

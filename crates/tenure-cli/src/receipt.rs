@@ -5,8 +5,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, FlockOperation, Mode};
+use rustix::fs::{FileType, FlockOperation, Mode, flock};
+use rustix::io::Errno;
 use tenure::{Error, ErrorKind, Receipt};
 
 use crate::text;
@@ -17,6 +19,10 @@ const BEGINNING: &str = "tenure-receipt-";
 
 /// A longer text is no receipt: this is room for three hundred of the longest names, with all their characters escaped.
 const MAX_LEN: u64 = 1 << 20;
+
+/// Many times what another process needs to write a receipt.
+const TURN_LIMIT: Duration = Duration::from_secs(1);
+const TURN_PAUSE: Duration = Duration::from_millis(10);
 
 /// The receipt that an argument of the command line means: a file, `-` for standard input, or the text itself.
 ///
@@ -67,8 +73,17 @@ impl ReceiptFile {
     /// Checks that a receipt can be written into this file.
     ///
     /// # Errors
-    /// `Invalid`: the file is there, and is no receipt. `Store`: the operating system refuses to make or to read it.
+    /// `Invalid`: the file is there, and is no receipt, or the path means something else to [`read`]. `Store`: the operating
+    /// system refuses to make or to read it.
     pub(crate) fn prepare(path: &Path) -> Result<Self, Error> {
+        let argument = path.as_os_str().as_bytes();
+        if argument == b"-" || argument.starts_with(BEGINNING.as_bytes()) {
+            let shown = text::escaped(path.as_os_str());
+            let message = format!(
+                "\"{shown}\" is no file for `release`, `renew` and `run`; write ./{shown}, or leave `--receipt` out for standard output"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         let file = Self {
             path: std::path::absolute(path).map_err(|error| cannot_write(path, &error))?,
         };
@@ -107,8 +122,12 @@ impl ReceiptFile {
     ///
     /// # Errors
     /// As [`prepare`](Self::prepare); the file is what it was.
-    pub(crate) fn replace(&self, before: Option<&Receipt>, now: &Receipt) -> Result<bool, Error> {
-        let _turn = self.take_turn();
+    pub(crate) async fn replace(
+        &self,
+        before: Option<&Receipt>,
+        now: &Receipt,
+    ) -> Result<bool, Error> {
+        let _turn = self.take_turn().await;
         if self.read()?.as_ref() != before {
             return Ok(false);
         }
@@ -148,10 +167,16 @@ impl ReceiptFile {
     }
 
     /// Keeps other processes from writing a receipt between the look at the file and the new one, where the file system has
-    /// locks of directories.
-    fn take_turn(&self) -> io::Result<File> {
+    /// locks of directories. Another program may keep such a lock for long, so nothing waits for it after [`TURN_LIMIT`].
+    async fn take_turn(&self) -> io::Result<File> {
         let directory = self.directory()?;
-        rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
+        let began = Instant::now();
+        while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK || began.elapsed() > TURN_LIMIT {
+                return Err(error.into());
+            }
+            tokio::time::sleep(TURN_PAUSE).await;
+        }
         Ok(directory)
     }
 

@@ -4,12 +4,15 @@
 //! inherits the choice.
 
 use std::future::poll_fn;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, IsTerminal as _};
 use std::os::unix::net::UnixStream;
 use std::task::Poll;
 
 use rustix::process::{Signal, getpgrp};
+use rustix::termios::tcgetpgrp;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
+use signal_hook::low_level::siginfo::{Cause, Origin};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::Exit;
@@ -25,26 +28,61 @@ pub(crate) const FORWARDED: [Signal; 6] = [
 ];
 
 /// The signals of [`FORWARDED`] as they come in.
-pub(crate) struct Signals(Vec<(Signal, Stream)>);
+pub(crate) struct Signals {
+    streams: Vec<(Signal, Stream)>,
+    /// Who sent those that a key can send, too.
+    origins: SignalsInfo<WithOrigin>,
+    /// Those of `origins` whose signals were not read yet.
+    unread: Vec<Origin>,
+}
 
 impl Signals {
     /// Starts to receive the signals that are not ignored. Needs a runtime.
     pub(crate) fn listen() -> io::Result<Self> {
-        not_ignored()
+        // First, so that the origin of a signal is there when the signal is read.
+        let keys = not_ignored().filter(|it| is_of_key(*it));
+        let origins = SignalsInfo::new(keys.map(Signal::as_raw))?;
+        let streams = not_ignored()
             .map(|it| Ok((it, signal(SignalKind::from_raw(it.as_raw()))?)))
-            .collect::<io::Result<_>>()
-            .map(Self)
+            .collect::<io::Result<_>>()?;
+        Ok(Self {
+            streams,
+            origins,
+            unread: Vec::new(),
+        })
+    }
+
+    /// Whether a key made the terminal send this signal, which has just come, to all processes in its foreground. Where the
+    /// system does not say who sent a signal, one that a key can send counts as sent by a key.
+    pub(crate) fn is_from_terminal(&mut self, signal: Signal) -> bool {
+        self.unread.extend(self.origins.pending());
+        let is_its = |origin: &mut Origin| origin.signal == signal.as_raw();
+        let mut origins = self.unread.extract_if(.., is_its);
+        let is_from_process = origins.any(|origin| matches!(origin.cause, Cause::Sent(_)));
+        // All of them are of signals that came as one.
+        origins.for_each(drop);
+        is_of_key(signal) && !is_from_process
     }
 
     /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
-            let came = self.0.iter_mut().find_map(|(signal, stream)| {
+            let came = self.streams.iter_mut().find_map(|(signal, stream)| {
                 matches!(stream.poll_recv(cx), Poll::Ready(Some(()))).then_some(*signal)
             });
             came.map_or(Poll::Pending, Poll::Ready)
         })
         .await
+    }
+
+    /// The same, while a process stands by: USR1 and USR2 are for its command, which does not run. Cancel safe.
+    pub(crate) async fn next_without_command(&mut self) -> Signal {
+        loop {
+            let signal = self.next().await;
+            if !matches!(signal, Signal::USR1 | Signal::USR2) {
+                return signal;
+            }
+        }
     }
 
     /// Awaits the work, unless a signal comes first; then the work is dropped.
@@ -78,13 +116,19 @@ pub(crate) fn self_pipe() -> io::Result<UnixStream> {
 /// Ctrl-C to both. The command must be there if it may read from the terminal, or if `tenure` is in the terminal's
 /// foreground: the terminal stops a process of another group as soon as it reads.
 pub(crate) fn shares_terminal() -> bool {
-    if rustix::termios::isatty(io::stdin().as_fd()) {
+    if io::stdin().is_terminal() {
         return true;
     }
     std::fs::File::open("/dev/tty")
         .ok()
-        .and_then(|terminal| rustix::termios::tcgetpgrp(terminal).ok())
+        .and_then(|terminal| tcgetpgrp(terminal).ok())
         .is_some_and(|foreground| foreground == getpgrp())
+}
+
+/// Whether standard input is a terminal that another job has. A read of it would stop this process.
+pub(crate) fn is_in_background() -> bool {
+    let stdin = io::stdin();
+    stdin.is_terminal() && !tcgetpgrp(stdin).is_ok_and(|group| group == getpgrp())
 }
 
 /// Whether a signal asks a process to end. The others also mean something else to a service, as HUP does.
@@ -92,8 +136,8 @@ pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::TERM | Signal::QUIT)
 }
 
-/// Whether a key makes the terminal send this signal to all processes in its foreground.
-pub(crate) fn is_sent_by_terminal(signal: Signal) -> bool {
+/// Whether a key can make the terminal send this signal to all processes in its foreground.
+fn is_of_key(signal: Signal) -> bool {
     matches!(signal, Signal::INT | Signal::QUIT)
 }
 

@@ -83,7 +83,7 @@ impl<'a> Standby<'a> {
             self.report_pause(pause);
             tokio::select! {
                 biased;
-                signal = signals.next() => return Exit::Signal(signal),
+                signal = signals.next_without_command() => return Exit::Signal(signal),
                 () = clock.sleep_until(clock.now().after(pause)) => {}
             }
         }

@@ -59,8 +59,7 @@ async fn connect(common: &Common) -> Result<Client, Error> {
 /// # Errors
 /// The errors of [`tenure::connect`].
 pub(crate) async fn connect_to(url: &str) -> Result<Client, Error> {
-    let (scheme, _) = url.split_once(':').unwrap_or_default();
-    if !matches!(scheme, "hazelcast" | "hazelcasts") {
+    if !is_hazelcast(url) {
         return tenure::connect(url).await;
     }
     #[cfg(feature = "hazelcast")]
@@ -70,6 +69,24 @@ pub(crate) async fn connect_to(url: &str) -> Result<Client, Error> {
         ErrorKind::Unsupported,
         "this build of the command line has no store for Hazelcast; build it with --features hazelcast",
     ))
+}
+
+/// A client that connects with its first request.
+///
+/// # Errors
+/// The errors of [`tenure::connect_lazy`]. `Unsupported`: the store of a crate of its own cannot do that.
+#[cfg(feature = "mcp")]
+pub(crate) fn connect_lazy(url: &str) -> Result<Client, Error> {
+    if is_hazelcast(url) {
+        let message = "`tenure mcp` connects with its first request, which Hazelcast's client cannot; use another store";
+        return Err(Error::new(ErrorKind::Unsupported, message));
+    }
+    tenure::connect_lazy(url)
+}
+
+fn is_hazelcast(url: &str) -> bool {
+    let (scheme, _) = url.split_once(':').unwrap_or_default();
+    matches!(scheme, "hazelcast" | "hazelcasts")
 }
 
 /// Connects, does `work` with the client, and closes the client, also after an error: a session that is not closed stays

@@ -250,7 +250,8 @@ impl<'a> Supervision<'a> {
                         self.ends.is_signalled = true;
                         self.ready = None;
                     }
-                    if !(self.shares_terminal && signals::is_sent_by_terminal(signal)) {
+                    // The terminal sends the signal of a key to the command, too.
+                    if !(self.shares_terminal && signals.is_from_terminal(signal)) {
                         self.guardian.forward_signal(signal);
                     }
                 }

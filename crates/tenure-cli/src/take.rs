@@ -115,7 +115,7 @@ impl Taking<'_> {
         match signals.unless_signalled(renewal).await? {
             Ok(()) => {
                 // A file that was changed meanwhile is that of another process.
-                self.done(file.replace(Some(&kept), &renewed))?;
+                self.done(file.replace(Some(&kept), &renewed).await)?;
                 self.report("renewed", &renewed).await;
                 Ok(true)
             }
@@ -188,7 +188,7 @@ impl Taking<'_> {
             if let Some(kept) = &kept {
                 self.check_over(file, kept).await?;
             }
-            if file.replace(kept.as_ref(), receipt)? {
+            if file.replace(kept.as_ref(), receipt).await? {
                 return Ok(());
             }
         }

@@ -116,6 +116,8 @@ fn a_signal_ends_the_command_or_the_wait_and_the_next_one_leads() {
         "",
         "neither the command nor the guardian is left"
     );
+    // This signal is for the command, which does not run yet.
+    second.signal(Signal::USR1);
     first.signal(Signal::TERM);
     assert_eq!(first.code(), 143);
     token(&mut second);

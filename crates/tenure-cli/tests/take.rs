@@ -211,6 +211,27 @@ fn a_file_that_is_no_receipt_is_refused_and_left_alone() {
     assert_eq!(store.0.try_run("x"), 75);
 }
 
+/// `release`, `renew` and `run` would take them for standard input, and for a receipt itself.
+#[test]
+fn a_file_that_others_could_not_name_is_refused() {
+    let store = Receipts::new();
+    for file in ["-", "tenure-receipt-77"] {
+        let refused = store.ends(2, &["take", "-n", "x", "--receipt", file]);
+        says(&refused, &["`release`", &format!("./{file}")]);
+    }
+    assert_eq!(store.0.try_run("x"), 0);
+}
+
+#[test]
+fn a_directory_that_another_program_has_locked_keeps_nothing_waiting() {
+    let store = Receipts::new();
+    let directory = fs::File::open(store.0.dir.path()).unwrap();
+    rustix::fs::flock(&directory, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let file = store.take("x.receipt", &["x"]);
+    let receipt = fs::read_to_string(file).unwrap();
+    assert!(receipt.starts_with("tenure-receipt-"), "{receipt}");
+}
+
 #[test]
 fn a_receipt_that_cannot_be_read_is_explained() {
     let store = Receipts::new();

@@ -54,6 +54,21 @@ fn other_signals_reach_the_command_on_a_terminal_too() {
     assert_eq!(terminal.code(), 9);
 }
 
+/// As a container's runtime does, which sends its stop signal to the first process only.
+#[test]
+fn a_signal_that_no_key_sent_reaches_the_command() {
+    let store = Store::new();
+    for (signal, name) in [(Signal::INT, "INT"), (Signal::QUIT, "QUIT")] {
+        let script =
+            format!("trap 'echo asked; exit 9' {name}; echo up; while :; do sleep 0.01; done");
+        let mut terminal = Terminal::new(&store, &["run", "x", "--", "sh", "-c", &script]);
+        terminal.shows("up");
+        rustix::process::kill_process(Pid::from_child(&terminal.child), signal).unwrap();
+        terminal.shows("asked");
+        assert_eq!(terminal.code(), 9);
+    }
+}
+
 #[test]
 fn kill_9_ends_the_tree_on_a_terminal_too() {
     let store = Store::new();
@@ -179,6 +194,26 @@ fn ctrl_z_stops_the_job_and_fg_goes_on() {
     shell.press("hello\n");
     shell.shows("<hello>");
     shell.shows("go> ");
+    shell.press("exit 3\n");
+    assert_eq!(shell.code(), 3);
+}
+
+/// A read of the terminal would stop the job, and a lease would end.
+#[test]
+fn a_hold_in_the_background_of_a_shell_goes_on() {
+    let store = Store::new();
+    let tenure = env!("CARGO_BIN_EXE_tenure");
+    let mut shell = Terminal::of(&store, &["bash", "--norc", "--noprofile", "-i"]);
+    shell.shows("first> ");
+    shell.press("stty -echo; PS1='g''o> '\n");
+    shell.shows("go> ");
+    shell.press(&format!("{tenure} hold x &\n"));
+    shell.shows("acquired \"x\"");
+    // A job that is stopped does not end before it goes on. With `%1`, the shell would let it go on.
+    shell.press("kill -TERM $!; wait $!; echo co\"\"de $?\n");
+    shell.shows("released \"x\"");
+    shell.shows("code 0");
+    assert_eq!(store.try_run("x"), 0);
     shell.press("exit 3\n");
     assert_eq!(shell.code(), 3);
 }

@@ -111,11 +111,12 @@ impl Holds {
         found.map(|(id, _)| hold_id(*id))
     }
 
-    /// The id of a hold of this client that has this name.
+    /// The id of a hold of this client that has this name and is not lost.
     pub(super) fn id_with_name(&self, name: &LockName) -> Option<String> {
         let state = self.state();
         let mut ids = state.connected.iter();
-        let found = ids.find(|(_, held)| held.guard.names().any(|it| it == name));
+        let has_it = |guard: &Guard| guard.is_held() && guard.names().any(|it| it == name);
+        let found = ids.find(|(_, held)| has_it(&held.guard));
         found.map(|(id, _)| hold_id(*id))
     }
 

@@ -46,7 +46,7 @@ pub(crate) async fn mcp(common: &Common, args: &args::Mcp, console: &Console) ->
     };
     // The first request connects. So the client learns of a store that does not answer from a call, with a text, and not from a
     // server that cannot be started.
-    let client = match tenure::connect_lazy(store::url(common)) {
+    let client = match store::connect_lazy(store::url(common)) {
         Ok(client) => client,
         Err(error) => return report_error(console, &error, Exit::BUSY),
     };

@@ -432,6 +432,11 @@ fn a_client_learns_that_its_hold_is_lost() {
     // The server learns of it with its next renewal, and says it once, on standard error.
     let line = client.server.err_line();
     assert!(line.contains("\"x\"") && line.contains("lost"), "{line}");
+    let mut other = store.start_hold(&["x"]);
+    let call = client.begin("take", json!({ "names": ["x"] }));
+    let (kind, message) = client.failure(call);
+    assert_eq!(kind, "busy", "{message}");
+    assert!(!message.contains("this session"), "{message}");
     client.fails(
         "renew",
         json!({ "hold": "h1" }),
@@ -444,6 +449,8 @@ fn a_client_learns_that_its_hold_is_lost() {
         "invalid",
         &["no such hold"],
     );
+    other.close_input();
+    assert_eq!(other.code(), 0);
     client.take("x");
 }
 
