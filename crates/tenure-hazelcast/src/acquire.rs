@@ -8,7 +8,7 @@ use tenure_core::support::closed;
 
 use crate::attempt::{self, Attempt};
 use crate::messages;
-use crate::requests::{ask, within};
+use crate::requests::{ask, may_pass, within};
 use crate::sessions::Session;
 use crate::store::{Lease, Store, is_over};
 use crate::upkeep;
@@ -37,6 +37,7 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
             upkeep::give_back(store, &session);
             return Ok(Answer::Busy);
         }
+        session.count_lease();
         let lease = Lease::new(request, &session);
         store.leases.insert(request.owner, lease.clone());
         let attempt = match request.wait {
@@ -55,12 +56,13 @@ pub(crate) async fn acquire(store: &Arc<Store>, request: &Request) -> Result<Ans
     Err(Error::new(ErrorKind::Unreachable, message))
 }
 
-/// A session that lasts for the lease, if the request is granted at once. `None`: the one that was kept is over.
+/// A session that lasts for the lease, if the request is granted at once. `None`: the one that was kept is over, or the members
+/// did not say that it goes on.
 async fn session_for(store: &Arc<Store>, request: &Request) -> Result<Option<Arc<Session>>, Error> {
     let began = store.clock.now();
     let session = store.sessions.get().await?;
     let is_new = session.confirmed() >= began;
-    if is_new || session.end() >= began.after(store.lease_for(request.ttl)) {
+    if is_new || session.end() >= began.after(session.lease_for(request.ttl)) {
         return Ok(Some(session));
     }
     match store.sessions.heartbeat(&session).await {
@@ -68,7 +70,10 @@ async fn session_for(store: &Arc<Store>, request: &Request) -> Result<Option<Arc
         Err(err) if is_over(&err) => Ok(None),
         Err(err) => {
             upkeep::close_in_background(store, &session);
-            Err(err.without_effect())
+            match may_pass(&err) {
+                true => Ok(None),
+                false => Err(err.without_effect()),
+            }
         }
     }
 }
@@ -86,7 +91,6 @@ async fn try_once(store: &Arc<Store>, request: &Request, lease: &Lease) -> Resul
             if reply.value > 0 {
                 return attempt::grant(store, request, session, (reply.value, sent)).await;
             }
-            session.count_refused();
             attempt::finish(store, request);
             Ok(Attempt::Busy)
         }

@@ -71,7 +71,7 @@ pub(crate) async fn grant(
     session: &Session,
     (fence, sent): (i64, Time),
 ) -> Result<Attempt, Error> {
-    let lease = store.lease_for(request.ttl);
+    let lease = session.lease_for(request.ttl);
     let now = store.clock.now();
     let mut begin = begin_of_lease(session.confirmed(), session.ttl, lease, sent);
     let mut round_trip = now.since(sent);

@@ -135,7 +135,8 @@ impl tenure_core::store::Store for Store {
 
     /// A session may last longer than the ttl of its lock.
     fn ends_by_itself(&self, hold: &Hold) -> bool {
-        hold.ttl >= self.session_ttl
+        let session_ttl = self.leases.read(hold.owner, |lease| lease.session.ttl);
+        hold.ttl >= session_ttl.unwrap_or(self.session_ttl)
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {

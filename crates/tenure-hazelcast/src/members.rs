@@ -138,3 +138,10 @@ impl Members {
         }
     }
 }
+
+/// A caller may drop the store while it connects; the task of the connection would go on.
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

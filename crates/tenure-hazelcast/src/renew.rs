@@ -9,6 +9,7 @@ use tenure_core::error::Error;
 use tenure_core::lost::LostReason;
 use tenure_core::store::{Hold, Renewal};
 
+use crate::errors::{Refusal, RequestError};
 use crate::messages;
 use crate::requests::{ask_once, within};
 use crate::store::{Lease, State, Store, is_over};
@@ -38,6 +39,9 @@ async fn renew_one(store: &Arc<Store>, hold: &Hold) -> Renewal {
     let (confirmed, owner) = future::join(store.sessions.heartbeat(session), owner).await;
     match (confirmed, owner) {
         (Err(err), _) | (_, Err(err)) if is_over(&err) => Renewal::Lost(LostReason::SessionGone),
+        (_, Err(RequestError::Refused(Refusal::LockDestroyed))) => {
+            Renewal::Lost(LostReason::StoreSaysNo)
+        }
         (_, Ok(owner)) if owner.endpoint != lease.endpoint() => {
             Renewal::Lost(match owner.is_held() {
                 true => LostReason::TakenOver,
@@ -46,9 +50,11 @@ async fn renew_one(store: &Arc<Store>, hold: &Hold) -> Renewal {
         }
         (Err(err), _) | (_, Err(err)) => Renewal::Unknown(Error::from(err)),
         (Ok(sent), Ok(_)) => {
-            let ttl = store.lease_for(hold.ttl);
+            let ttl = session.lease_for(hold.ttl);
             let until = sent.after(ttl);
-            store.set_state(hold, State::Held { until });
+            store
+                .leases
+                .update(hold.owner, |lease| lease.state.extend(until));
             Renewal::Renewed {
                 sent,
                 ttl: Some(ttl),

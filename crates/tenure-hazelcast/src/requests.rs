@@ -29,9 +29,9 @@ pub(crate) fn within<T>(group: &Arc<Group>, call: Call<T>) -> impl Ask<T> {
     move |current: &Arc<Group>| (current == group).then(|| call.clone())
 }
 
-/// Sends a request until it is answered, for twice the time limit of a request at most: each attempt has that limit, and
-/// after an attempt without an answer there is another one, with the next member. Cancel safe, as far as a request of
-/// unknown outcome is.
+/// Sends a request until it is answered. An attempt has the time limit of a request to find a member that it can talk to, and
+/// the same time for the answer; after an attempt without an answer there is another one, with the next member. So the whole
+/// takes four times the limit at most. Cancel safe, as far as a request of unknown outcome is.
 pub(crate) async fn ask<T>(members: &Members, ask: impl Ask<T>) -> Result<Reply<T>, RequestError> {
     let limit = members.clock.now().after(members.settings.timeout);
     let mut retries = RetryBudget::until(limit);
@@ -49,6 +49,8 @@ pub(crate) async fn ask<T>(members: &Members, ask: impl Ask<T>) -> Result<Reply<
         let is_old = matches!(err, RequestError::Refused(Refusal::GroupDestroyed));
         if is_last || !(is_old || may_pass(&err)) {
             return Err(match err {
+                // Such a refusal says nothing of the attempts before; the others say what the members have.
+                RequestError::Refused(Refusal::Other(_)) => unknown.unwrap_or(err),
                 RequestError::Refused(_) => err,
                 err => unknown.unwrap_or(err),
             });

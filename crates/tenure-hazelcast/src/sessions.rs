@@ -7,7 +7,7 @@
 //! but the end of all others. The price is one heartbeat for each lease, every third of its ttl.
 //!
 //! A session is used again after a lease of which every request was answered at its first attempt: then nothing can come
-//! late. So a lock that is taken and released over and over costs two requests, as in Java.
+//! late. So a lock that is taken and released over and over costs two requests, as in Java, and a new session now and then.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tenure_core::error::Error;
 use tenure_core::rt::lock;
 use tenure_core::time::Time;
 
-use crate::errors::{Refusal, RequestError};
+use crate::errors::{self, Refusal, RequestError};
 use crate::members::Members;
 use crate::messages::{self, Group};
 use crate::requests::{ask, ask_once, within};
@@ -28,20 +28,21 @@ const MAX_IDLE: usize = 16;
 /// How long a session without a lease is kept at most. The members close a session that has no lease for its ttl.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(5);
 
-/// The members remember each refused attempt to lock until its session ends, so a session is closed after so many.
-const MAX_REFUSED: u32 = 32;
+/// The members remember the last request of each lease, also of one that was refused, until its session ends, and look through
+/// all of them at each request to unlock. So a session is closed after so many.
+const MAX_LEASES: u32 = 64;
 
 /// One session.
 pub(crate) struct Session {
     pub(crate) id: i64,
     pub(crate) group: Arc<Group>,
-    /// So long after a heartbeat the members end the session. The same for all sessions of a cluster.
+    /// So long after a heartbeat the members end the session.
     pub(crate) ttl: Duration,
     /// When the last heartbeat that was answered was sent.
     confirmed: Mutex<Time>,
     /// A heartbeat is under way in the background.
     is_beating: AtomicBool,
-    refused: AtomicU32,
+    leases: AtomicU32,
 }
 
 impl Session {
@@ -50,19 +51,24 @@ impl Session {
         self.confirmed().after(self.ttl)
     }
 
+    /// How long a lease for this ttl is, at most as long as the session.
+    pub(crate) fn lease_for(&self, ttl: Duration) -> Duration {
+        ttl.min(self.ttl)
+    }
+
     /// When the last heartbeat that was answered was sent.
     pub(crate) fn confirmed(&self) -> Time {
         *lock(&self.confirmed)
     }
 
-    /// When the next heartbeat is due.
-    pub(crate) fn due(&self) -> Time {
-        self.confirmed().after(self.ttl / 3)
+    /// Whether the session may be used for another lease: most of its ttl is left.
+    fn is_fresh(&self, now: Time) -> bool {
+        self.confirmed().after(self.ttl / 3) > now
     }
 
-    /// Counts an attempt to lock that was refused.
-    pub(crate) fn count_refused(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
+    /// Counts a lease that uses this session.
+    pub(crate) fn count_lease(&self) {
+        self.leases.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Claims the heartbeat of the background. `false`: one is under way.
@@ -101,7 +107,7 @@ impl Sessions {
     pub(crate) async fn get(&self) -> Result<Arc<Session>, Error> {
         let now = self.members.clock.now();
         let is_fresh =
-            |(until, session): &(Time, Arc<Session>)| *until > now && session.due() > now;
+            |(until, session): &(Time, Arc<Session>)| *until > now && session.is_fresh(now);
         // One that is not fresh stays, until it is closed with those that are overdue.
         let found = lock(&self.idle).pop_if(|entry| is_fresh(entry));
         match found {
@@ -125,14 +131,16 @@ impl Sessions {
         };
         let created = ask(&self.members, create).await?.value;
         let group = lock(&group).take();
-        let millis = u64::try_from(created.ttl).unwrap_or(0);
+        let millis = u64::try_from(created.ttl).ok().filter(|it| *it > 0);
+        let millis =
+            millis.ok_or_else(|| RequestError::NotSent(errors::malformed(&"the cluster")))?;
         Ok(Arc::new(Session {
             id: created.id,
             group: group.ok_or(RequestError::Refused(Refusal::GroupDestroyed))?,
             ttl: Duration::from_millis(millis),
             confirmed: Mutex::new(sent),
             is_beating: AtomicBool::new(false),
-            refused: AtomicU32::new(0),
+            leases: AtomicU32::new(0),
         }))
     }
 
@@ -169,7 +177,7 @@ impl Sessions {
         let now = self.members.clock.now();
         let until = now.after(MAX_IDLE_TIME.min(session.ttl / 4));
         let mut idle = lock(&self.idle);
-        if session.refused.load(Ordering::Relaxed) >= MAX_REFUSED || idle.len() >= MAX_IDLE {
+        if session.leases.load(Ordering::Relaxed) >= MAX_LEASES || idle.len() >= MAX_IDLE {
             return None;
         }
         idle.push((until, session.clone()));

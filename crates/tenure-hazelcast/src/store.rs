@@ -24,7 +24,8 @@ use crate::settings::Settings;
 /// Locks in the CP subsystem of Hazelcast.
 pub struct Store {
     pub(crate) guarantees: Guarantees,
-    /// How long after its last heartbeat the members end a session.
+    /// How long after its last heartbeat the members end a session, as they said when the client connected. After a restart
+    /// they may say something else of a new session.
     pub(crate) session_ttl: Duration,
     pub(crate) clock: Clock,
     pub(crate) spawner: Spawner,
@@ -42,6 +43,8 @@ pub(crate) struct Lease {
     pub(crate) session: Arc<Session>,
     /// The name in the store.
     pub(crate) name: String,
+    /// The ttl that was asked for.
+    pub(crate) ttl: Duration,
     /// The thread of the endpoint. No other acquisition has it.
     pub(crate) thread: i64,
     /// The identifiers of the request to lock and of the one to unlock.
@@ -64,6 +67,15 @@ pub(crate) enum State {
     Unknown,
 }
 
+impl State {
+    /// The hold lasts until then at least. Replies to two renewals may come in any order.
+    pub(crate) fn extend(&mut self, at_least: Time) {
+        if let Self::Held { until } = self {
+            *until = at_least.max(*until);
+        }
+    }
+}
+
 /// The least thread of an endpoint of this library. The threads of Java clients are counted from 1 on, so a greater one says
 /// that the endpoint has one lease, and never another one.
 pub(crate) const FIRST_THREAD: i64 = 1 << 48;
@@ -74,6 +86,7 @@ impl Lease {
         Self {
             session: session.clone(),
             name: names::encode(&request.name),
+            ttl: request.ttl,
             thread: thread | FIRST_THREAD,
             uids: [rand::random(), rand::random()],
             state: State::Waiting,
@@ -87,6 +100,17 @@ impl Lease {
             group: &self.session.group,
             name: &self.name,
         }
+    }
+
+    /// When the next heartbeat of a waiter is due. A session may last for many times the ttl, and a member that does not answer
+    /// has to be left within the ttl, after which a waiter gives up.
+    pub(crate) fn due(&self) -> Time {
+        self.session.confirmed().after(self.pace())
+    }
+
+    /// The time between two heartbeats of a waiter.
+    pub(crate) fn pace(&self) -> Duration {
+        self.session.lease_for(self.ttl) / 3
     }
 
     pub(crate) fn endpoint(&self) -> Endpoint {
@@ -155,11 +179,6 @@ impl Store {
         format!("hazelcast://{hosts}/{cluster}?group={group}")
     }
 
-    /// How long a lease for this ttl is, at most as long as the session.
-    pub(crate) fn lease_for(&self, ttl: Duration) -> Duration {
-        ttl.min(self.session_ttl)
-    }
-
     pub(crate) fn set_state(&self, hold: &Hold, state: State) {
         self.leases.update(hold.owner, |lease| lease.state = state);
     }
@@ -169,4 +188,25 @@ impl Store {
 pub(crate) fn is_over(err: &RequestError) -> bool {
     use RequestError::Refused;
     matches!(err, Refused(Refusal::SessionOver | Refusal::GroupDestroyed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewal_that_is_answered_late_makes_no_hold_shorter() {
+        let at = |nanos| State::Held {
+            until: Time::from_nanos(nanos),
+        };
+        let mut state = at(5);
+        state.extend(Time::from_nanos(7));
+        state.extend(Time::from_nanos(6));
+        assert_eq!(state, at(7));
+        for mut other in [State::Waiting, State::Unknown] {
+            let before = other;
+            other.extend(Time::from_nanos(9));
+            assert_eq!(other, before);
+        }
+    }
 }

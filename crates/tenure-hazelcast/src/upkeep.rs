@@ -25,14 +25,16 @@ async fn maintain(store: Arc<Store>) -> Time {
     let mut next = Time::MAX;
     let (mut waiting, mut expired) = (Vec::new(), Vec::new());
     store.leases.for_each(|owner, lease| match lease.state {
-        State::Waiting if lease.session.due() <= now => waiting.push(lease.session.clone()),
-        State::Waiting => next = next.min(lease.session.due()),
+        State::Waiting if lease.due() <= now => {
+            waiting.push(lease.session.clone());
+            next = next.min(now.after(lease.pace() / 4));
+        }
+        State::Waiting => next = next.min(lease.due()),
         State::Held { until } if until <= now => expired.push(owner),
         State::Held { until } => next = next.min(until),
         State::Unknown => {}
     });
     for session in waiting {
-        next = next.min(now.after(session.ttl / 12));
         beat(&store, session);
     }
     for owner in expired {

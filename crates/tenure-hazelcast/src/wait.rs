@@ -21,7 +21,7 @@ pub(crate) async fn wait(
     lease: &Lease,
 ) -> Result<Attempt, Error> {
     let session = &lease.session;
-    upkeep::schedule(store, session.due());
+    upkeep::schedule(store, lease.due());
     let began = store.clock.now();
     let mut retries = RetryBudget::without_limit();
     let call = messages::lock(lease.target(), lease.endpoint(), lease.uids[0]);

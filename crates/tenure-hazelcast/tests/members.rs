@@ -128,9 +128,10 @@ fn hostile_names_are_all_distinct() {
     needs!(hazelcast);
     runtime().block_on(async {
         let (first, second) = (connect(&MEMBERS.url()).await, connect(&MEMBERS.url()).await);
-        let mut all = hostile::written::many();
-        // Each is one lock; so many are a sample of them.
-        all.truncate(400);
+        // Each is one lock; so many are a sample of them. They are sorted, so it has names of each kind.
+        let all = hostile::written::many();
+        let step = all.len().div_ceil(400);
+        let all: Vec<_> = all.into_iter().step_by(step).collect();
         let mut guards = Vec::new();
         for name in &all {
             let held = first.lock(name).ttl(TTL * 4).try_acquire().await.unwrap();
@@ -265,6 +266,91 @@ fn a_waiter_keeps_its_place_over_a_lost_connection() {
         for client in [holder, other, waiter] {
             client.close().await;
         }
+    });
+}
+
+/// The ttl of the lock is much shorter than that of the session, as it is with the settings of Hazelcast.
+#[test]
+fn a_waiter_with_a_short_ttl_outlasts_a_lost_connection() {
+    needs!(hazelcast);
+    let members = Hazelcast::start_with(3, 3, TTL.as_secs() * 6);
+    let proxy = Proxy::hazelcast(members.port(1));
+    runtime().block_on(async {
+        let (holder, waiter) = (
+            connect(&members.url()).await,
+            connect(&url_of(&[proxy.port()])).await,
+        );
+        let guard = take(&holder, "short").await;
+        let lock = waiter.lock("short").ttl(TTL);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        until("it waits", || members.look("short").waiters == 1);
+        // Longer than the ttl, and shorter than a third of the session.
+        tokio::time::sleep(TTL * 6 / 5).await;
+        proxy.cut();
+        tokio::time::sleep(TTL / 5).await;
+        assert!(!waiting.is_finished());
+        guard.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        holder.close().await;
+        waiter.close().await;
+    });
+}
+
+/// Sessions of the present members are shorter than those that the client knew.
+#[test]
+fn a_lease_is_no_longer_than_its_session_after_a_restart_with_another_setting() {
+    needs!(hazelcast);
+    let members = Hazelcast::start_with(3, 3, SESSION_TTL * 3);
+    runtime().block_on(async {
+        let client = connect(&members.url()).await;
+        let before = take_for(&client, "x", TTL * 3).await;
+        assert!(before.remaining() > TTL);
+        before.release().await.unwrap();
+        members.kill();
+        members.launch_with(SESSION_TTL);
+        let begin = Instant::now();
+        let after = loop {
+            match client.lock("x").ttl(TTL * 3).acquire().await {
+                Err(err) if err.is_retryable() && begin.elapsed() < TEST_TIMEOUT => {}
+                acquired => break acquired.unwrap(),
+            }
+        };
+        assert!(after.remaining() <= TTL, "{:?}", after.remaining());
+        after.release().await.unwrap();
+        client.close().await;
+    });
+}
+
+/// The connections to that port of this machine.
+fn connections_to(port: u16) -> usize {
+    let port = format!(":{port:04X}");
+    let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let is_one = |line: &&str| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        // The other side, and the state "established".
+        fields[2].ends_with(&port) && fields[3] == "01"
+    };
+    sockets.lines().skip(1).filter(is_one).count()
+}
+
+#[test]
+fn a_store_that_is_dropped_leaves_no_connection() {
+    needs!(hazelcast);
+    let proxy = Proxy::hazelcast(MEMBERS.port(0));
+    runtime().block_on(async {
+        let url = url_of(&[proxy.port()]);
+        let begin = Instant::now();
+        let store = loop {
+            match tenure_hazelcast::Store::connect(&url).await {
+                Err(err) if err.is_retryable() && begin.elapsed() < TEST_TIMEOUT => {}
+                connected => break connected.unwrap(),
+            }
+        };
+        until("there is a connection", || {
+            connections_to(proxy.port()) == 1
+        });
+        drop(store);
+        until("it is closed", || connections_to(proxy.port()) == 0);
     });
 }
 

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::process::{Port, Process, end, new_directory};
 use super::skip;
@@ -24,6 +24,12 @@ pub fn skip_unless_installed() -> bool {
 
 /// How long the members keep a session without a heartbeat, in seconds.
 pub const SESSION_TTL: u64 = 5;
+
+/// Several members that start at the same time need long on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(150);
+
+/// Where the ttl of sessions stands in the command.
+const SESSION_TTL_ARGUMENT: usize = 4;
 
 /// Within this time a member that serves answers each order.
 const ANSWER_LIMIT: Duration = Duration::from_secs(40);
@@ -104,14 +110,26 @@ impl Hazelcast {
         self.wait_until_ready();
     }
 
+    /// As [`launch`](Self::launch), with another ttl of sessions, in seconds.
+    pub fn launch_with(&self, session_ttl: u64) {
+        let mut command = self.command.clone();
+        command[SESSION_TTL_ARGUMENT] = session_ttl.to_string();
+        self.spawn_as(&command);
+        self.wait_until_ready();
+    }
+
     /// Starts the process, and does not wait.
     ///
     /// # Panics
     /// When it runs already.
     pub fn spawn(&self) {
+        self.spawn_as(&self.command);
+    }
+
+    fn spawn_as(&self, command: &[String]) {
         let mut slot = self.process.lock().unwrap();
         assert!(slot.is_none(), "it runs");
-        *slot = Some(Process::start(&self.dir, &self.command));
+        *slot = Some(Process::start(&self.dir, command));
     }
 
     /// Returns when the members of the process serve clients.
@@ -119,7 +137,8 @@ impl Hazelcast {
     /// # Panics
     /// When the process ends.
     pub fn wait_until_ready(&self) {
-        until("the members serve", || {
+        let begin = Instant::now();
+        let is_ready = || {
             let slot = self.process.lock().unwrap();
             if slot.as_ref().is_some_and(Process::has_ended) {
                 let log = std::fs::read_to_string(self.dir.join("log")).unwrap();
@@ -127,7 +146,11 @@ impl Hazelcast {
             }
             drop(slot);
             self.answer("ready", ANSWER_LIMIT).as_deref() == Some("yes")
-        });
+        };
+        while !is_ready() {
+            assert!(begin.elapsed() < START_LIMIT, "the members do not serve");
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// SIGKILL of all members.

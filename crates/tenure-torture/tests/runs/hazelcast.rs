@@ -26,7 +26,7 @@ fn run(name: &'static str, ttl: Duration) -> Run {
 
 #[test]
 fn hazelcast() {
-    needs!(hazelcast);
+    needs!(hazelcast, "cc");
     let run = run("hazelcast", TTL).without(&[FaultKind::ServerKill]);
     assert_eq!(run.keeps_its_promise().findings.overlaps, []);
 }
@@ -34,7 +34,7 @@ fn hazelcast() {
 /// Leases are over before the members serve again, so no two hold at once.
 #[test]
 fn hazelcast_whose_members_are_all_started_again_begins_its_tokens_again() {
-    needs!(hazelcast);
+    needs!(hazelcast, "cc");
     let run = run("hazelcast, restart", LONG).only(&[FaultKind::ServerKill]);
     let report = run.go(|run| !run.found.tokens.is_empty() && run.found.not_enough.is_none());
     assert_eq!(report.verdict(), Verdict::Ok, "{}", text(&report));
