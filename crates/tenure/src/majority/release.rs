@@ -191,7 +191,8 @@ pub(super) async fn release_until_answered(store: Arc<Store>, node: usize, hold:
 }
 
 /// Awaits the answer to one request of a hold whose outcome is decided. A grant is kept while the hold lasts, and is
-/// told the token; after the end of the hold it is released, unless the hold goes on without this client.
+/// told the token; after the end of the hold it is released, unless the hold goes on without this client. Without an answer
+/// the node is given back.
 pub(super) async fn finish_request(
     store: &Arc<Store>,
     held: &Arc<QuorumHold>,
@@ -225,7 +226,9 @@ pub(super) async fn finish_request(
             true
         }
         Ok(_) => false,
-        Err(err) => err.kind() == ErrorKind::Indeterminate,
+        Err(err) if err.kind() != ErrorKind::Indeterminate => false,
+        Err(_) if held.ended.is_raised() => true,
+        Err(_) => return give_back_unclear(store, held, node, &request).await,
     };
     if may_be_granted
         && held.ended.is_raised()
@@ -234,6 +237,25 @@ pub(super) async fn finish_request(
     {
         release_until_answered(store.clone(), node, hold).await;
     }
+}
+
+/// Releases what the node may have of a request without an answer. The request was ended by a release that may arrive late,
+/// so the node is asked again under another owner id.
+async fn give_back_unclear(
+    store: &Arc<Store>,
+    held: &Arc<QuorumHold>,
+    node: usize,
+    request: &Request,
+) {
+    let owner = || held.on_node(node, false).owner;
+    if owner() != request.owner {
+        return;
+    }
+    let mut before = held.replace_owner(node);
+    before.unused = true;
+    store.holds.remove_alias(before.owner, held);
+    store.holds.insert(owner(), held, store.clock.now());
+    release_until_answered(store.clone(), node, before).await;
 }
 
 /// Finishes the releases that are under way, and closes the nodes. A node that does not answer is not asked again.
