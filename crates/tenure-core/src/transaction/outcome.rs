@@ -6,24 +6,21 @@ use super::database::{Sort, SqlDatabase};
 use crate::error::{Error, ErrorKind, ErrorParts as _, Step};
 use crate::name::LockName;
 
-/// For bodies of [`Lock::transaction`](crate::Lock::transaction) whose error is that of this crate: what is not
-/// about a lock has the kind [`Store`](ErrorKind::Store), or
-/// [`Unreachable`](ErrorKind::Unreachable) when the connection is gone, and the source says what it was.
+/// For code whose error is that of this crate, as bodies of [`Lock::transaction`](crate::Lock::transaction): what is not about
+/// a lock has the kind [`Store`](ErrorKind::Store); [`Unreachable`](ErrorKind::Unreachable) when nothing was sent; or
+/// [`Indeterminate`](ErrorKind::Indeterminate) when the connection broke, because the error may be that of a COMMIT. The source
+/// says what it was.
 impl From<sqlx::Error> for Error {
     fn from(err: sqlx::Error) -> Self {
         let sorted = match &err {
             sqlx::Error::Database(said) => match any(&**said) {
-                sort @ (Sort::Gone | Sort::Deadlock | Sort::Outdated | Sort::Aborted) => {
-                    by_sort(sort)
-                }
+                Sort::Gone => Some(broken()),
+                sort @ (Sort::Deadlock | Sort::Outdated | Sort::Aborted) => by_sort(sort),
                 // Of a statement of the user's own we know no remedy.
                 _ => Some(Self::new(ErrorKind::Store, "the database said no")),
             },
-            sqlx::Error::Io(_)
-            | sqlx::Error::Tls(_)
-            | sqlx::Error::PoolTimedOut
-            | sqlx::Error::BeginFailed
-            | sqlx::Error::WorkerCrashed => Some(unreachable()),
+            err if is_broken(err) => Some(broken()),
+            sqlx::Error::PoolTimedOut | sqlx::Error::BeginFailed => Some(unreachable()),
             sqlx::Error::PoolClosed => Some(Self::new(ErrorKind::Closed, "the pool was closed")),
             _ => None,
         };
@@ -59,6 +56,20 @@ fn any(said: &dyn DatabaseError) -> Sort {
     Sort::Other
 }
 
+/// Whether the connection broke.
+fn is_broken(err: &sqlx::Error) -> bool {
+    use sqlx::Error::{Io, Tls, WorkerCrashed};
+    matches!(err, Io(_) | Tls(_) | WorkerCrashed)
+}
+
+/// What was under way may have been a COMMIT, or a statement outside of a transaction.
+fn broken() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the connection to the database broke; a COMMIT or a statement outside of a transaction may have been done, what was not committed is rolled back",
+    )
+}
+
 /// Whatever the transaction did is rolled back when its connection is gone.
 fn unreachable() -> Error {
     Error::new(
@@ -86,6 +97,8 @@ pub enum Operation<'a> {
 pub fn explain<DB: SqlDatabase>(err: sqlx::Error, operation: Operation<'_>) -> Error {
     let sorted = match &err {
         sqlx::Error::Database(said) => by_sort(DB::sort(&**said)),
+        // It was no COMMIT.
+        err if is_broken(err) => Some(unreachable()),
         _ => None,
     };
     let err = match sorted {

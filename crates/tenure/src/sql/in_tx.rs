@@ -193,9 +193,14 @@ async fn pass<DB: Database>(
     }
 }
 
-/// Each name that the guard holds is a resource of that name.
+/// Each name that the guard holds is a resource of that name. A guard of `Lock::both` is refused: its two stores may have a
+/// token each for the same name.
 impl<DB: Database> Fenced for Transaction<'_, DB> {
     async fn fence(&mut self, guard: &Guard) -> Result<(), Error> {
+        if guard.both().is_some() {
+            let message = "a guard of two stores has two tokens, which cannot be compared; fence with one of the guards that `both` gives";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
         for (name, token) in guard.tokens() {
             pass::<DB>(self, name, token.get()).await?;
         }

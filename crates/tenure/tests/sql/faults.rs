@@ -179,7 +179,8 @@ async fn killed<DB: Bank>(pool: &sqlx::Pool<DB>, kill: impl Fn(), launch: impl F
             Ok::<_, Error>(())
         });
         let err = soon(call).await.unwrap_err();
-        assert_eq!(err.kind(), ErrorKind::Unreachable, "{err}");
+        // The statement was one of the body, whose error does not say that it was no COMMIT.
+        assert_eq!(err.kind(), ErrorKind::Indeterminate, "{err}");
         assert!(lock.try_acquire().await.unwrap().is_some());
         // The counter of MySQL begins at the second of the start.
         let second = second();
