@@ -91,12 +91,13 @@ impl<'a> Standby<'a> {
 
     /// Stands by, and runs the command.
     async fn serve_term(&mut self, signals: &mut Signals) -> ControlFlow<Exit, Next> {
+        let began = Instant::now();
         let guard = match self.stand_by(signals).await {
             Ok(guard) => guard,
             Err(NotAcquired::Interrupted(signal)) => {
                 return ControlFlow::Break(Exit::Signal(signal));
             }
-            Err(NotAcquired::Error(error)) => return self.not_elected(&error),
+            Err(NotAcquired::Error(error)) => return self.not_elected(&error, began.elapsed()),
         };
         self.outage = None;
         let mark = match self.ready_file.as_ref().map(|file| file.create(&guard)) {
@@ -151,8 +152,8 @@ impl<'a> Standby<'a> {
         GuardianHandle::spawn(&self.args.command, self.shares_terminal)
     }
 
-    /// What follows an error of the store.
-    fn not_elected(&mut self, error: &Error) -> ControlFlow<Exit, Next> {
+    /// What follows an error of the store, after this process stood by for so long.
+    fn not_elected(&mut self, error: &Error, lasted: Duration) -> ControlFlow<Exit, Next> {
         let may_fall_back = matches!(self.plan.role, Role::Candidate(_));
         if error.kind() == ErrorKind::Unsupported
             && may_fall_back
@@ -174,7 +175,7 @@ impl<'a> Standby<'a> {
         if self.outage.replace(error.kind()) != Some(error.kind()) {
             report_failure(self.console, error, self.plan.options.ttl);
         }
-        after(TermEnd::NotElected)
+        after(TermEnd::NotElected(lasted))
     }
 
     fn report_pause(&self, pause: Duration) {

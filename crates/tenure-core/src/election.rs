@@ -307,11 +307,13 @@ impl<'a> Campaigns<'a> {
     /// Those of [`Election::run`] but `Lost`.
     pub async fn elected(&mut self) -> Result<Term, Error> {
         loop {
+            let began = self.clock().now();
             match self.election.campaign().await {
                 Err(err) if !self.campaigns_again(&err) => return Err(err),
                 Err(err) => {
                     tracing::warn!(target: LOG_TARGET, err = format_args!("{err:#}"), "not elected");
-                    self.pause_after(TermEnd::NotElected).await;
+                    let lasted = self.clock().now().since(began);
+                    self.pause_after(TermEnd::NotElected(lasted)).await;
                 }
                 Ok(term) => {
                     self.began = Some(self.clock().now());

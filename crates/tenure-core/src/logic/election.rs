@@ -22,6 +22,9 @@ pub const MAX_OLDER_READS: u32 = 3;
 /// Upper end of the pause of an observer after the first read that failed.
 pub const FIRST_RETRY: Duration = Duration::from_millis(50);
 
+/// How often an observer reads the store while it still shows a leader whose lease is over.
+const EXPIRED_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Upper end of every pause of an observer whose store does not answer: how late the observer sees that the store is back.
 pub const MAX_RETRY: Duration = Duration::from_secs(2);
 
@@ -158,8 +161,11 @@ pub fn next_read(ttl_left: Option<Duration>, poll: Option<Duration>, random: u32
     let Some(left) = ttl_left else {
         return resync;
     };
+    // A lease that is over and not cleared yet. A server may keep it so for long.
+    if left.is_zero() {
+        return EXPIRED_INTERVAL - fraction(EXPIRED_INTERVAL / 4, random);
+    }
     let jitter = fraction((left / 16).min(MAX_EXPIRY_JITTER), random);
-    // Never zero: a lease that is over and not cleared yet must not cause a busy loop.
     let at_the_end = left
         .saturating_add(Duration::from_millis(1))
         .saturating_add(jitter);
@@ -199,8 +205,8 @@ fn grown(first: Duration, most: Duration, failures: u32, random: u32) -> Duratio
 /// How an attempt to lead ended, after which the candidate campaigns again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TermEnd {
-    /// The campaign failed: the store did not answer.
-    NotElected,
+    /// The campaign failed after so long: the store did not answer.
+    NotElected(Duration),
     /// The body returned an error after so long.
     Failed(Duration),
     /// The term was lost after so long.
@@ -223,8 +229,10 @@ impl CampaignPauses {
                 self.failures = 0;
                 return Duration::ZERO;
             }
-            TermEnd::Failed(lasted) if lasted >= STEADY_TERM => self.failures = 0,
-            TermEnd::NotElected | TermEnd::Failed(_) | TermEnd::Lost(_) => {}
+            TermEnd::NotElected(lasted) | TermEnd::Failed(lasted) if lasted >= STEADY_TERM => {
+                self.failures = 0;
+            }
+            TermEnd::NotElected(_) | TermEnd::Failed(_) | TermEnd::Lost(_) => {}
         }
         let pause = grown(FIRST_PAUSE, MAX_PAUSE, self.failures, random);
         self.failures = self.failures.saturating_add(1);
@@ -386,7 +394,8 @@ mod tests {
         assert_eq!(end, secs(10) + Duration::from_millis(1));
         let end = next_read(Some(secs(10)), None, most);
         assert!(end <= secs(10) + MAX_EXPIRY_JITTER + Duration::from_millis(1));
-        assert!(!next_read(Some(Duration::ZERO), None, none).is_zero());
+        let expired = next_read(Some(Duration::ZERO), None, most);
+        assert_eq!(expired, EXPIRED_INTERVAL * 3 / 4);
         assert_eq!(next_read(Some(secs(3600)), None, none), RESYNC_INTERVAL);
         let poll = Some(secs(1));
         assert_eq!(next_read(Some(secs(30)), poll, none), secs(1));
@@ -409,7 +418,8 @@ mod tests {
             last = pause;
         }
         assert_eq!(pauses.after(at_once, most), MAX_PAUSE);
-        assert_eq!(pauses.after(TermEnd::NotElected, 0), MAX_PAUSE / 2);
+        let not_elected = TermEnd::NotElected(Duration::ZERO);
+        assert_eq!(pauses.after(not_elected, 0), MAX_PAUSE / 2);
         let short_loss = TermEnd::Lost(Duration::from_secs(1));
         assert_eq!(pauses.after(short_loss, most), MAX_PAUSE);
         assert_eq!(pauses.after(TermEnd::Lost(STEADY_TERM), 0), Duration::ZERO);
@@ -417,6 +427,10 @@ mod tests {
         assert_eq!(pauses.after(at_once, most), FIRST_PAUSE * 2);
         let failed_late = TermEnd::Failed(STEADY_TERM);
         assert_eq!(pauses.after(failed_late, most), FIRST_PAUSE);
+        assert_eq!(pauses.after(at_once, most), FIRST_PAUSE * 2);
+        // A process may stand by for days before its campaign fails.
+        let stood_by = TermEnd::NotElected(STEADY_TERM);
+        assert_eq!(pauses.after(stood_by, most), FIRST_PAUSE);
     }
 
     #[test]
