@@ -70,7 +70,7 @@ pub struct Escaped<'a>(pub &'a str);
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for c in self.0.chars() {
-            let reorders = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
+            let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}'
                 | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}');
             if c.is_control() || reorders || matches!(c, '"' | '\\') {
                 write!(f, "{}", c.escape_default())?;
