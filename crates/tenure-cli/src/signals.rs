@@ -30,9 +30,9 @@ pub(crate) const FORWARDED: [Signal; 6] = [
 /// The signals of [`FORWARDED`] as they come in.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
-    /// Who sent those that a key can send, too.
+    /// Says who sent INT and QUIT, which a key can send, too.
     origins: SignalsInfo<WithOrigin>,
-    /// Those of `origins` whose signals were not read yet.
+    /// Origins of signals that were not read yet.
     unread: Vec<Origin>,
 }
 

@@ -97,7 +97,7 @@ pub enum Operation<'a> {
 pub fn explain<DB: SqlDatabase>(err: sqlx::Error, operation: Operation<'_>) -> Error {
     let sorted = match &err {
         sqlx::Error::Database(said) => by_sort(DB::sort(&**said)),
-        // It was no COMMIT.
+        // The statement was no COMMIT.
         err if is_broken(err) => Some(unreachable()),
         _ => None,
     };

@@ -367,6 +367,15 @@ impl Requests {
         }))
     }
 
+    /// What tells the holds of one owner apart. An owner in ShedLock's table has one name, and the row may have another text for
+    /// that name, which the column counts as equal: with a capital letter, or without the spaces at the end.
+    fn name_of_hold<'a>(&self, name: &'a str) -> &'a str {
+        match self.format {
+            Format::Tenure => name,
+            Format::ShedLock => "",
+        }
+    }
+
     /// Renews these holds with one request. Also returns whether each holder is asked to let go.
     pub(super) async fn renew(
         &self,
@@ -398,17 +407,14 @@ impl Requests {
         });
         let reply = reply.await?;
         let (mut live, mut taken) = (HashMap::new(), HashSet::new());
-        // An owner in ShedLock's table has one name. The row may have another text for it, which the column counts as equal:
-        // with a capital letter, or without the spaces at the end.
-        let key = |name| match self.format {
-            Format::Tenure => name,
-            Format::ShedLock => "",
-        };
         // Other rows are those of the statement that locks.
         for row in reply.rows.iter().filter(|row| row.len() >= 3) {
             let (name, owner) = (text(row, 0)?, text(row, 1)?);
             if number(row, 2)? == 1 {
-                live.insert((key(name), owner), row.len() > 3 && number(row, 3)? == 1);
+                live.insert(
+                    (self.name_of_hold(name), owner),
+                    row.len() > 3 && number(row, 3)? == 1,
+                );
                 // Among several holders a shared hold may have ended by itself.
                 let are_several = kind.are_shared && owner == SEVERAL;
                 if !owner.is_empty() && !are_several {
@@ -418,7 +424,7 @@ impl Requests {
         }
         let renewals = holds.iter().zip(&written).map(|((hold, entry), item)| {
             let (name, owner) = (item.name.as_str(), item.owner.as_str());
-            let is_asked = live.get(&(key(name), owner));
+            let is_asked = live.get(&(self.name_of_hold(name), owner));
             let renewal = match entry {
                 Some(entry) if entry.file != reply.file => Renewal::Lost(LostReason::TakenOver),
                 _ if is_asked.is_some() => Renewal::Renewed {

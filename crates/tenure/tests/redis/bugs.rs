@@ -129,7 +129,7 @@ async fn the_first_waiter_that_leaves_wakes_the_next_one() {
         waiters.push(start_acquire(client.lock("x").ttl(TTL * 30)));
         until("it waits", || waiting(&server, "x") == number).await;
     }
-    // One that is not the first wakes no other one.
+    // A waiter that is not the first wakes no other one.
     for (leaves, messages) in [(1, 0), (0, 1)] {
         let left = waiting(&server, "x") - 1;
         waiters.remove(leaves).abort();
