@@ -12,7 +12,9 @@ use crate::options::Mode;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// The number of the term, which is the fencing token of the hold. `None` for a holder of another library that has none.
+    /// The number of the term, which is the fencing token of the hold. `None` for a holder of another library that has none. The
+    /// stores with sessions of a database also show a candidate without a token if a fault came between its lock and its row:
+    /// such a candidate does not lead yet.
     pub token: Option<FencingToken>,
     /// The process that leads, as it described itself.
     pub holder: Holder,

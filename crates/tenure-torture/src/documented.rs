@@ -1,6 +1,6 @@
 //! Which fault of a run explains a finding: the store's table of guarantees says under which faults it may happen.
 
-use tenure::guarantees::{Cell, Guarantees, Promise};
+use tenure::guarantees::{Cell, Fault, Guarantees, Promise};
 
 use crate::history::History;
 use crate::plan::FaultKind;
@@ -41,6 +41,14 @@ impl DocumentedFaults<'_> {
         earlier
             .find(|it| self.any_cell_allows(it.kind, regress))
             .map(|it| it.kind)
+    }
+
+    /// The fault under which a leader without a token may be seen at `at`. Where locks end with a broken connection, the server
+    /// has the lock in a session and the token in a row of a table, and a fault may come between the two.
+    pub(crate) fn without_token_at(&self, at: u64) -> Option<FaultKind> {
+        let partition = self.promises.cell(Fault::Partition);
+        let ends_with_connection = partition.is_some_and(|cell| cell.promise == Promise::Nothing);
+        self.at(at, |_| ends_with_connection)
     }
 
     pub(crate) fn any_cell_allows(

@@ -196,8 +196,7 @@ impl<'a> Judge<'a> {
                     }
                     let number = value.as_deref().and_then(|value| self.values.get(value));
                     let number = number.map(|value| value.number);
-                    if let Some(what) = progress.see_leader(token.unwrap_or(0), number, &item.sight)
-                    {
+                    if let Some(what) = progress.see_leader(*token, number, &item.sight) {
                         report(what, self.faults.token_regress_at(at));
                     }
                     if self.was_long_over(*token, observer, previous) {
@@ -226,7 +225,8 @@ impl<'a> Judge<'a> {
         value: Option<&str>,
     ) -> Option<(Misobservation, Option<FaultKind>)> {
         let Some(token) = token else {
-            return Some((Misobservation::NotGranted, None));
+            let documented = self.faults.without_token_at(at);
+            return Some((Misobservation::NotGranted, documented));
         };
         let published = value.and_then(|value| self.values.get(value));
         let Some(published) = published.filter(|it| it.publication.at <= at) else {
@@ -395,14 +395,16 @@ impl<'a> Claims<'a> {
 
 impl Progress {
     /// What is wrong with the order, if the observer is told of this leader. `number`: that of its value, if it is known.
+    /// A leader without a token has no place in the order.
     fn see_leader(
         &mut self,
-        token: u64,
+        token: Option<u64>,
         number: Option<usize>,
         sight: &Sight,
     ) -> Option<Misobservation> {
         let is_same = self.last.as_ref() == Some(sight);
         self.last = Some(sight.clone());
+        let token = token?;
         let number = number.unwrap_or(0);
         if let Some((newest, newest_number)) = self.newest
             && token <= newest

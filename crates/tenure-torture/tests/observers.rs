@@ -140,9 +140,13 @@ impl Run {
     }
 
     fn judged(&self, over: u64, regress: bool) -> Findings {
+        self.judged_by(over, &promises(regress))
+    }
+
+    fn judged_by(&self, over: u64, promises: &Guarantees) -> Findings {
         let mut events = self.0.clone();
         events.push(Event::Over { at: over * MS });
-        check(&History::of(&events), &promises(regress), TTL, &[])
+        check(&History::of(&events), promises, TTL, &[])
     }
 
     /// What is wrong, in a run that was over soon.
@@ -263,6 +267,32 @@ fn a_leader_that_was_not_granted_is_a_violation() {
     };
     let run = two_terms().told(11, sight);
     assert_eq!(run.found(), [Misobservation::NotGranted]);
+}
+
+/// A session of a database has the lock before its row says which token it has.
+#[test]
+fn a_fault_explains_a_leader_without_a_token_where_locks_end_with_a_connection() {
+    let sight = Sight::Leader {
+        token: None,
+        value: None,
+    };
+    let run = two_terms()
+        .saw(11, 3, "a")
+        .fault(FaultKind::LostReply, Some(0), 180, 210)
+        .told(199, sight)
+        .saw(210, 5, "a");
+    assert_eq!(run.found(), [Misobservation::NotGranted]);
+    assert_eq!(run.judged(5_000, false).observers[0].documented, None);
+    let mut sessions = promises(false);
+    for cell in &mut sessions.faults {
+        if cell.fault == Fault::Partition {
+            *cell = Cell::nothing(Fault::Partition, "");
+        }
+    }
+    let found = run.judged_by(5_000, &sessions).observers;
+    let found: Vec<_> = found.iter().map(|it| (it.what, it.documented)).collect();
+    let explained = (Misobservation::NotGranted, Some(FaultKind::LostReply));
+    assert_eq!(found, [explained]);
 }
 
 #[test]
