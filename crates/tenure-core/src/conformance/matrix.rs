@@ -224,7 +224,7 @@ impl Report {
             .map(|(behaviour, outcome, _)| (*behaviour, outcome))
     }
 
-    /// How many behaviours were shown, and which ones were skipped for which reason.
+    /// How many behaviours were shown, which ones were skipped for which reason, and what is wrong.
     pub fn summary(&self) -> String {
         let mut skipped: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (behaviour, outcome) in self.cells() {
@@ -242,10 +242,14 @@ impl Report {
         for (reason, names) in skipped {
             text += &format!("  skipped, {reason}: {}\n", names.join(", "));
         }
+        for problem in &self.problems {
+            text += &format!("  FAILED, {problem}\n");
+        }
         text
     }
 
-    /// Prints the summary past the capture of a test's output, so that skips are always visible.
+    /// Prints the summary past the capture of a test's output, so that skips are always visible, and problems are
+    /// not hidden behind a table of two hundred lines.
     /// The whole table is printed in the ordinary way.
     ///
     /// # Panics

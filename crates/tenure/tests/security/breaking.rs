@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure::{Client, Guard};
 
-use crate::common::{connect, soon, take};
+use crate::common::{connect, soon, take, until};
 use tenure_testkit::PASSWORD;
 use tenure_testkit::etcd::{self, Etcd};
 use tenure_testkit::mariadb::{DATABASE, MariaDb};
@@ -38,17 +38,30 @@ async fn assert_ended(guard: Guard, may: bool) {
     }
 }
 
-/// `take_first`: statements that lock and unlock the name. `accounts`: each account, and whether it may end the
-/// holder's connection.
+/// What only one of the two databases understands.
+struct Words<'a> {
+    /// Statements that lock and unlock the name.
+    lock: &'a str,
+    unlock: &'a str,
+    /// Whether this account could end the connection that has the lock.
+    end: &'a dyn Fn(&SqlClient) -> bool,
+    is_free: &'a dyn Fn() -> bool,
+}
+
+/// `accounts`: each account, and whether it may end the holder's connection.
 async fn sessions(
     client: &Client,
     unprivileged: &SqlClient,
-    take_first: [&str; 2],
-    end: impl Fn(&SqlClient) -> bool,
+    words: Words<'_>,
     accounts: &[(&SqlClient, bool)],
 ) {
+    let Words {
+        lock,
+        unlock,
+        end,
+        is_free,
+    } = words;
     // A user who may log in may take the name before us.
-    let [lock, unlock] = take_first;
     unprivileged.rows(lock);
     let tried = soon(client.lock("door").ttl(TTL).try_acquire()).await;
     assert!(tried.unwrap().is_none(), "it is taken");
@@ -58,6 +71,8 @@ async fn sessions(
         let guard = take(client, "door", TTL).await;
         assert_eq!(end(who), *may);
         assert_ended(guard, *may).await;
+        // The server ends the connection before it frees the locks of its session.
+        until("the lock is free", is_free).await;
     }
 }
 
@@ -78,9 +93,14 @@ async fn a_session_in_mysql() {
         let connection = root.value("SELECT IS_USED_LOCK('door')");
         who.try_rows(&format!("KILL {connection}")).is_ok()
     };
-    let first = ["DO GET_LOCK('door', 0)", "DO RELEASE_LOCK('door')"];
+    let words = Words {
+        lock: "DO GET_LOCK('door', 0)",
+        unlock: "DO RELEASE_LOCK('door')",
+        end: &end,
+        is_free: &|| root.value("SELECT CAST(IS_FREE_LOCK('door') AS CHAR)") == "1",
+    };
     let accounts = [(&unprivileged, false), (&admin, true), (&same, true)];
-    sessions(&client, &unprivileged, first, end, &accounts).await;
+    sessions(&client, &unprivileged, words, &accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,10 +131,17 @@ async fn a_session_in_postgres() {
         who.try_rows(&format!("SELECT pg_terminate_backend({session})::text"))
             .is_ok()
     };
-    let first = ["lock", "unlock"].map(|what| format!("SELECT pg_advisory_{what}({key})::text"));
-    let first = [first[0].as_str(), first[1].as_str()];
+    let [lock, unlock] =
+        ["lock", "unlock"].map(|what| format!("SELECT pg_advisory_{what}({key})::text"));
+    let locks = "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory'";
+    let words = Words {
+        lock: &lock,
+        unlock: &unlock,
+        end: &end,
+        is_free: &|| root.rows(locks).is_empty(),
+    };
     let accounts = [(&unprivileged, false), (&signaller, true), (&same, true)];
-    sessions(&client, &unprivileged, first, end, &accounts).await;
+    sessions(&client, &unprivileged, words, &accounts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

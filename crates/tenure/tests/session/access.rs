@@ -7,7 +7,7 @@ use tenure::store::{Finding, Severity};
 
 use crate::support::{
     Database, MARIADB, POSTGRES, TTL, assert_says, connect, name, on_both, on_both_alone, soon,
-    take,
+    take, until,
 };
 use tenure_testkit::mariadb::{DATABASE, MariaDb, PASSWORD, USER};
 use tenure_testkit::needs;
@@ -129,6 +129,7 @@ async fn locks_need_no_table(database: &dyn Database) {
     if is_postgres {
         assert!(broken.unwrap());
         soon(guard.lost()).await;
+        until("the lock is free", || database.holders(&name).is_empty()).await;
         let (first, second) = (
             take(&client, &name).await,
             take(&client, "no-table-2").await,
@@ -169,6 +170,10 @@ async fn the_holder_table_is_made_on_request(database: &dyn Database) {
     assert_eq!(soon(other.list("table/")).await.unwrap().len(), 1);
     database.end(database.holders("table/2")[0]);
     soon(guard.lost()).await;
+    until("the lock is free", || {
+        database.holders("table/2").is_empty()
+    })
+    .await;
     assert!(soon(other.list("table/")).await.unwrap().is_empty());
 }
 
