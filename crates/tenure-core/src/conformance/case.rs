@@ -363,6 +363,20 @@ impl Case {
         }
     }
 
+    /// Breaks the hold with that token, which the store has or will show in a moment.
+    ///
+    /// # Errors
+    /// The store never had that hold.
+    pub(super) async fn until_broken(&self, client: &Client, name: &str, token: u64) -> Verdict {
+        self.soon("the hold is broken", async {
+            while !client.break_lock(name, token).await? {
+                self.look_again().await;
+            }
+            Ok::<_, Failure>(())
+        })
+        .await?
+    }
+
     /// Lists until these names are among the listed ones. A store may show a hold a moment after its grant.
     ///
     /// # Errors

@@ -102,8 +102,8 @@ pub(super) async fn run_returns_to_the_queue_after_a_loss(case: Arc<Case>) -> Ve
         let Some(token) = bodies.terms().last().copied() else {
             return Err(Failure::new("no body has run"));
         };
-        let broken = other.client.break_lock(&election.name, token).await?;
-        check!(broken, "nothing to break");
+        case.until_broken(&other.client, &election.name, token)
+            .await?;
         let leading = case.in_time(case.ttl(), "the next term", campaign);
         let leading = leading.await???;
         check!(

@@ -349,7 +349,7 @@ pub(super) async fn processes_exclude_each_other(case: Arc<Case>) -> Verdict {
         "two hold it"
     );
     // It is broken from here, and told there.
-    check!(client.break_lock(&name, held).await?, "nothing to break");
+    case.until_broken(&client, &name, held).await?;
     case.in_time(case.ttl(), "the other process is told", two.expect("lost"))
         .await??;
     Ok(case.lease(&client, &name).await?.release().await?)

@@ -58,7 +58,7 @@ pub(super) async fn an_owner_enters_again_and_the_last_exit_releases(case: Arc<C
                 guard.release().await?;
             }
         }
-        case.take(&second, &name).await?.release().await?;
+        case.acquire_and_release(&second, &name).await?;
     }
     Ok(())
 }
@@ -172,7 +172,7 @@ pub(super) async fn tasks_of_one_owner_share_one_hold(case: Arc<Case>) -> Verdic
         );
         guard.release().await?;
     }
-    Ok(case.take(&second, &name).await?.release().await?)
+    case.acquire_and_release(&second, &name).await
 }
 
 /// Rule 21: inside `run` the lock may be entered again, and nothing else becomes re-entrant.

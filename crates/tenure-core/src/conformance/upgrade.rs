@@ -248,13 +248,7 @@ async fn until_shown(case: &Case, client: &Client, guard: &Guard) -> Verdict {
 /// Breaks the hold of that guard by its token. A store that is about to upgrade another hold may refuse that for a moment.
 async fn break_hold(case: &Case, client: &Client, guard: &Guard) -> Verdict {
     let (name, token) = (guard.name().as_str(), guard.token());
-    case.soon("the hold is broken", async {
-        while !client.break_lock(name, token).await? {
-            case.look_again().await;
-        }
-        Ok::<_, Failure>(())
-    })
-    .await??;
+    case.until_broken(client, name, token.get()).await?;
     let again = client.break_lock(name, token).await?;
     check!(!again, "{token} was broken twice");
     Ok(())
@@ -460,8 +454,7 @@ pub(super) async fn an_upgrade_ends_with_its_hold(case: Arc<Case>) -> Verdict {
         Ok::<_, Failure>(())
     })
     .await??;
-    let broken = second.break_lock(&locks.name, token).await?;
-    check!(broken, "the upgradable hold was not found");
+    case.until_broken(&second, &locks.name, token).await?;
     let ended = case.in_time(case.long(), "the end", upgrading).await??;
     expect_error(ended, ErrorKind::Lost)?;
     let lock = locks.shared(&second);

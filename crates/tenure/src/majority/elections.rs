@@ -18,7 +18,8 @@ use super::store::Store;
 use super::yes_or_no::answers;
 
 /// How much longer the other nodes may take when a majority has answered, and all of them together say more: that nobody
-/// leads, or under which token one leads.
+/// leads, or under which token one leads. So much later is the second look where a majority has no common token: a leader tells
+/// the nodes its token within one round trip.
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The pace of the slowest node.
@@ -127,7 +128,15 @@ async fn read_leader(
             );
             return Err(Error::new(ErrorKind::Unreachable, message));
         }
-        retries.pause(&store.clock).await;
+        match likely.is_some() {
+            true => {
+                store
+                    .clock
+                    .sleep_until(store.clock.now().after(GRACE_PERIOD))
+                    .await
+            }
+            false => retries.pause(&store.clock).await,
+        }
     }
 }
 

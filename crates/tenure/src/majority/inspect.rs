@@ -26,21 +26,37 @@ impl Operate for Store {
     }
 }
 
+/// A node needs several requests for a list, so a list may take so many times the time of one request.
+const LIST_TIMEOUTS: u32 = 10;
+
 /// The answer of each node, by node; an error when fewer than a majority answered.
 async fn ask_all<T>(
     store: &Store,
+    request: impl Fn(usize) -> BoxFuture<Result<T, Error>>,
+) -> Result<Vec<Option<T>>, Error> {
+    let limit = store.settings.node_timeout_for(Duration::MAX);
+    ask_all_within(store, limit, request).await
+}
+
+/// The same within `limit`; when a majority has answered, the others have the time of one request.
+async fn ask_all_within<T>(
+    store: &Store,
+    limit: Duration,
     request: impl Fn(usize) -> BoxFuture<Result<T, Error>>,
 ) -> Result<Vec<Option<T>>, Error> {
     let nodes = store.nodes.len();
     let mut requests = NodeRequests::new((0..nodes).map(request));
     let mut answers: Vec<_> = (0..nodes).map(|_| None).collect();
     let mut errors = Vec::new();
-    let until = store.node_deadline(Duration::MAX);
+    let mut until = store.clock.now().after(limit);
     // An inspection may be dropped, so requests that are not answered by then are dropped.
     while let Some((node, answer)) = requests.next_until(&store.clock, until).await {
         match answer {
             Ok(answer) => answers[node] = Some(answer),
             Err(err) => errors.push(err),
+        }
+        if answers.iter().flatten().count() == store.majority() {
+            until = until.min(store.node_deadline(Duration::MAX));
         }
     }
     if answers.iter().flatten().count() < store.majority() {
@@ -60,7 +76,8 @@ pub(super) async fn inspect(store: &Store, name: &LockName) -> Result<LockStatus
 
 pub(super) async fn list(store: &Store, prefix: &str) -> Result<Listed, Error> {
     // Each node is asked for its whole list: a silent node then costs one time limit, and not one for each name.
-    let lists = ask_all(store, |node| {
+    let limit = store.settings.node_timeout_for(Duration::MAX) * LIST_TIMEOUTS;
+    let lists = ask_all_within(store, limit, |node| {
         store.nodes[node].clone().list_held(prefix.to_owned())
     })
     .await?;

@@ -25,9 +25,11 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
     let nodes = store.nodes.len();
     let timeout = store.settings.hold_timeout_for(hold.ttl);
     let until = now.after(timeout);
+    let before_next = token_before_next(store, &held);
     let on_node = |node| {
         let mut on_node = held.on_node(node, hold.unclean);
         on_node.unused = hold.unused;
+        on_node.token = before_next;
         on_node
     };
     let mut requests =
@@ -63,6 +65,18 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
             requests.finish_in(&store.background);
             Err(err)
         }
+    }
+}
+
+/// The nodes that hand the name over to a waiter do so under the token that follows this one; 0 if the hold has none.
+///
+/// A node that the waiter's request reaches after the release grants it under the number that the waiter has proposed. That
+/// number is older than this one, so the next hold has the greater token, and tells it to that node. With the token of this
+/// hold, which may be hours old, the next hold would have two tokens for its whole life, of which the lower one counts.
+fn token_before_next(store: &Store, held: &QuorumHold) -> u64 {
+    match held.token() {
+        0 => 0,
+        token => token.max(store.proposal().saturating_sub(1)),
     }
 }
 
