@@ -50,9 +50,7 @@ macro_rules! on {
             use super::*;
 
             /// All faults under which no two workers may hold at once.
-            #[test]
-            fn sessions() {
-                needs!($server, "cc");
+            fn faults() -> Vec<FaultKind> {
                 let mut faults = vec![
                     FaultKind::Pause,
                     FaultKind::Kill,
@@ -63,7 +61,21 @@ macro_rules! on {
                 if stringify!($database) == "mysql" {
                     faults.push(FaultKind::ClockForward);
                 }
-                let run = super::$database("sessions", TRUSTED).only(&faults);
+                faults
+            }
+
+            #[test]
+            fn sessions() {
+                needs!($server, "cc");
+                let run = super::$database("sessions", TRUSTED).only(&faults());
+                assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+            }
+
+            #[test]
+            fn sessions_with_tasks_that_pass_the_lock_on() {
+                needs!($server, "cc");
+                let run = super::$database("sessions, tasks", TRUSTED).only(&faults());
+                let run = run.passing_on();
                 assert_eq!(run.keeps_its_promise().findings.overlaps, []);
             }
 

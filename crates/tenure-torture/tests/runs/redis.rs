@@ -145,6 +145,14 @@ fn redlock_of_five() {
 }
 
 #[test]
+fn redlock_with_tasks_that_pass_the_lock_on() {
+    needs!(redis, "cc");
+    let run = redlock("redlock, tasks", GUARDED, 5, &[]);
+    let run = run.without(&[FaultKind::ClockForward]).passing_on();
+    assert_eq!(run.keeps_its_promise().findings.overlaps, []);
+}
+
+#[test]
 fn redlock_with_its_logs_on_disk() {
     needs!(redis, "cc");
     let lines = ["appendonly yes", "appendfsync always"];
