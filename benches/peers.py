@@ -90,8 +90,9 @@ def contend(
                 held.append((acquired, released, (i, worker)))
                 shares[(i, worker)] += 1
     held.sort()
-    hand_overs, overlaps = [], 0
+    hand_overs, overlaps, free_ns = [], 0, 0
     for (_, released, last), (acquired, _, worker) in zip(held, held[1:]):
+        free_ns += max(0, acquired - released)
         # The next holder got the lock before the release was sent: `released` is read before the request.
         overlaps += acquired < released
         if worker != last:
@@ -108,6 +109,8 @@ def contend(
         "acquisitions_per_s": len(held) / seconds,
         "p50_us": at(0.5),
         "p99_us": at(0.99),
+        # Between two holders, also where the next one is the same worker.
+        "free_us": free_ns / 1000 / max(1, len(held) - 1),
         "starved": sum(count == 0 for count in shares.values()),
         "most_to_least": max(shares.values()) / least if least else float("inf"),
         "overlaps": overlaps if permits == 1 else 0,

@@ -32,6 +32,62 @@ impl Raw {
     }
 }
 
+/// The scripts that tenure sends for a free lock, and nothing else of tenure: no queue, renewal or span in the client. A lock
+/// with tokens whose server decides by these scripts cannot cost less. This client cannot wait.
+#[derive(Clone)]
+pub(crate) struct RawScripts {
+    connection: MultiplexedConnection,
+    acquire: Arc<redis::Script>,
+    release: Arc<redis::Script>,
+}
+
+impl RawScripts {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        Ok(Self {
+            connection: connection(port, AsyncConnectionConfig::new()).await?,
+            acquire: Arc::new(redis::Script::new(include_str!(
+                "../../../../crates/tenure/src/redis/lua/acquire_batch.lua"
+            ))),
+            release: Arc::new(redis::Script::new(include_str!(
+                "../../../../crates/tenure/src/redis/lua/release_batch.lua"
+            ))),
+        })
+    }
+}
+
+impl Locks for RawScripts {
+    type Hold = ([String; 2], String);
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let owner = format!("{:032x}", rand::random::<u128>());
+        let keys = [name.to_owned(), format!("{{{name}}}:hold")];
+        let mut invocation = self.acquire.key(&keys[0]);
+        invocation.key(&keys[1]).arg(TTL.as_millis() as u64);
+        // The description of the holder, and for how long its record stays: a day.
+        let holder = r#"{"host":"host-of-the-holder","pid":4711}"#;
+        invocation.arg(holder).arg(86_400_000).arg(&owner);
+        let tokens: Vec<u64> = invocation
+            .invoke_async(&mut self.connection.clone())
+            .await?;
+        match tokens[..] {
+            [token] if token > 0 => Ok((keys, owner)),
+            _ => Err("busy".into()),
+        }
+    }
+
+    async fn unlock(&self, (keys, owner): Self::Hold) -> Result<(), Failure> {
+        let mut invocation = self.release.key(&keys[0]);
+        invocation.key(&keys[1]).arg(owner);
+        let released: Vec<u32> = invocation
+            .invoke_async(&mut self.connection.clone())
+            .await?;
+        match released[..] {
+            [1] => Ok(()),
+            _ => Err("lost".into()),
+        }
+    }
+}
+
 /// A bare lock of readers: a script that adds a reader unless there is a writer, and one that removes the reader.
 #[derive(Clone)]
 pub(crate) struct RawShared {
@@ -65,8 +121,13 @@ impl Locks for RawShared {
         let owner = format!("{:032x}", rand::random::<u128>());
         let (readers, writer) = (format!("{{{name}}}:readers"), format!("{{{name}}}:writer"));
         let mut invocation = self.acquire.key(&readers);
-        invocation.key(writer).arg(&owner).arg(TTL.as_millis() as u64);
-        let granted: u32 = invocation.invoke_async(&mut self.connection.clone()).await?;
+        invocation
+            .key(writer)
+            .arg(&owner)
+            .arg(TTL.as_millis() as u64);
+        let granted: u32 = invocation
+            .invoke_async(&mut self.connection.clone())
+            .await?;
         if granted == 1 {
             Ok((readers, owner))
         } else {
@@ -77,7 +138,9 @@ impl Locks for RawShared {
     async fn unlock(&self, (readers, owner): Self::Hold) -> Result<(), Failure> {
         let mut invocation = self.release.key(readers);
         invocation.arg(owner);
-        let removed: u32 = invocation.invoke_async(&mut self.connection.clone()).await?;
+        let removed: u32 = invocation
+            .invoke_async(&mut self.connection.clone())
+            .await?;
         if removed == 1 {
             Ok(())
         } else {
@@ -168,7 +231,13 @@ pub(crate) async fn keep(port: &str, count: usize, seconds: f64) -> Result<Strin
     let before = memory()?;
     let mut held = Vec::with_capacity(count);
     for number in 0..count {
-        held.push(client.lock(format!("keep-{number}")).ttl(TTL).acquire().await?);
+        held.push(
+            client
+                .lock(format!("keep-{number}"))
+                .ttl(TTL)
+                .acquire()
+                .await?,
+        );
     }
     let bytes = memory()?.saturating_sub(before) / count as u64;
     let cpu = processor_time();
@@ -207,6 +276,23 @@ impl Locks for TenureShared {
     }
 }
 
+/// The same in strict order: no task passes the lock on to another one of its process.
+#[derive(Clone)]
+pub(crate) struct TenureFair(pub(crate) Tenure);
+
+impl Locks for TenureFair {
+    type Hold = tenure::Guard;
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let Tenure(client) = &self.0;
+        Ok(client.lock(name).ttl(TTL).fair(true).acquire().await?)
+    }
+
+    async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {
+        Ok(hold.release().await?)
+    }
+}
+
 /// The same with one of eight permits.
 #[derive(Clone)]
 pub(crate) struct TenurePermits(pub(crate) Tenure);
@@ -226,7 +312,10 @@ impl Locks for TenurePermits {
 
 impl Tenure {
     pub(crate) async fn connect(ports: &str) -> Result<Self, Failure> {
-        let hosts: Vec<_> = ports.split(',').map(|port| format!("127.0.0.1:{port}")).collect();
+        let hosts: Vec<_> = ports
+            .split(',')
+            .map(|port| format!("127.0.0.1:{port}"))
+            .collect();
         let scheme = if hosts.len() > 1 { "redlock" } else { "redis" };
         let url = format!("{scheme}://{}/?restart_guard=off", hosts.join(","));
         Ok(Self(tenure::connect(&url).await?))

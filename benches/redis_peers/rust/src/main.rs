@@ -20,6 +20,7 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
     match program {
         "raw" if scenario[0] == "push" => clients::push(port, scenario[1].parse()?).await,
         "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
+        "raw-scripts" => scenarios::run(clients::RawScripts::connect(port).await?, scenario).await,
         "tenure" if scenario[0] == "keep" => {
             clients::keep(port, scenario[1].parse()?, scenario[2].parse()?).await
         }
@@ -28,6 +29,10 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
         "tenure-shared" => {
             let client = clients::Tenure::connect(port).await?;
             scenarios::run(clients::TenureShared(client), scenario).await
+        }
+        "tenure-fair" => {
+            let client = clients::Tenure::connect(port).await?;
+            scenarios::run(clients::TenureFair(client), scenario).await
         }
         "tenure-permits" => {
             let client = clients::Tenure::connect(port).await?;

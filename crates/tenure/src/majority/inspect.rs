@@ -11,7 +11,7 @@ use tenure_core::name::LockName;
 use tenure_core::options::Mode;
 use tenure_core::store::{BoxFuture, Finding, Listed, Operate, Severity};
 
-use super::errors::no_majority;
+use super::errors::{no_answer_to_read, no_majority};
 use super::merge::{MergedHold, merge, merge_holds};
 use super::requests::NodeRequests;
 use super::store::Store;
@@ -60,6 +60,8 @@ async fn ask_all_within<T>(
         }
     }
     if answers.iter().flatten().count() < store.majority() {
+        let silent = (0..nodes).filter(|node| requests.is_open(*node));
+        errors.extend(silent.map(|_| no_answer_to_read(limit)));
         return Err(no_majority(errors, nodes, "could not be asked"));
     }
     Ok(answers)

@@ -106,8 +106,9 @@ impl ReleaseVotes {
         match reply {
             Ok(release) => {
                 if held.finish_release(node, release) {
-                    let hold = held.on_node(node, false);
-                    release_in_background(store, node, hold);
+                    let mut late_grant = held.on_node(node, false);
+                    late_grant.unused = true;
+                    release_in_background(store, node, late_grant);
                 }
                 // The node may have released the hold at an earlier release, which too few other nodes answered.
                 match held.is_released(node) {
