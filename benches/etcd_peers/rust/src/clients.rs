@@ -1,7 +1,13 @@
 //! The clients, each with the same two functions.
 
 use crate::scenarios::{Failure, Locks, TTL};
-use crate::wire::{Delete, Deleted, Done, Etcd, Grant, Granted, Lock, Locked, Put, Revoke, Unlock};
+use crate::wire::{
+    Committed, Compare, Delete, Deleted, Done, Etcd, Grant, Granted, Lock, Locked, Operation, Put,
+    Revoke, Transaction, Unlock,
+};
+
+/// The target of a [`Compare`].
+const CREATED: i32 = 1;
 
 /// A key is written and deleted: no lease, no queue, no exclusion.
 #[derive(Clone)]
@@ -37,6 +43,68 @@ impl Locks for Raw {
         } else {
             Err("lost".into())
         }
+    }
+}
+
+/// The two transactions that a lock with a queue cannot do without: one puts the key if no other one is in the directory of the
+/// name, and one deletes the key if it is still the one that was put. Nothing else of a lock: no lease, queue or holder.
+#[derive(Clone)]
+pub(crate) struct RawTransactions(Etcd);
+
+impl RawTransactions {
+    pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
+        Ok(Self(Etcd::connect(port).await?))
+    }
+
+    /// Returns the revision of the transaction.
+    async fn commit(&self, compare: Compare, operation: Operation) -> Result<i64, Failure> {
+        let transaction = Transaction {
+            compare: vec![compare],
+            success: vec![operation],
+        };
+        let path = "/etcdserverpb.KV/Txn";
+        let committed: Committed = self.0.ask(path, transaction).await?;
+        match committed.header {
+            Some(header) if committed.succeeded => Ok(header.revision),
+            _ => Err("busy or lost".into()),
+        }
+    }
+}
+
+impl Locks for RawTransactions {
+    type Hold = (Vec<u8>, i64);
+
+    async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
+        let key = format!("raw/{name}/one").into_bytes();
+        let put = Put {
+            key: key.clone(),
+            value: vec![b'x'; 200],
+        };
+        let is_empty = Compare {
+            target: CREATED,
+            key: format!("raw/{name}/").into_bytes(),
+            create_revision: 0,
+            range_end: format!("raw/{name}0").into_bytes(),
+        };
+        let operation = Operation {
+            put: Some(put),
+            delete: None,
+        };
+        Ok((key, self.commit(is_empty, operation).await?))
+    }
+
+    async fn unlock(&self, (key, created): Self::Hold) -> Result<(), Failure> {
+        let is_same = Compare {
+            target: CREATED,
+            key: key.clone(),
+            create_revision: created,
+            range_end: Vec::new(),
+        };
+        let operation = Operation {
+            put: None,
+            delete: Some(Delete { key }),
+        };
+        self.commit(is_same, operation).await.map(drop)
     }
 }
 

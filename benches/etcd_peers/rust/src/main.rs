@@ -19,6 +19,9 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
     };
     match program {
         "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
+        "raw-transactions" => {
+            scenarios::run(clients::RawTransactions::connect(port).await?, scenario).await
+        }
         "tenure" => scenarios::run(clients::Tenure::connect(port).await?, scenario).await,
         "lock-rpc" => scenarios::run(clients::LockRpc::connect(port).await?, scenario).await,
         _ => Err("there is no such program".into()),

@@ -28,6 +28,51 @@ pub(crate) struct Deleted {
     pub(crate) count: i64,
 }
 
+/// Compares the revision in which a key was created, which is zero for a key that is not there.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Compare {
+    /// 1: the revision of the creation.
+    #[prost(int32, tag = "2")]
+    pub(crate) target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) key: Vec<u8>,
+    #[prost(int64, tag = "5")]
+    pub(crate) create_revision: i64,
+    #[prost(bytes = "vec", tag = "64")]
+    pub(crate) range_end: Vec<u8>,
+}
+
+/// One of the two.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Operation {
+    #[prost(message, tag = "2")]
+    pub(crate) put: Option<Put>,
+    #[prost(message, tag = "3")]
+    pub(crate) delete: Option<Delete>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Transaction {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) success: Vec<Operation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Header {
+    #[prost(int64, tag = "3")]
+    pub(crate) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Committed {
+    #[prost(message, tag = "1")]
+    pub(crate) header: Option<Header>,
+    #[prost(bool, tag = "2")]
+    pub(crate) succeeded: bool,
+}
+
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Grant {
     #[prost(int64, tag = "1")]

@@ -217,6 +217,7 @@ async fn a_server_that_forgets_learns_of_the_reservation() {
 async fn a_hand_over_after_a_turn_is_under_the_next_token() {
     needs!(redis);
     let servers = independent(3);
+    go_ahead(&servers).await;
     let proxy = Proxy::redis(servers[1].port());
     let client = connect(&url_of(&servers).replace(&servers[1].address(), &proxy.address())).await;
     let other = client_of(&servers).await;
@@ -228,6 +229,26 @@ async fn a_hand_over_after_a_turn_is_under_the_next_token() {
     soon(guard.release()).await.unwrap();
     let next = soon(next).await.unwrap().unwrap();
     assert_eq!(next.token().get(), first + RESERVED + 1);
+    soon(next.release()).await.unwrap();
+}
+
+/// The server grants what that request has proposed, which is less than the token of the hand-over on the other servers. So the
+/// holder can tell it the token.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_the_next_holder_reaches_late_has_the_token_of_the_others() {
+    needs!(redis);
+    let servers = independent(3);
+    let proxy = Proxy::redis(servers[2].port());
+    let client = client_of(&servers).await;
+    let other = connect(&url_of(&servers).replace(&servers[2].address(), &proxy.address())).await;
+    let guard = take(&client, "x", UNHURRIED).await;
+    proxy.plan("acquire", Fault::Late(Duration::from_secs(1)));
+    let next = tokio::spawn(async move { other.lock("x").ttl(UNHURRIED).acquire().await });
+    let two_wait = || servers[..2].iter().all(|server| waiting(server, "x") == 1);
+    until("it waits", two_wait).await;
+    soon(guard.release()).await.unwrap();
+    let next = soon(next).await.unwrap().unwrap();
+    until_all_know(&servers, next.token().get()).await;
     soon(next.release()).await.unwrap();
 }
 
