@@ -21,11 +21,11 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
     };
     let now = store.clock.now();
     held.start_release(now);
-    release_where_not_found(store, &held, hold.unclean);
     let nodes = store.nodes.len();
     let timeout = store.settings.hold_timeout_for(hold.ttl);
     let until = now.after(timeout);
     let before_next = token_before_next(store, &held);
+    release_where_not_found(store, &held, before_next, hold.unclean);
     let on_node = |node| {
         let mut on_node = held.on_node(node, hold.unclean);
         on_node.unused = hold.unused;
@@ -71,8 +71,9 @@ pub(super) async fn release(store: &Arc<Store>, hold: &Hold) -> Result<Release, 
 /// The nodes that hand the name over to a waiter do so under the token that follows this one; 0 if the hold has none.
 ///
 /// A node that the waiter's request reaches after the release grants it under the number that the waiter has proposed. That
-/// number is older than this one, so the next hold has the greater token, and tells it to that node. With the token of this
-/// hold, which may be hours old, the next hold would have two tokens for its whole life, of which the lower one counts.
+/// number is less than this one, unless the clocks of the clients differ, so the next hold has the greater token, and tells it
+/// to that node. With the token of this hold, which may be hours old, the next hold would have two tokens for its whole life,
+/// of which the lower one counts.
 fn token_before_next(store: &Store, held: &QuorumHold) -> u64 {
     match held.token() {
         0 => 0,
@@ -164,11 +165,17 @@ async fn finish_release(
 
 /// Releases an attached hold on the nodes that have not said yet under which owner id they have it, under each other one than
 /// that of the hold.
-fn release_where_not_found(store: &Arc<Store>, held: &QuorumHold, is_unclean: bool) {
+fn release_where_not_found(
+    store: &Arc<Store>,
+    held: &QuorumHold,
+    before_next: u64,
+    is_unclean: bool,
+) {
     for node in (0..store.nodes.len()).filter(|node| !held.is_found(*node)) {
         let all = held.all_on_node(node).into_iter();
         for mut other in all.filter(|it| it.owner != held.owner) {
             other.unclean = is_unclean;
+            other.token = before_next;
             release_in_background(store, node, other);
         }
     }
