@@ -314,13 +314,15 @@ impl Driver {
         grant: &Grant,
     ) -> Result<Arc<Held>, Error> {
         // A lease that several holds share may be older than the request for this one.
-        let requested = self.clock.now().before(grant.round_trip);
-        let age = requested.since(grant.sent);
+        let age = || {
+            let requested = self.clock.now().before(grant.round_trip);
+            requested.since(grant.sent)
+        };
         let terms = Terms {
             ttl: options.ttl,
             drift: options.drift,
             renew: options.renew,
-            max_hold: options.max_hold.map(|it| it.saturating_add(age)),
+            max_hold: options.max_hold.map(|it| it.saturating_add(age())),
         };
         let lease = Lease::granted(terms, grant.sent, grant.ttl);
         // Rule 3: the lease is checked after the grant; a grant on an expired lease is not a grant.

@@ -238,9 +238,10 @@ impl Held {
     pub(super) fn begin(self: &Arc<Self>) {
         let lost = {
             let mut scheduled = lock(&self.state.lease);
-            scheduled.due = self
-                .next_due(&scheduled.lease)
-                .filter(|_| self.state.is_clocked);
+            scheduled.due = match self.state.is_clocked {
+                true => self.next_due(&scheduled.lease),
+                false => None,
+            };
             self.driver.renewals.begin(self, scheduled.due)
         };
         if let Some(reason) = lost {
