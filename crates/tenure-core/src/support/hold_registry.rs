@@ -122,6 +122,8 @@ mod tests {
         registry.insert(one, 1);
         registry.insert(two, 2);
         registry.insert(one, 3);
+        assert_eq!(registry.len(), 2);
+        assert!(!registry.is_empty());
         assert_eq!(registry.get(one), Some(3));
         assert_eq!(registry.update(two, |it| std::mem::replace(it, 5)), Some(2));
         assert_eq!(registry.read(two, |it| *it + 1), Some(6));

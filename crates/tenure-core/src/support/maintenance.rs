@@ -226,6 +226,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn work_that_is_due_at_once_again_comes_after_a_pause() {
+        let case = Case::new();
+        let spawner = Spawner::current().expect("the test runs in a runtime");
+        let work = |store: Arc<Store>| {
+            let now = store.clock.now();
+            lock(&store.done).push(now);
+            std::future::ready(now)
+        };
+        let clock = case.store.clock.clone();
+        case.maintenance.start(&spawner, &clock, &case.store, work);
+        case.settle().await;
+        assert_eq!(lock(&case.store.done).len(), 1);
+        case.time.advance(OVERDUE_INTERVAL);
+        case.settle().await;
+        assert_eq!(lock(&case.store.done).len(), 2);
+    }
+
+    #[tokio::test]
     async fn it_is_started_once_and_ends_with_stop_or_with_its_store() {
         let case = Case::new();
         case.start();

@@ -91,9 +91,13 @@ mod tests {
         budget.extend(later);
         assert_eq!(budget.failures(), 9);
         assert!(budget.next_attempt(&clock) > start.after(pace::CAP / 2));
-        budget.restart(later);
+        virtual_clock.advance(Duration::from_secs(1));
+        assert!(!budget.is_spent(&clock));
+        virtual_clock.advance(Duration::from_secs(1));
+        assert!(budget.is_spent(&clock));
+        budget.restart(later.after(Duration::from_secs(1)));
         assert_eq!(budget.failures(), 0);
-        assert!(budget.next_attempt(&clock).since(start) <= pace::FIRST);
+        assert!(budget.next_attempt(&clock).since(later) <= pace::FIRST);
     }
 
     #[test]

@@ -78,4 +78,16 @@ mod tests {
         drop(runtime);
         assert!(watch.is_gone());
     }
+
+    #[tokio::test]
+    async fn a_watch_that_is_dropped_leaves_no_task() {
+        let spawner = Spawner::current().expect("inside the runtime");
+        let watch = RuntimeWatch::new(&spawner);
+        let is_gone = watch.is_gone.clone();
+        tokio::task::yield_now().await;
+        drop(watch);
+        tokio::task::yield_now().await;
+        // Only this test has the flag: the task is over.
+        assert_eq!(Arc::strong_count(&is_gone), 1);
+    }
 }

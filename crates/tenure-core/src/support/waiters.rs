@@ -188,6 +188,8 @@ mod tests {
         let (one, two) = (OwnerId::random(), OwnerId::random());
         let mut first = registry.subscribe(one, "a");
         let mut second = registry.subscribe(two, "b");
+        assert_eq!(registry.len(), 2);
+        assert!(!registry.is_empty());
         registry.notify(one, 1);
         registry.notify_matching(|_, topic| (topic == "b").then_some(2));
         assert_eq!(
