@@ -4,6 +4,9 @@ use zookeeper_client::{Acls, Client, CreateMode, Error, LockOptions, LockPrefix,
 
 use crate::scenarios::{Failure, Locks, TTL};
 
+/// About as many bytes as tenure stores about the holder.
+const DESCRIPTION: [u8; 200] = [b'x'; 200];
+
 async fn connect(port: &str) -> Result<Client, Failure> {
     let connector = Client::connector().with_session_timeout(TTL);
     Ok(connector.connect(&format!("127.0.0.1:{port}")).await?)
@@ -25,8 +28,7 @@ impl Locks for Raw {
     async fn lock(&self, name: &str) -> Result<String, Failure> {
         let node = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let directory = CreateMode::Container.with_acls(Acls::anyone_all());
-        // About as many bytes as tenure stores about the holder.
-        let data = [b'x'; 200];
+        let data = DESCRIPTION;
         let prefix = format!("/{name}/_c_00000000-0000-0000-0000-000000000000-lock-");
         loop {
             match self.0.create(&prefix, &data, &node).await {
@@ -66,11 +68,22 @@ impl Locks for Tenure {
 
 /// The recipe that comes with the client library.
 #[derive(Clone)]
-pub(crate) struct Recipe(Client);
+pub(crate) struct Recipe {
+    client: Client,
+    data: &'static [u8],
+}
 
 impl Recipe {
     pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
-        Ok(Self(connect(port).await?))
+        let client = connect(port).await?;
+        Ok(Self { client, data: b"" })
+    }
+
+    /// Its nodes have as much data as those of tenure.
+    pub(crate) async fn with_data(port: &str) -> Result<Self, Failure> {
+        let client = connect(port).await?;
+        let data = &DESCRIPTION;
+        Ok(Self { client, data })
     }
 }
 
@@ -82,11 +95,11 @@ impl Locks for Recipe {
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(container)?;
         let prefix = LockPrefix::new_curator(&directory, "lock-")?;
-        Ok(self.0.lock(prefix, b"", options).await?.into_owned())
+        Ok(self.client.lock(prefix, self.data, options).await?.into_owned())
     }
 
     async fn unlock(&self, hold: OwnedLockClient) -> Result<(), Failure> {
-        self.0.delete(hold.lock_path(), None).await?;
+        self.client.delete(hold.lock_path(), None).await?;
         // Dropping the lock would delete the node once more, which the other clients do not do; this small leak is
         // accepted.
         std::mem::forget(hold);
