@@ -95,7 +95,11 @@ impl Locks for Recipe {
         let container = CreateMode::Container.with_acls(Acls::anyone_all());
         let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(container)?;
         let prefix = LockPrefix::new_curator(&directory, "lock-")?;
-        Ok(self.client.lock(prefix, self.data, options).await?.into_owned())
+        Ok(self
+            .client
+            .lock(prefix, self.data, options)
+            .await?
+            .into_owned())
     }
 
     async fn unlock(&self, hold: OwnedLockClient) -> Result<(), Failure> {

@@ -20,9 +20,7 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
         "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
         "tenure" => scenarios::run(clients::Tenure::connect(port).await?, scenario).await,
         "zookeeper-client" => scenarios::run(clients::Recipe::connect(port).await?, scenario).await,
-        "recipe-data" => {
-            scenarios::run(clients::Recipe::with_data(port).await?, scenario).await
-        }
+        "recipe-data" => scenarios::run(clients::Recipe::with_data(port).await?, scenario).await,
         _ => Err("there is no such program".into()),
     }
 }
