@@ -14,6 +14,23 @@ fn url(port: &str) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
+/// The script that tenure sends for free locks.
+pub(crate) const ACQUIRE: &str =
+    include_str!("../../../../crates/tenure/src/redis/lua/acquire_batch.lua");
+
+/// The script that tenure sends to release locks without waiters.
+pub(crate) const RELEASE: &str =
+    include_str!("../../../../crates/tenure/src/redis/lua/release_batch.lua");
+
+/// The description of the holder.
+pub(crate) const HOLDER: &str = r#"{"host":"host-of-the-holder","pid":4711}"#;
+
+/// For how long the server keeps a token, in ms: a day.
+pub(crate) const KEEP: u64 = 86_400_000;
+
+/// The permits of each semaphore.
+pub(crate) const PERMITS: u32 = 8;
+
 /// The bare commands, as a careful program would send them. This client cannot wait.
 #[derive(Clone)]
 pub(crate) struct Raw {
@@ -33,7 +50,8 @@ impl Raw {
 }
 
 /// The scripts that tenure sends for a free lock, and nothing else of tenure: no queue, renewal or span in the client. A lock
-/// with tokens whose server decides by these scripts cannot cost less. This client cannot wait.
+/// with tokens whose server decides by these scripts cannot cost one worker less; tenure sends the locks of many workers in
+/// one script, and this client does not. This client cannot wait.
 #[derive(Clone)]
 pub(crate) struct RawScripts {
     connection: MultiplexedConnection,
@@ -45,12 +63,8 @@ impl RawScripts {
     pub(crate) async fn connect(port: &str) -> Result<Self, Failure> {
         Ok(Self {
             connection: connection(port, AsyncConnectionConfig::new()).await?,
-            acquire: Arc::new(redis::Script::new(include_str!(
-                "../../../../crates/tenure/src/redis/lua/acquire_batch.lua"
-            ))),
-            release: Arc::new(redis::Script::new(include_str!(
-                "../../../../crates/tenure/src/redis/lua/release_batch.lua"
-            ))),
+            acquire: Arc::new(redis::Script::new(ACQUIRE)),
+            release: Arc::new(redis::Script::new(RELEASE)),
         })
     }
 }
@@ -63,9 +77,7 @@ impl Locks for RawScripts {
         let keys = [name.to_owned(), format!("{{{name}}}:hold")];
         let mut invocation = self.acquire.key(&keys[0]);
         invocation.key(&keys[1]).arg(TTL.as_millis() as u64);
-        // The description of the holder, and for how long its record stays: a day.
-        let holder = r#"{"host":"host-of-the-holder","pid":4711}"#;
-        invocation.arg(holder).arg(86_400_000).arg(&owner);
+        invocation.arg(HOLDER).arg(KEEP).arg(&owner);
         let tokens: Vec<u64> = invocation
             .invoke_async(&mut self.connection.clone())
             .await?;
@@ -149,7 +161,7 @@ impl Locks for RawShared {
     }
 }
 
-async fn connection(
+pub(crate) async fn connection(
     port: &str,
     config: AsyncConnectionConfig,
 ) -> Result<MultiplexedConnection, Failure> {
@@ -293,7 +305,7 @@ impl Locks for TenureFair {
     }
 }
 
-/// The same with one of eight permits.
+/// The same with one of [`PERMITS`] permits.
 #[derive(Clone)]
 pub(crate) struct TenurePermits(pub(crate) Tenure);
 
@@ -302,7 +314,12 @@ impl Locks for TenurePermits {
 
     async fn lock(&self, name: &str) -> Result<Self::Hold, Failure> {
         let Tenure(client) = &self.0;
-        Ok(client.lock(name).ttl(TTL).permits(8).acquire().await?)
+        Ok(client
+            .lock(name)
+            .ttl(TTL)
+            .permits(PERMITS)
+            .acquire()
+            .await?)
     }
 
     async fn unlock(&self, hold: Self::Hold) -> Result<(), Failure> {

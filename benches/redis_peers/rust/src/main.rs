@@ -2,6 +2,8 @@
 
 mod clients;
 mod delay;
+mod raw_majority;
+mod raw_permits;
 #[path = "../../../scenarios.rs"]
 mod scenarios;
 
@@ -20,6 +22,10 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
     match program {
         "raw" if scenario[0] == "push" => clients::push(port, scenario[1].parse()?).await,
         "raw" => scenarios::run(clients::Raw::connect(port).await?, scenario).await,
+        "raw-scripts" if port.contains(',') => {
+            let client = raw_majority::RawMajority::connect(port).await?;
+            scenarios::run(client, scenario).await
+        }
         "raw-scripts" => scenarios::run(clients::RawScripts::connect(port).await?, scenario).await,
         "tenure" if scenario[0] == "keep" => {
             clients::keep(port, scenario[1].parse()?, scenario[2].parse()?).await
@@ -33,6 +39,9 @@ async fn run(arguments: &[&str]) -> Result<String, Failure> {
         "tenure-fair" => {
             let client = clients::Tenure::connect(port).await?;
             scenarios::run(clients::TenureFair(client), scenario).await
+        }
+        "raw-permits" => {
+            scenarios::run(raw_permits::RawPermits::connect(port).await?, scenario).await
         }
         "tenure-permits" => {
             let client = clients::Tenure::connect(port).await?;
