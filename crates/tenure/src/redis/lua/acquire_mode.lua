@@ -1,10 +1,12 @@
 -- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' MODE [PROPOSE], as in acquire.lua. The replies are the same.
 
--- Often there is no queue and none but shared holders: that case takes as few commands as possible.
+-- Often there is no queue, and none but shared holders or a free permit: that case takes as few commands as possible.
 local known = redis.call('GET', KEYS[2])
-if ARGV[6] == 's' and string.byte(ARGV[5], -1) == 49 and (not known or string.byte(known) ~= 43) then
+local kind, permits = string.match(ARGV[6], '^([sp])(%d*)$')
+if kind and string.byte(ARGV[5], -1) == 49 and (not known or string.byte(known) ~= 43) then
   local held = redis.pcall('GET', KEYS[1])
-  if not held or held == '*' then
+  -- Fields of holds that are over count here, too: then the slow way removes them.
+  if not held or held == '*' and (kind == 's' or redis.call('HLEN', KEYS[4]) < tonumber(permits)) then
     local clock = redis.call('TIME')
     local since = clock[1] * 1000000 + clock[2]
     local last = known and tonumber(string.match(known, '^%d+')) or 0
@@ -15,7 +17,7 @@ if ARGV[6] == 's' and string.byte(ARGV[5], -1) == 49 and (not known or string.by
     if not held then
       redis.call('DEL', KEYS[4])
     end
-    redis.call('HSET', KEYS[4], ARGV[1], deadline .. ' s ' .. token .. ' ' .. since .. ' ' .. ARGV[3])
+    redis.call('HSET', KEYS[4], ARGV[1], deadline .. ' ' .. ARGV[6] .. ' ' .. token .. ' ' .. since .. ' ' .. ARGV[3])
     local left = held and redis.call('PTTL', KEYS[1]) or -1
     if left < tonumber(ARGV[2]) then
       redis.call('SET', KEYS[1], '*', 'PX', ARGV[2])
@@ -58,7 +60,7 @@ if not holder then
 elseif holder == '*' then
   all = all or read_holders()
 end
-local entry = all and is_first == '0' and all.entries[owner]
+local entry = all and is_first == '0' and entry_of(all, owner)
 if entry then
   entry.deadline = math.max(entry.deadline, ms + live)
   write_holder(all, owner, entry)

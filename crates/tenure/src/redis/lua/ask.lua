@@ -9,7 +9,9 @@ end
 
 local holder = redis.pcall('GET', LOCK)
 if holder == '*' then
-  for owner, entry in pairs(read_holders().entries) do
+  local all = read_holders()
+  for owner in pairs(all.texts) do
+    local entry = entry_of(all, owner)
     if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
       return ask(owner, string.match(entry.self, '^%d+ %d+ (%S+)'), entry.deadline - ms)
     end

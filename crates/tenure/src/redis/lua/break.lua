@@ -3,7 +3,9 @@
 -- ARGV: TOKEN. KEYS[5] is ASKED. 1: the hold with that token was ended; a hold may have reserved several. 0: there is none. If it was that of a candidate,
 -- observers are told.
 if redis.pcall('GET', LOCK) == '*' then
-  for owner, entry in pairs(read_holders().entries) do
+  local all = read_holders()
+  for owner in pairs(all.texts) do
+    local entry = entry_of(all, owner)
     if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
       redis.call('PUBLISH', (string.gsub(string.match(entry.self, '^%d+ %d+ (%S+)'), '{%d+}:', '', 1)), 'lost ' .. owner)
       end_holder(owner, redis.call('HGET', HOLDERS, owner), '1')

@@ -32,22 +32,22 @@ local function grant(owner, live, keep, self, hold, mark, propose)
 end
 
 local function no_holders()
-  return {entries = {}, over = {}, count = 0, permits = 0, upgradable = false, upgrading = false, last = 0, left = false}
+  return {texts = {}, entries = {}, over = {}, count = 0, permits = 0, upgradable = false, upgrading = false, last = 0, left = false}
 end
 
--- The shared holders: `entries` by field, and how many there are of each kind; `over` has the fields of holds
--- whose lease is over. Only `settle` removes those: HOLDERS and LOCK always end together.
+-- The shared holders: their `texts` by field, and how many there are of each kind; `over` has the fields of holds
+-- whose lease is over. Only `settle` removes those: HOLDERS and LOCK always end together. `entry_of` reads a text, which
+-- costs more than to count the holders.
 local function read_holders()
   local all = no_holders()
   local fields = redis.call('HGETALL', HOLDERS)
   for i = 1, #fields, 2 do
-    local deadline, mode, limit, token, since, self =
-      string.match(fields[i + 1], '^(%d+) (%a)(%d*) (%d+) (%d+) (.*)$')
+    local deadline, mode = string.match(fields[i + 1], '^(%d+) (%a)')
     deadline = tonumber(deadline)
     if deadline <= ms then
       all.over[#all.over + 1] = fields[i]
     else
-      all.entries[fields[i]] = {deadline = deadline, mode = mode, limit = limit, token = token, since = since, self = self}
+      all.texts[fields[i]] = fields[i + 1]
       all.count = all.count + 1
       all.last = math.max(all.last, deadline)
       all.left = math.min(all.left or deadline, deadline)
@@ -60,6 +60,18 @@ local function read_holders()
     end
   end
   return all
+end
+
+-- What HOLDERS has in a field; nil: there is no such hold.
+local function entry_of(all, field)
+  local text = all.texts[field]
+  if text and not all.entries[field] then
+    local deadline, mode, limit, token, since, self =
+      string.match(text, '^(%d+) (%a)(%d*) (%d+) (%d+) (.*)$')
+    all.entries[field] =
+      {deadline = tonumber(deadline), mode = mode, limit = limit, token = token, since = since, self = self}
+  end
+  return all.entries[field]
 end
 
 -- Whether a shared hold of that mode may begin while these last.
@@ -76,9 +88,10 @@ end
 
 -- Writes a holder into HOLDERS. LOCK lasts as long as the longest of them.
 local function write_holder(all, field, entry)
-  redis.call('HSET', HOLDERS, field, string.format('%d %s%s %s %s ', entry.deadline, entry.mode, entry.limit, entry.token,
-    entry.since) .. entry.self)
-  all.entries[field] = entry
+  local text = string.format('%d %s%s %s %s ', entry.deadline, entry.mode, entry.limit, entry.token, entry.since)
+    .. entry.self
+  redis.call('HSET', HOLDERS, field, text)
+  all.texts[field], all.entries[field] = text, entry
   all.last = math.max(all.last, entry.deadline)
   redis.call('SET', LOCK, '*')
   redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))

@@ -14,7 +14,7 @@ if holder == owner then
   write_holder(all, owner, {deadline = ms + left, mode = mode, limit = '', token = token, since = since, self = self})
 elseif holder == '*' then
   local all = read_holders()
-  local entry = all.entries[owner]
+  local entry = entry_of(all, owner)
   if not entry or entry.mode == 'p' or entry.mode == 's' and mode == 'u' then
     return 0
   end

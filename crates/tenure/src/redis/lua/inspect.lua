@@ -7,7 +7,9 @@ if type(holder) == 'table' then
 end
 local answer = {holder or '', redis.call('PTTL', LOCK), redis.call('GET', HOLD) or ''}
 if holder == '*' then
-  for owner, entry in pairs(read_holders().entries) do
+  local all = read_holders()
+  for owner in pairs(all.texts) do
+    local entry = entry_of(all, owner)
     answer[#answer + 1] = string.format('*%s %d %s%s %s %s ', owner, entry.deadline - ms, entry.mode, entry.limit,
       entry.token, entry.since) .. entry.self
   end

@@ -6,7 +6,7 @@ local function serve_shared(all, propose)
   local upgrading = all.upgrading
   if upgrading then
     if all.count == 1 then
-      local entry = all.entries[upgrading]
+      local entry = entry_of(all, upgrading)
       local token = become_exclusive(upgrading, entry, keep_for(entry.deadline - ms), propose)
       redis.call(PUBLISH, string.match(entry.self, '^%d+ %d+ (%S+)'), 'granted ' .. upgrading .. ' ' .. token)
     end

@@ -15,7 +15,7 @@ if holder == owner then
   return math.max(last, wanted)
 end
 local all = holder == '*' and read_holders()
-local entry = all and all.entries[owner]
+local entry = all and entry_of(all, owner)
 if not entry then
   return 0
 end

@@ -12,7 +12,7 @@ if holder == owner then
   return parse_hold(redis.call('GET', HOLD))
 end
 local all = holder == '*' and read_holders()
-local entry = all and all.entries[owner]
+local entry = all and entry_of(all, owner)
 if not entry or entry.mode ~= 'u' and entry.mode ~= 'w' then
   return {-2}
 end
