@@ -148,6 +148,20 @@ pub fn state(pid: u32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
+/// Whether all threads of the process stand still. After `kill` a thread may go on for some milliseconds on a busy machine.
+pub fn is_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    let mut threads = threads.flatten().map(|thread| thread.path().join("stat"));
+    threads.all(|stat| {
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        // `t`: stopped while a tracer watches.
+        let state = stat.rsplit(") ").next();
+        state.is_some_and(|state| state.starts_with(['T', 't']))
+    })
+}
+
 /// A shell that is the parent of the server. It kills the server when its input ends: when the process is dropped, and
 /// also when this test program is killed. A parent cannot hit another process: until it has waited for its child, the
 /// pid is not used again.
@@ -207,10 +221,7 @@ impl Process {
     /// SIGSTOP; returns when the process is stopped.
     pub fn stop(&self) {
         kill_process(self.pid, Signal::STOP).unwrap();
-        // `t`: stopped while a tracer watches.
-        until("the server stands still", || {
-            matches!(self.state(), 'T' | 't')
-        });
+        until("the server stands still", || is_stopped(self.pid()));
     }
 
     /// SIGCONT.

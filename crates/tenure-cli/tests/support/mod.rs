@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tenure_testkit::process::is_stopped;
 
 /// A shell that ignores SIGTERM, with children that left its process group, its session and its tree.
 /// All four processes hold standard output open; the three children print `up`.
@@ -230,11 +231,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Waits until the process is stopped, as /proc shows it.
+/// Waits until all threads of the process are stopped.
 pub(crate) fn wait_until_stopped(pid: Pid) {
-    let stat = format!("/proc/{}/stat", pid.as_raw_pid());
     let start = Instant::now();
-    while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+    while !is_stopped(pid.as_raw_pid().unsigned_abs()) {
         assert!(
             start.elapsed() < PROCESS_TIMEOUT,
             "{pid:?} was never stopped"

@@ -115,8 +115,7 @@ fn a_stopped_first_waiter_keeps_no_permit_from_others() {
     let mut stopped = LockProcess::start(&scratch.locks());
     stopped.send("permit a");
     until(|| are_waiting(&scratch, 0));
-    let pid = rustix::process::Pid::from_raw(stopped.pid().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    stopped.stop();
     let waits = std::sync::Arc::new(with(waiting("a"), permits(1)));
     let (hold, _) = block_on(async {
         use tenure::store::Store as _;

@@ -146,13 +146,12 @@ fn a_paused_holder_still_holds() {
     let store = scratch.open();
     let mut other = LockProcess::start(&scratch.locks());
     other.ask("try a");
-    let pid = rustix::process::Pid::from_raw(i32::try_from(other.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    other.stop();
     assert!(!is_free(&store, "a"));
     let request = Arc::new(waiting("a"));
     let mut future = store.clone().acquire(request.clone());
     assert!(crate::support::poll(&mut future).is_pending());
-    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    other.resume();
     assert_eq!(other.ask("release"), "Released");
     let (held, _) = hold(&request, block_on(future).unwrap()).unwrap();
     release(&store, held);

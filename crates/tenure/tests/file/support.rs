@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use tenure::file;
 use tenure::store::{
     Answer, BoxFuture, ChangeMode as _, Detach as _, Grant, Hold, Listed, Release, Renewal,
@@ -291,6 +293,21 @@ impl LockProcess {
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// SIGSTOP; returns when all threads of the process stand still.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        until(|| tenure_testkit::process::is_stopped(self.pid()));
+    }
+
+    /// SIGCONT.
+    pub(crate) fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// `kill -9`, without waiting for the end of the process.
