@@ -148,7 +148,8 @@ pub fn state(pid: u32) -> Option<char> {
     stat.rsplit(") ").next()?.chars().next()
 }
 
-/// Whether all threads of the process stand still. After `kill` a thread may go on for some milliseconds on a busy machine.
+/// Whether all threads of the process stand still. On a busy machine a thread may go on for some milliseconds after SIGSTOP
+/// was sent.
 pub fn is_stopped(pid: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;

@@ -89,7 +89,7 @@ impl Waiters {
         let id = u64::from_redis_value_ref(id)?;
         let waiter = self.all().remove(&id);
         if let Some(waiter) = waiter {
-            // There is no receiver if the waiter has given up.
+            // The receiver is dropped if the waiter has given up.
             let _ = waiter.send(());
         }
         Ok(())

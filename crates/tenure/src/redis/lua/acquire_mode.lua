@@ -5,7 +5,7 @@ local known = redis.call('GET', KEYS[2])
 local kind, permits = string.match(ARGV[6], '^([sp])(%d*)$')
 if kind and string.byte(ARGV[5], -1) == 49 and (not known or string.byte(known) ~= 43) then
   local held = redis.pcall('GET', KEYS[1])
-  -- Fields of holds that are over count here, too: then the slow way removes them.
+  -- Fields of holds that are over count here, too. Where they leave no room, the rest of the script removes them.
   if not held or held == '*' and (kind == 's' or redis.call('HLEN', KEYS[4]) < tonumber(permits)) then
     local clock = redis.call('TIME')
     local since = clock[1] * 1000000 + clock[2]
