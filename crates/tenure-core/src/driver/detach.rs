@@ -425,6 +425,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_request_that_its_caller_leaves_alone_is_found_by_the_regular_checks() {
+        let (answer, mut request) = pending_request();
+        assert!(is_pending(&mut request));
+        answer.send(Ok(7)).unwrap();
+        let (clock, limit) = (Clock::system(), Duration::from_secs(60));
+        let end = clock.now().after(limit);
+        while !is_detached(&request) {
+            assert!(clock.now() < end, "not within {limit:?}");
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+
+    #[tokio::test]
     async fn a_request_is_under_way_until_its_answer_was_taken() {
         let (answer, mut request) = pending_request();
         assert!(request.poll_once().is_none());

@@ -223,3 +223,34 @@ impl Driver {
         self.explain(err, &name, Step::Acquire)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::Holder;
+    use crate::rt::host_name;
+
+    #[test]
+    fn a_name_is_free_without_holders_waiters_and_reservation() {
+        let free = LockStatus::free(LockName::new("n").unwrap());
+        let with_queue = |queue| LockStatus {
+            queue: Some(queue),
+            ..free.clone()
+        };
+        let waiter = Holder::new(host_name(), 1);
+        let reserved = LockStatus {
+            reserved: Some(Duration::from_secs(1)),
+            ..free.clone()
+        };
+        assert!(is_free(&free) && is_free(&with_queue(Vec::new())));
+        assert!(!is_free(&with_queue(vec![waiter])) && !is_free(&reserved));
+    }
+
+    #[test]
+    fn the_last_quarter_of_a_wait_has_room_for_a_look() {
+        let ms = Duration::from_millis;
+        for (wait, before_end) in [(0, 0), (100, 50), (400, 100), (1_000, 250), (60_000, 300)] {
+            assert_eq!(time_to_inspect(ms(wait)), ms(before_end), "{wait} ms");
+        }
+    }
+}

@@ -29,6 +29,8 @@ mod repeat;
 mod running;
 mod shared;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod together;
 #[cfg(feature = "tokio-util")]
 mod tokens;

@@ -64,45 +64,63 @@ mod tests {
     use std::future::ready;
     use std::time::Duration;
 
+    use super::super::tests::store::{Change, TestStore};
     use super::*;
     use crate::fence::OwnerId;
-    use crate::memory;
     use crate::rt::poll_now;
     use crate::time::Time;
 
     const TTL: Duration = Duration::from_secs(3);
+    const SILENCE: Duration = Duration::from_secs(12);
 
-    /// How often a request that always ends with an error of `kind` is sent, and how long that takes.
-    fn repeated(kind: ErrorKind) -> (u32, Duration) {
-        let store = memory::Store::with_virtual_clock();
-        let driver = Driver::new(Arc::new(store.clone())).unwrap();
+    /// How often a request that ends with an error of `kind` is sent, and how long that takes. The store answers after
+    /// several ttls.
+    fn repeated(change: Change, step: Step, kind: ErrorKind) -> (u32, Duration) {
+        let (store, memory, _) = TestStore::with(change);
+        let driver = Driver::new(Arc::new(store)).unwrap();
         let hold = Hold {
             ttl: TTL,
             ..Hold::of(LockName::new("n").unwrap(), OwnerId::random())
         };
+        let start: Time = driver.clock.now();
         let count = Cell::new(0);
         let request = || -> BoxFuture<Result<(), Error>> {
             count.set(count.get() + 1);
-            Box::pin(ready(Err(Error::new(kind, "no answer"))))
+            let is_silent = driver.clock.now() < start.after(SILENCE);
+            let no_answer = || Err(Error::new(kind, "no answer"));
+            Box::pin(ready(if is_silent { no_answer() } else { Ok(()) }))
         };
-        let start: Time = driver.clock.now();
-        let mut repeating = Box::pin(driver.until_definite(&hold, Step::Downgrade, request));
+        let mut repeating = Box::pin(driver.until_definite(&hold, step, request));
         while let Err(pending) = poll_now(repeating) {
             repeating = pending;
-            store.advance(Duration::from_millis(1));
+            memory.advance(Duration::from_millis(1));
         }
         (count.get(), driver.clock.now().since(start))
     }
 
     #[tokio::test]
     async fn a_request_is_repeated_until_the_ttl_has_passed() {
-        let (count, time) = repeated(ErrorKind::Unreachable);
-        assert_eq!(time, TTL, "after {count} requests");
-        assert!(count > 10);
+        for (change, step) in [
+            (Change::None, Step::Downgrade),
+            (Change::None, Step::Release),
+            (Change::HasSessions, Step::Downgrade),
+        ] {
+            let (count, time) = repeated(change, step, ErrorKind::Unreachable);
+            assert_eq!(time, TTL, "{step} after {count} requests");
+            assert!(count > 10);
+        }
+    }
+
+    /// Other holds keep the session alive, so this one would last.
+    #[tokio::test]
+    async fn a_release_in_a_session_is_repeated_until_the_store_answers() {
+        let (_, time) = repeated(Change::HasSessions, Step::Release, ErrorKind::Unreachable);
+        assert!(time >= SILENCE, "given up after {time:?}");
     }
 
     #[tokio::test]
     async fn a_closed_client_repeats_nothing() {
-        assert_eq!(repeated(ErrorKind::Closed), (1, Duration::ZERO));
+        let repeated = repeated(Change::None, Step::Release, ErrorKind::Closed);
+        assert_eq!(repeated, (1, Duration::ZERO));
     }
 }

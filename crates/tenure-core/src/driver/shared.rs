@@ -353,89 +353,30 @@ fn holder() -> Holder {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
+    use super::super::tests::store::{Change, TestStore};
     use super::*;
-    use crate::holder::LockStatus;
     use crate::rt::poll_now;
-    use crate::store::{Answer, Hold, Listed, Release, Renewal, Request};
-    use crate::{Client, memory};
-
-    /// A store that does not answer while it is closed, and counts how often it is abandoned.
-    struct SilentAtClose {
-        store: Arc<memory::Store>,
-        abandoned: Arc<AtomicUsize>,
-    }
-
-    impl SilentAtClose {
-        fn client() -> (Client, memory::Store, Arc<AtomicUsize>) {
-            let (store, abandoned) = (memory::Store::with_virtual_clock(), Arc::default());
-            let silent = Self {
-                store: Arc::new(store.clone()),
-                abandoned: Arc::clone(&abandoned),
-            };
-            (Client::from_store(silent).unwrap(), store, abandoned)
-        }
-    }
-
-    impl Store for SilentAtClose {
-        fn guarantees(&self) -> &crate::guarantees::Guarantees {
-            self.store.guarantees()
-        }
-
-        fn clock(&self) -> Clock {
-            self.store.clock()
-        }
-
-        fn acquire(self: Arc<Self>, request: Arc<Request>) -> BoxFuture<Result<Answer, Error>> {
-            self.store.clone().acquire(request)
-        }
-
-        fn renew(self: Arc<Self>, holds: Vec<Hold>) -> BoxFuture<Vec<Renewal>> {
-            self.store.clone().renew(holds)
-        }
-
-        fn release(self: Arc<Self>, hold: Hold) -> BoxFuture<Result<Release, Error>> {
-            self.store.clone().release(hold)
-        }
-
-        fn inspect(self: Arc<Self>, name: LockName) -> BoxFuture<Result<LockStatus, Error>> {
-            self.store.clone().inspect(name)
-        }
-
-        fn list(self: Arc<Self>, prefix: String) -> BoxFuture<Result<Listed, Error>> {
-            self.store.clone().list(prefix)
-        }
-
-        fn close(self: Arc<Self>) -> BoxFuture<()> {
-            Box::pin(std::future::pending())
-        }
-
-        fn abandon(&self) {
-            self.abandoned.fetch_add(1, Ordering::SeqCst);
-        }
-    }
 
     #[tokio::test]
     async fn a_store_that_is_silent_at_close_is_abandoned_when_the_caller_gives_up() {
-        let (client, _, abandoned) = SilentAtClose::client();
+        let (client, _, told) = TestStore::client(Change::IsSilentAtClose);
         let kept = Arc::new(());
         let callback = kept.clone();
         client.on_lost(move |_| drop(callback.clone()));
         let closing = poll_now(Box::pin(client.close()));
         let closing = closing.expect_err("the store is silent");
-        assert_eq!(abandoned.load(Ordering::SeqCst), 0);
+        assert_eq!(told.abandoned(), 0);
         drop(closing);
-        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!(told.abandoned(), 1);
         assert_eq!(Arc::strong_count(&kept), 1);
         drop(client);
-        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!((told.closed(), told.abandoned()), (1, 1));
     }
 
     /// The same while the client still waits for what goes on in the background.
     #[tokio::test]
     async fn a_store_is_abandoned_when_the_caller_does_not_wait_for_releases() {
-        let (client, store, abandoned) = SilentAtClose::client();
+        let (client, store, told) = TestStore::client(Change::IsSilentAtClose);
         let kept = Arc::new(());
         let callback = kept.clone();
         client.on_lost(move |_| drop(callback.clone()));
@@ -444,7 +385,7 @@ mod tests {
         drop(guard);
         let closing = poll_now(Box::pin(client.close()));
         drop(closing.expect_err("the release is under way"));
-        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!(told.abandoned(), 1);
         assert_eq!(Arc::strong_count(&kept), 1);
     }
 
@@ -455,13 +396,13 @@ mod tests {
             .enable_all()
             .build()
             .unwrap();
-        let abandoned = runtime.block_on(async {
-            let (client, _, abandoned) = SilentAtClose::client();
+        let told = runtime.block_on(async {
+            let (client, _, told) = TestStore::client(Change::IsSilentAtClose);
             drop(client);
-            abandoned
+            told
         });
-        assert_eq!(abandoned.load(Ordering::SeqCst), 0);
+        assert_eq!(told.abandoned(), 0);
         drop(runtime);
-        assert_eq!(abandoned.load(Ordering::SeqCst), 1);
+        assert_eq!(told.abandoned(), 1);
     }
 }

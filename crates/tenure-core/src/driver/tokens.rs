@@ -37,3 +37,19 @@ impl Tokens {
         joint.iter().for_each(|token| token.cancel());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_that_was_removed_is_not_cancelled() {
+        let tokens = Tokens::default();
+        let [kept, removed] = [(); 2].map(|()| Arc::new(CancellationToken::new()));
+        tokens.add(&kept);
+        tokens.add(&removed);
+        tokens.remove(&removed);
+        tokens.cancel();
+        assert!(kept.is_cancelled() && !removed.is_cancelled());
+    }
+}

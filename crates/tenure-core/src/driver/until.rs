@@ -61,3 +61,20 @@ impl Until {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_acquired_is_given_back_until_shortly_after_the_wait() {
+        let (clock, _) = Clock::virtual_clock();
+        let (now, wait) = (clock.now(), Duration::from_secs(1));
+        let giving_back = |until: Until| until.end_of_giving_back(&clock).since(now);
+        for until in [Until::At(now.after(wait)), Until::OnceBy(now.after(wait))] {
+            let after_wait = giving_back(until) - wait;
+            assert!(!after_wait.is_zero() && after_wait < Duration::from_millis(100));
+        }
+        assert_eq!(Until::Forever.end_of_giving_back(&clock), Time::MAX);
+    }
+}
