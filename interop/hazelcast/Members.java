@@ -29,19 +29,24 @@ import java.util.concurrent.TimeUnit;
  * Members of a cluster in one process, and what a test asks of them by a port of its own: one order per connection and line,
  * one line as the answer.
  *
- * <p>Arguments: CONTROL-PORT CP-MEMBERS SESSION-TTL HEARTBEAT OWN PORT... (times in seconds, a port for each member; 0 CP
- * members: no CP subsystem). OWN is {@code all}, or the number of the only member in this process, counted from 0; then the
+ * <p>Arguments: CONTROL-PORT CP-MEMBERS SESSION-TTL HEARTBEAT OWN [HOST:]PORT... (times in seconds, a port for each member,
+ * on the loopback interface unless an address is given; 0 CP members: no CP subsystem). The port for orders is on the
+ * address of the first member in this process. OWN is {@code all}, or the number of the only member in this process, counted from 0; then the
  * orders are about this member, and {@code ready} waits until it has its place in all groups.
  *
  * <p>Orders: {@code ready}; {@code kill N} (a member, counted from 0); {@code leader GROUP}: the number of
  * the member that leads; {@code transfer GROUP N}; {@code sessions GROUP}: their numbers; {@code close GROUP SESSION};
- * {@code lock NAME} (in hexadecimal bytes): holders, waiters and the session of the holder; {@code unlock NAME}: in the place of the holder; {@code reset}: of the CP subsystem.
+ * {@code lock NAME [GROUP]} (the name in hexadecimal bytes): holders, waiters and the
+ * session of the holder; {@code unlock NAME}: in the place of the holder; {@code reset}: of the CP subsystem.
  */
 public final class Members {
+    private static final String LOOPBACK = "127.0.0.1";
+
     private static HazelcastInstance[] members;
     private static int cp;
     private static int ttl;
     private static int heartbeat;
+    private static String[] hosts;
     private static int[] ports;
     /** The only member in this process; negative: all members. */
     private static int own;
@@ -55,11 +60,15 @@ public final class Members {
         heartbeat = Integer.parseInt(arguments[3]);
         own = arguments[4].equals("all") ? -1 : Integer.parseInt(arguments[4]);
         ports = new int[arguments.length - 5];
+        hosts = new String[ports.length];
         for (int i = 0; i < ports.length; i++) {
-            ports[i] = Integer.parseInt(arguments[5 + i]);
+            String[] both = arguments[5 + i].split(":");
+            hosts[i] = both.length == 1 ? LOOPBACK : both[0];
+            ports[i] = Integer.parseInt(both[both.length - 1]);
         }
         members = new HazelcastInstance[ports.length];
-        ServerSocket control = new ServerSocket(Integer.parseInt(arguments[0]), 50, InetAddress.getLoopbackAddress());
+        InetAddress here = InetAddress.getByName(hosts[Math.max(own, 0)]);
+        ServerSocket control = new ServerSocket(Integer.parseInt(arguments[0]), 50, here);
         Thread orders = new Thread(() -> serve(control));
         orders.start();
         for (int i = 0; i < ports.length; i++) {
@@ -94,18 +103,17 @@ public final class Members {
             "phone.home.enabled=false", "socket.bind.any=false", "logging.type=none", "operation.thread.count=2",
             "operation.generic.thread.count=2", "io.thread.count=1", "partition.count=11", "initial.wait.seconds=0",
             "wait.seconds.before.join=0"}) {
-            String[] both = property.split("=");
-            config.setProperty("hazelcast." + both[0], both[1]);
+            set(config, property);
         }
         NetworkConfig network = config.getNetworkConfig();
         network.setPort(ports[number]).setPortAutoIncrement(false).setReuseAddress(true);
-        network.setPublicAddress("127.0.0.1:" + ports[number]);
-        network.getInterfaces().setEnabled(true).addInterface("127.0.0.1");
+        network.setPublicAddress(address(number));
+        network.getInterfaces().setEnabled(true).addInterface(hosts[number]);
         network.getJoin().getMulticastConfig().setEnabled(false);
         network.getJoin().getAutoDetectionConfig().setEnabled(false);
         TcpIpConfig others = network.getJoin().getTcpIpConfig().setEnabled(ports.length > 1);
-        for (int port : ports) {
-            others.addMember("127.0.0.1:" + port);
+        for (int i = 0; i < ports.length; i++) {
+            others.addMember(address(i));
         }
         if (cp > 0) {
             config.getCPSubsystemConfig().setCPMemberCount(cp);
@@ -116,10 +124,28 @@ public final class Members {
             config.getCPSubsystemConfig().getRaftAlgorithmConfig().setLeaderHeartbeatPeriodInMillis(1000)
                     .setMaxMissedLeaderHeartbeatCount(2);
         }
+        if (!hosts[number].equals(LOOPBACK)) {
+            // A network may cut a member off, which closes no connection. The others pass requests on to it until they remove
+            // it from the cluster, by default after 60 s, and they take it back minutes later.
+            for (String property : new String[] {
+                "heartbeat.interval.seconds=1", "max.no.heartbeat.seconds=6", "merge.first.run.delay.seconds=2",
+                "merge.next.run.delay.seconds=2"}) {
+                set(config, property);
+            }
+        }
         config.getCPSubsystemConfig().setSessionTimeToLiveSeconds(ttl).setSessionHeartbeatIntervalSeconds(heartbeat);
         config.getJetConfig().setEnabled(false);
         config.getMetricsConfig().setEnabled(false);
         return config;
+    }
+
+    private static void set(Config config, String property) {
+        String[] both = property.split("=");
+        config.setProperty("hazelcast." + both[0], both[1]);
+    }
+
+    private static String address(int number) {
+        return hosts[number] + ":" + ports[number];
     }
 
     private static void serve(ServerSocket control) {
@@ -175,7 +201,7 @@ public final class Members {
                 return one().getCPSessionManagementService().forceCloseSession(order[1], Long.parseLong(order[2]))
                         .toCompletableFuture().get(20, TimeUnit.SECONDS).toString();
             case "lock":
-                return look(name(order[1]));
+                return look(name(order[1]), order.length > 2 ? order[2] : "default");
             case "unlock":
                 unlock(name(order[1]));
                 return "unlocked";
@@ -195,7 +221,7 @@ public final class Members {
         CPSubsystemManagementService service = members[own].getCPSubsystem().getCPSubsystemManagementService();
         if (service.getLocalCPMember() == null) {
             for (CPMember member : service.getCPMembers().toCompletableFuture().get(20, TimeUnit.SECONDS)) {
-                if (member.getAddress().getPort() == ports[own]) {
+                if ((member.getAddress().getHost() + ":" + member.getAddress().getPort()).equals(address(own))) {
                     service.removeCPMember(member.getUuid()).toCompletableFuture().get(20, TimeUnit.SECONDS);
                 }
             }
@@ -258,8 +284,8 @@ public final class Members {
     }
 
     /** What the leader of the group has of a lock: holders, waiters, and the session of the holder. */
-    private static String look(String name) throws Exception {
-        Object lock = lock(name);
+    private static String look(String name, String group) throws Exception {
+        Object lock = lock(name, group);
         if (lock == null) {
             return "0 0 -";
         }
@@ -271,7 +297,7 @@ public final class Members {
 
     /** Unlocks in the place of the holder. */
     private static void unlock(String name) throws Exception {
-        Object lock = lock(name);
+        Object lock = lock(name, "default");
         Object endpoint = call(field(lock, "owner"), "endpoint");
         Object operation = new com.hazelcast.cp.internal.datastructures.lock.operation.UnlockOp(name,
                 (Long) call(endpoint, "sessionId"), (Long) call(endpoint, "threadId"), UUID.randomUUID());
@@ -279,14 +305,14 @@ public final class Members {
         ((Future<?>) call(invocations, "invoke", call(lock, "getGroupId"), operation)).get(20, TimeUnit.SECONDS);
     }
 
-    private static Object lock(String name) throws Exception {
-        String leader = leader("default");
+    private static Object lock(String name, String group) throws Exception {
+        String leader = leader(group);
         if (leader.isEmpty()) {
             throw new IllegalStateException("no leader");
         }
         Object locks = service(Integer.parseInt(leader), "hz:raft:lockService");
         for (Object registry : ((Map<?, ?>) field(locks, "registries")).values()) {
-            if (!call(call(registry, "getGroupId"), "getName").equals("default")) {
+            if (!call(call(registry, "getGroupId"), "getName").equals(group)) {
                 continue;
             }
             Object lock = ((Map<?, ?>) field(registry, "resources")).get(name);

@@ -196,6 +196,9 @@ fn what_the_store_lacks_is_refused_with_the_stores_that_have_it() {
             assert_eq!(err.kind(), ErrorKind::Unsupported);
             assert!(err.to_string().contains("`etcd:`"), "{err:#}");
         }
+        let permits = client.lock("x").ttl(TTL).permits(2);
+        let err = permits.acquire().await.unwrap_err().to_string();
+        assert!(err.contains("`redis:`, `etcd:`, `zookeeper:`"), "{err}");
         let err = client.list("").await.unwrap_err();
         assert_eq!(err.kind(), ErrorKind::Unsupported);
         client.close().await;
@@ -451,6 +454,72 @@ fn a_reset_of_the_cp_subsystem_ends_holds_and_the_same_client_locks_again() {
         assert_eq!(members.look("reset").holders, 1);
         again.release().await.unwrap();
         client.close().await;
+    });
+}
+
+/// An operator closes it with `CPSessionManagementService.forceCloseSession`.
+#[test]
+fn a_session_that_is_closed_by_force_ends_its_hold_and_the_next_lock_has_another_session() {
+    needs!(hazelcast);
+    runtime().block_on(async {
+        let (client, name) = (connect(&MEMBERS.url()).await, name("forced"));
+        let guard = take(&client, &name).await;
+        let session = MEMBERS.look(&name).session;
+        MEMBERS.close_session(session.unwrap());
+        let lost = tokio::time::timeout(TEST_TIMEOUT, guard.lost()).await;
+        // At a renewal, and not only when the lease is over.
+        assert_eq!(lost.unwrap(), Some(LostReason::SessionGone));
+        let token = guard.token();
+        assert!(guard.release().await.unwrap_err().is_lost());
+        let next = take(&client, &name).await;
+        assert!(next.token() > token);
+        assert_ne!(MEMBERS.look(&name).session, session);
+        until_renewed(&next, TTL);
+        next.release().await.unwrap();
+        client.close().await;
+    });
+}
+
+/// A session that is kept for the next lock, and one that waits.
+#[test]
+fn a_session_that_is_closed_by_force_is_replaced_before_it_holds() {
+    needs!(hazelcast);
+    let url = MEMBERS.url() + "?group=forced";
+    let sessions = || MEMBERS.sessions("forced");
+    let close = |session: &i64| drop(MEMBERS.order(&format!("close\tforced\t{session}")));
+    // The name is `x`.
+    let waiters = || MEMBERS.order("lock\t78\tforced");
+    runtime().block_on(async {
+        let (holder, waiter) = (connect(&url).await, connect(&url).await);
+        take(&waiter, "x").await.release().await.unwrap();
+        sessions().iter().for_each(close);
+        let guard = take(&holder, "x").await;
+        let before = sessions();
+        let lock = waiter.lock("x").ttl(TTL);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        until("it waits", || waiters().starts_with("1 1 "));
+        let new = |all: &[i64]| {
+            sessions()
+                .into_iter()
+                .filter(|it| !all.contains(it))
+                .collect()
+        };
+        let closed: Vec<_> = new(&before);
+        closed.iter().for_each(close);
+        let known = [before, closed].concat();
+        until("it waits in another session", || {
+            let others: Vec<_> = new(&known);
+            !others.is_empty() && waiters().starts_with("1 1 ")
+        });
+        assert!(!waiting.is_finished(), "two hold it");
+        let token = guard.token();
+        guard.release().await.unwrap();
+        let next = tokio::time::timeout(TEST_TIMEOUT, waiting).await;
+        let next = next.expect("the waiter's turn").unwrap().unwrap();
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+        holder.close().await;
+        waiter.close().await;
     });
 }
 

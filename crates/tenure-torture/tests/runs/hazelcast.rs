@@ -16,11 +16,12 @@ const TTL: Duration = Duration::from_secs(3);
 /// Members that are started again need longer until they grant.
 const LONG: Duration = Duration::from_secs(6);
 
-const SHORT: [FaultKind; 7] = [
+const SHORT: [FaultKind; 8] = [
     FaultKind::Pause,
     FaultKind::Kill,
     FaultKind::Cut,
     FaultKind::LostReply,
+    FaultKind::ClientClock,
     FaultKind::ServerPause,
     FaultKind::LeaderPause,
     FaultKind::LeaderKill,
