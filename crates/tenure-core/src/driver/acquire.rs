@@ -59,7 +59,7 @@ impl Driver {
                 }
             }
         };
-        let request = Arc::new(self.request(name, options, until, turn.said_taken.clone()));
+        let request = Arc::new(self.request(name, options, until, Some(turn.said_taken.clone())));
         let asked = AskedName {
             request: request.clone(),
             turn,
@@ -230,11 +230,13 @@ impl Driver {
         if self.closed.is_raised() || self.queue.is_contended(name) {
             return Ok(None);
         }
-        let request = self.request(name, options, Until::Once, Arc::default());
+        let request = self.request(name, options, Until::Once, None);
         let Some(grant) = answer_now.acquire_now(&request) else {
             return Ok(None);
         };
-        self.hold(&request, options, &grant).map(Some)
+        let hold = Hold::new(&request, grant.token);
+        self.hold_of(hold, request.holder, options, &grant)
+            .map(Some)
     }
 
     pub(super) fn request(
@@ -242,7 +244,7 @@ impl Driver {
         name: &LockName,
         options: &Options,
         until: Until,
-        said_taken: Arc<AtomicBool>,
+        said_taken: Option<Arc<AtomicBool>>,
     ) -> Request {
         Request {
             name: name.clone(),

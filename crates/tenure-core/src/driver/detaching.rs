@@ -11,7 +11,7 @@ use crate::options::Mode;
 use crate::store::{BoxFuture, Detach, Hold, Renewal};
 use crate::time::Time;
 
-use super::held::Held;
+use super::held::{Ending, Held};
 use super::labels::LOG_TARGET;
 use super::running::{CleanUp, RunningRequest};
 use super::shared::Driver;
@@ -69,7 +69,7 @@ impl Held {
 
     async fn detach_inner(self: &Arc<Self>) -> Result<(), Error> {
         let store = self.driver.detaches(self.mode())?;
-        let Some(before) = self.begin_release() else {
+        let Some(Ending { before, .. }) = self.begin_release() else {
             let message = "the hold is left to its lease, because an outcome under it is unknown";
             return Err(Error::new(ErrorKind::Indeterminate, message));
         };

@@ -41,8 +41,14 @@ pub(crate) struct Held {
     mode_gate: OnceLock<Arc<Semaphore>>,
     /// This client was attached to the hold: its end here is not its end in the store.
     pub(super) attachment: OnceLock<Attachment>,
-    /// The turn of the task, if the hold may pass on to the next one.
-    turn: Mutex<Option<Box<KeptTurn>>>,
+}
+
+/// What a hold was when its end began.
+pub(super) struct Ending {
+    pub(super) before: HoldState,
+    pub(super) mode: Mode,
+    /// The turn of the task, if the hold had kept it. Dropping the turn passes it on.
+    pub(super) turn: Option<Box<KeptTurn>>,
 }
 
 impl std::fmt::Debug for Held {
@@ -71,6 +77,7 @@ impl Held {
             due: None,
             observation: Some(observation),
             error: None,
+            turn: None,
         };
         Arc::new(Self {
             state: SharedHoldState::new(driver.clock.clone(), lease, is_clocked),
@@ -81,7 +88,6 @@ impl Held {
             expires_in_store,
             mode_gate: OnceLock::new(),
             attachment: OnceLock::new(),
-            turn: Mutex::default(),
         })
     }
 
@@ -224,10 +230,14 @@ impl Held {
 
     /// The hold as the store knows it.
     pub(super) fn as_hold(&self, unclean: bool) -> Hold {
+        self.as_hold_in(self.mode(), unclean)
+    }
+
+    pub(super) fn as_hold_in(&self, mode: Mode, unclean: bool) -> Hold {
         Hold {
             unclean,
             unused: !self.state.progress.is_used.load(Ordering::Relaxed),
-            mode: self.mode(),
+            mode,
             token: self.token(),
             ..self.hold.clone()
         }
@@ -236,13 +246,12 @@ impl Held {
     /// Adds a new hold to the list of the renewal task, where reports of the store find it too. A report that came
     /// before counts now.
     pub(super) fn begin(self: &Arc<Self>) {
-        let lost = {
+        let lost = if self.state.is_clocked {
             let mut scheduled = lock(&self.state.lease);
-            scheduled.due = match self.state.is_clocked {
-                true => self.next_due(&scheduled.lease),
-                false => None,
-            };
+            scheduled.due = self.next_due(&scheduled.lease);
             self.driver.renewals.begin(self, scheduled.due)
+        } else {
+            self.driver.renewals.begin(self, None)
         };
         if let Some(reason) = lost {
             self.clone().refused(reason, None);
@@ -252,7 +261,7 @@ impl Held {
     /// Moves the hold in the list of the renewal task to the next instant at which something is due.
     fn schedule(self: &Arc<Self>) {
         let mut scheduled = lock(&self.state.lease);
-        // Read under the lock that `end` takes: a hold that ends is not added again.
+        // Read under the lock that `begin_release` takes: a hold that ends is not added again.
         if self.is_ending() {
             return;
         }
@@ -289,20 +298,25 @@ impl Held {
     }
 
     pub(super) fn set_turn(&self, turn: KeptTurn) {
-        *lock(&self.turn) = Some(Box::new(turn));
+        lock(&self.state.lease).turn = Some(Box::new(turn));
     }
 
-    /// Takes the turn out, if the hold has kept it. Dropping the turn passes it on.
-    pub(super) fn take_turn(&self) -> Option<Box<KeptTurn>> {
-        lock(&self.turn).take()
-    }
-
-    /// The counterpart of [`Held::begin`].
-    pub(super) fn end(&self) {
-        drop(self.take_turn());
-        let mut scheduled = lock(&self.state.lease);
-        let due = scheduled.due.take();
+    /// The counterpart of [`Held::begin`], after the first call only: from then on the hold is ending.
+    pub(super) fn end(&self) -> Option<Ending> {
+        let (ending, due) = {
+            let mut scheduled = lock(&self.state.lease);
+            if self.state.progress.is_ending.swap(true, Ordering::SeqCst) {
+                return None;
+            }
+            let ending = Ending {
+                before: scheduled.lease.state(self.state.now()),
+                mode: scheduled.mode,
+                turn: scheduled.turn.take(),
+            };
+            (ending, scheduled.due.take())
+        };
         self.driver.renewals.end(self.hold.owner, due);
+        Some(ending)
     }
 
     /// The observation of a hold that has ended, for the first caller.
@@ -372,14 +386,16 @@ impl Held {
     }
 
     fn on_lost(self: &Arc<Self>, reason: LostReason) {
-        {
+        let turn = {
             // A release that begins now sees the loss, and one that has begun ends the hold in its own way.
-            let _lease = lock(&self.state.lease);
+            let mut scheduled = lock(&self.state.lease);
             if self.is_ending() || !self.state.raise_lost() {
                 return;
             }
-        }
-        drop(self.take_turn());
+            scheduled.turn.take()
+        };
+        // Passes the turn on.
+        drop(turn);
         self.report_loss(reason);
         if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
             // The store would keep the hold as long as this process lives. The driver ends it a margin later, as a store

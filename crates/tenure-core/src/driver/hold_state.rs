@@ -16,6 +16,7 @@ use crate::rt::Clock;
 use crate::rt::sync::{AtomicBool, AtomicUsize, Mutex, Notify, lock};
 use crate::time::Time;
 
+use super::kept_turn::KeptTurn;
 use super::observe::HoldObservation;
 #[cfg(feature = "tokio-util")]
 use super::tokens::Tokens;
@@ -54,7 +55,7 @@ pub(super) struct Progress {
     pub(super) late_requests: AtomicUsize,
 }
 
-/// The lease, its entry in the list of the renewal task, and what observers are shown when the hold ends.
+/// The lease, its entry in the list of the renewal task, and what is passed on or shown to observers when the hold ends.
 pub(super) struct ScheduledLease {
     pub(super) lease: Lease,
     pub(super) mode: Mode,
@@ -64,6 +65,8 @@ pub(super) struct ScheduledLease {
     pub(super) observation: Option<HoldObservation>,
     /// The error of the last renewal if that renewal failed, or what the store says of the end of the hold.
     pub(super) error: Option<Error>,
+    /// The turn of the task, if the hold may pass on to the next one.
+    pub(super) turn: Option<Box<KeptTurn>>,
 }
 
 impl SharedHoldState {
@@ -282,6 +285,7 @@ mod models {
             due: None,
             observation: None,
             error: None,
+            turn: None,
         };
         SharedHoldState::new(clock, scheduled, true)
     }

@@ -1,17 +1,17 @@
 //! The end of a hold: a release, a release in the background, or an end that is left to the lease.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Step};
 use crate::logic::lease::{HoldState, margin};
 use crate::lost::LostReason;
+use crate::options::Mode;
 use crate::rt::sync::lock;
 use crate::store::Release;
 
 use super::hand_over::{PassedOn, Reservation};
-use super::held::Held;
+use super::held::{Ending, Held};
 use super::labels::LOG_TARGET;
 use super::running::{CleanUp, RunningRequest};
 use super::shared::Driver;
@@ -19,8 +19,7 @@ use super::shared::Driver;
 impl Held {
     /// Releases the hold. Dropping the future does not stop the release.
     pub(crate) async fn release(self: Arc<Self>) -> Result<(), Error> {
-        let turn = self.take_turn();
-        let Some(before) = self.begin_release() else {
+        let Some(Ending { before, mode, turn }) = self.begin_release() else {
             return self.settle_abandoned();
         };
         if let HoldState::Lost(_) = before
@@ -28,7 +27,7 @@ impl Held {
         {
             return self.settle(before, Ok(Release::NotHeld));
         }
-        if let Some(outcome) = self.release_now(before) {
+        if let Some(outcome) = self.release_now(before, mode) {
             return self.settle(before, Ok(outcome));
         }
         let reservation = match self.pass_on(turn) {
@@ -50,8 +49,7 @@ impl Held {
 
     /// Sends the release and does not wait for the answer.
     pub(crate) fn release_in_background(self: &Arc<Self>) {
-        let turn = self.take_turn();
-        let Some(before) = self.begin_release() else {
+        let Some(Ending { before, mode, turn }) = self.begin_release() else {
             return;
         };
         if let HoldState::Lost(_) = before
@@ -59,7 +57,7 @@ impl Held {
         {
             return;
         }
-        let released = match (self.release_now(before), self.pass_on(turn)) {
+        let released = match (self.release_now(before, mode), self.pass_on(turn)) {
             (Some(released), _) => released,
             (None, PassedOn::Done) => Release::Released,
             (None, PassedOn::After(reservation)) => {
@@ -108,9 +106,10 @@ impl Held {
         left
     }
 
-    fn release_now(&self, before: HoldState) -> Option<Release> {
+    fn release_now(&self, before: HoldState, mode: Mode) -> Option<Release> {
         let store = self.driver.answer_now.as_ref()?;
-        store.release_now(&self.as_hold(matches!(before, HoldState::Lost(_))))
+        let is_unclean = matches!(before, HoldState::Lost(_));
+        store.release_now(&self.as_hold_in(mode, is_unclean))
     }
 
     /// Sends the release, or what may come in its place.
@@ -172,23 +171,16 @@ impl Held {
         }
     }
 
-    /// The state of the hold when its release begins; `None` when a release has begun already.
-    pub(super) fn begin_release(self: &Arc<Self>) -> Option<HoldState> {
-        let state = {
-            let scheduled = lock(&self.state.lease);
-            if self.state.progress.is_ending.swap(true, Ordering::SeqCst) {
-                return None;
-            }
-            scheduled.lease.state(self.state.now())
-        };
-        if let HoldState::Lost(reason) = state {
+    /// What the hold is when its release begins; `None` when a release has begun already.
+    pub(super) fn begin_release(&self) -> Option<Ending> {
+        let ending = self.end()?;
+        if let HoldState::Lost(reason) = ending.before {
             self.found_lost(reason);
         }
         if let Some(attachment) = self.attachment.get() {
             attachment.set_ending();
         }
-        self.end();
-        Some(state)
+        Some(ending)
     }
 
     /// Another entry of the same owner has left the hold to its lease.

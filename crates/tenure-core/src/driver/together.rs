@@ -46,7 +46,7 @@ impl Driver {
         };
         let until = until.once();
         let asked = names.iter().zip(turns).map(|(name, turn)| AskedName {
-            request: Arc::new(self.request(name, options, until, turn.said_taken.clone())),
+            request: Arc::new(self.request(name, options, until, Some(turn.said_taken.clone()))),
             turn,
         });
         let asked: Vec<_> = asked.collect();

@@ -52,8 +52,8 @@ pub struct Request {
     /// When the caller gives up, on [`Store::clock`](super::Store::clock); `MAX`: never. Then `stop` is raised; so a
     /// store needs this only to refuse at once what cannot come in time.
     pub until: Time,
-    /// See [`report_taken`](Request::report_taken).
-    pub(crate) taken: Arc<AtomicBool>,
+    /// See [`report_taken`](Request::report_taken). `None`: the request does not wait, and only its answer counts.
+    pub(crate) taken: Option<Arc<AtomicBool>>,
 }
 
 impl Request {
@@ -74,7 +74,7 @@ impl Request {
             holder: Arc::default(),
             stop: Flag::new(),
             until: Time::MAX,
-            taken: Arc::default(),
+            taken: Some(Arc::default()),
         }
     }
 }
@@ -84,12 +84,15 @@ impl Request {
     /// calls this when a request begins to wait, and at each later answer. A wait that ends without such an answer counts
     /// as the silence of the store, unless [`inspect`](super::Store::inspect) answers at once.
     pub fn report_taken(&self) {
-        self.taken.store(true, Ordering::Relaxed);
+        if let Some(taken) = &self.taken {
+            taken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether the store has said that the name is taken.
     pub fn is_taken(&self) -> bool {
-        self.taken.load(Ordering::Relaxed)
+        let taken = self.taken.as_ref();
+        taken.is_some_and(|taken| taken.load(Ordering::Relaxed))
     }
 
     /// What `work` returns; `None` when the request is stopped before that. Cancel safe as far as `work` is.
