@@ -373,6 +373,14 @@ mod tests {
         ];
         let new = [true, false, true, true, true, true, true, false, true];
         assert_eq!(seen(&sightings), new);
+        // The same process, with another value.
+        let holder = |value: &str| Holder {
+            value: Some(PublishedValue::new(value, 0)),
+            ..Holder::new("a", 0)
+        };
+        let of = |holder| Sighting::of_hold(HoldInfo::new(holder, Mode::Exclusive, None, None));
+        let sightings = ["x", "x", "y"].map(|value| of(holder(value)));
+        assert_eq!(seen(&sightings), [true, false, true]);
     }
 
     #[test]
@@ -394,6 +402,8 @@ mod tests {
         assert_eq!(end, secs(10) + Duration::from_millis(1));
         let end = next_read(Some(secs(10)), None, most);
         assert!(end <= secs(10) + MAX_EXPIRY_JITTER + Duration::from_millis(1));
+        let end = next_read(Some(Duration::from_millis(160)), None, most);
+        assert_eq!(end, Duration::from_millis(160 + 160 / 16 + 1));
         let expired = next_read(Some(Duration::ZERO), None, most);
         assert_eq!(expired, EXPIRED_INTERVAL * 3 / 4);
         assert_eq!(next_read(Some(secs(3600)), None, none), RESYNC_INTERVAL);

@@ -124,6 +124,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_hold_passes_on_as_often_as_its_limit_says() {
+        let granted = Time::from_nanos(1_000_000_000);
+        for (limit, may_pass_on) in [(0, false), (1, true)] {
+            let turn = SharedTurn::granted(7, limit, Duration::ZERO, granted);
+            assert_eq!(turn.may_pass_on(granted), may_pass_on, "{limit}");
+        }
+    }
+
+    #[test]
     fn tokens_are_reserved_only_if_the_answer_can_come_in_time() {
         let granted = Time::from_nanos(1_000_000_000);
         let released = Released {

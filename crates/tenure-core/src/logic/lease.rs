@@ -277,3 +277,37 @@ impl Lease {
         self.sent.after(self.ttl / 3 * 2)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TTL: Duration = Duration::from_millis(1_200);
+
+    fn granted(renew: Renew) -> Lease {
+        let terms = Terms {
+            ttl: TTL,
+            drift: Duration::ZERO,
+            renew,
+            max_hold: None,
+        };
+        Lease::granted(terms, Time::ZERO, Some(TTL))
+    }
+
+    #[test]
+    fn the_pause_after_a_renewal_without_an_answer_grows_up_to_a_sixth_of_the_ttl() {
+        let mut lease = granted(Renew::Automatic);
+        let now = Time::ZERO.after(TTL / 3);
+        for pause in [FIRST_RETRY, FIRST_RETRY * 2, TTL / 6, TTL / 6] {
+            lease.unanswered(now, u32::MAX);
+            assert_eq!(lease.next(), now.after(pause));
+        }
+    }
+
+    #[test]
+    fn a_fixed_lease_is_not_at_risk_because_of_a_renewal() {
+        let mut lease = granted(Renew::Never);
+        lease.unanswered(Time::ZERO, 0);
+        assert_eq!(lease.state(Time::ZERO), HoldState::Held);
+    }
+}

@@ -96,6 +96,23 @@ mod tests {
     }
 
     #[test]
+    fn nodes_are_kept_for_two_round_trips_and_for_longer_after_each_attempt() {
+        let (ms, hour) = (Duration::from_millis, Duration::from_secs(3600));
+        for (attempt, round_trip, ttl, step) in [
+            (0, ms(0), hour, FIRST),
+            (0, ms(4), hour, ms(8)),
+            (3, ms(4), hour, ms(64)),
+            (10, ms(4), hour, CAP),
+            (u32::MAX, ms(4), hour, CAP),
+            (3, ms(4), ms(160), ms(10)),
+        ] {
+            let pause = |random| give_back_pause(attempt, random, round_trip, ttl);
+            assert_eq!(pause(0), step / 2, "{attempt} {round_trip:?} {ttl:?}");
+            assert_eq!(pause(u32::MAX), step, "{attempt} {round_trip:?} {ttl:?}");
+        }
+    }
+
+    #[test]
     fn a_look_that_is_planned_is_not_put_off() {
         let at = Time::from_nanos;
         for (planned, due, now, next) in [

@@ -136,3 +136,20 @@ pub fn validity(ttl: Duration, elapsed: Duration, drift: Duration) -> Option<Dur
 pub fn token(proposals: impl IntoIterator<Item = u64>) -> Option<u64> {
     proposals.into_iter().max()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vote_is_refused_when_too_few_nodes_are_left_for_a_majority() {
+        for (nodes, refusals) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)] {
+            let mut tally = Tally::new(nodes);
+            for node in 0..nodes {
+                assert_eq!(tally.is_refused(), node >= refusals, "{node} of {nodes}");
+                tally.no(node);
+            }
+            assert!(tally.is_refused());
+        }
+    }
+}

@@ -194,3 +194,25 @@ impl NodeAnswer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acquisition_is_lost_when_the_other_nodes_refuse_or_are_unclear() {
+        let answers: [fn(&mut QuorumAcquisition, usize); 2] =
+            [QuorumAcquisition::refused, QuorumAcquisition::unclear];
+        for answer in answers {
+            let mut acquisition = QuorumAcquisition::new(3);
+            acquisition.granted(0, 1);
+            answer(&mut acquisition, 1);
+            assert_eq!(acquisition.verdict(|| 2), Next::Wait);
+            answer(&mut acquisition, 2);
+            assert_eq!(acquisition.verdict(|| 2), Next::Lost);
+            // One of them may grant when it is asked again.
+            acquisition.asked(2);
+            assert_eq!(acquisition.verdict(|| 2), Next::Wait);
+        }
+    }
+}
