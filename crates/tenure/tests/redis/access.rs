@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tenure::Client;
 use tenure::ErrorKind::{Denied, Store};
+use tenure::{Client, Guard, Lock};
 
 use crate::support::{
     TTL, assert_says, connect, soon, start_acquire, take, take_and_release, until, until_renewed,
@@ -18,14 +18,26 @@ const WORD: &str = "word-of-a-weak-user";
 /// A server that is trusted at once, by a setting that is asked for.
 const KEEPS: &[&str] = &["appendonly yes", "appendfsync always"];
 
-/// The published rules of this user.
-fn rules(user: &str) -> Vec<String> {
+/// The line of docs/stores/redis.md that begins so.
+fn line_of_page(start: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stores/redis.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let start = format!("ACL SETUSER {user} ");
-    let line = page.lines().find(|line| line.starts_with(&start)).unwrap();
+    let line = page.lines().find(|line| line.starts_with(start));
+    line.unwrap().to_owned()
+}
+
+/// The published rules of this user.
+fn rules(user: &str) -> Vec<String> {
+    let line = line_of_page(&format!("ACL SETUSER {user} "));
     let line = line.replace("PASSWORD", WORD);
     line.split(' ').map(str::to_owned).collect()
+}
+
+/// What the user `jobs` needs in addition for holds that are not exclusive.
+fn rules_of_modes() -> Vec<String> {
+    let line = line_of_page("Shared and upgradable holds and permits need `+");
+    let rules = line.split('`').nth(1).unwrap();
+    rules.split(' ').map(str::to_owned).collect()
 }
 
 /// Introduces the user to the servers.
@@ -49,12 +61,12 @@ fn assert_nothing_refused<'a>(servers: impl IntoIterator<Item = &'a Redis>) {
 
 /// Every allowed command is used, on one server or another; some of them a few seconds later.
 async fn assert_all_used<'a>(
-    user: &str,
+    rules: Vec<String>,
     servers: impl IntoIterator<Item = &'a Redis>,
     exceptions: &[&str],
 ) {
     let servers: Vec<_> = servers.into_iter().collect();
-    for rule in rules(user) {
+    for rule in rules {
         let Some(command) = rule.strip_prefix('+') else {
             continue;
         };
@@ -63,7 +75,7 @@ async fn assert_all_used<'a>(
         }
         let line = format!("cmdstat_{command}:");
         let uses = |server: &&Redis| server.ask(&["INFO", "commandstats"]).text().contains(&line);
-        until(&format!("{user} runs {command}"), || {
+        until(&format!("a client runs {command}"), || {
             servers.iter().any(uses)
         })
         .await;
@@ -171,7 +183,7 @@ async fn a_user_of_one_server() {
         let odd = soon(first.lock("odd").ttl(TTL).try_acquire()).await;
         assert_says(odd, Store, &["list"]);
         assert_nothing_refused([&server]);
-        assert_all_used(user, [&server], &[]).await;
+        assert_all_used(rules(user), [&server], &[]).await;
         // A script that may not do all it does says what to read.
         server.order(&["ACL", "SETUSER", user, "-set"]);
         let refused = soon(first.lock("new").ttl(TTL).try_acquire()).await;
@@ -210,7 +222,8 @@ async fn a_user_of_a_cluster() {
     }
     assert_nothing_refused(cluster.masters());
     // What slots that move and strange keys need.
-    assert_all_used("cluster", cluster.masters(), &["asking", "type"]).await;
+    let exceptions = ["asking", "type"];
+    assert_all_used(rules("cluster"), cluster.masters(), &exceptions).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,6 +239,60 @@ async fn a_user_of_sentinels() {
     let (first, second) = (connect(&url).await, connect(&url).await);
     everything(&first, &second, "x").await;
     assert_nothing_refused(watched.servers.iter().chain(&watched.sentinels));
+}
+
+/// All that two clients do with a lock that several hold.
+async fn share(first: &Client, second: &Client, name: &str) {
+    let readers = [
+        take_lock(first.lock(name).shared()).await,
+        take_lock(second.lock(name).shared()).await,
+    ];
+    let writer = start_acquire(first.lock(name).ttl(TTL));
+    until_renewed(&readers[0]).await;
+    assert_eq!(soon(first.inspect(name)).await.unwrap().holds.len(), 2);
+    for reader in readers {
+        soon(reader.release()).await.unwrap();
+    }
+    let writer = soon(writer).await.unwrap().unwrap();
+    soon(writer.downgrade()).await.unwrap();
+    soon(writer.release()).await.unwrap();
+    let upgradable = take_lock(second.lock(name).upgradable()).await;
+    soon(upgradable.upgrade()).await.unwrap();
+    soon(upgradable.release()).await.unwrap();
+
+    let permits = [
+        take_lock(first.lock(name).permits(2)).await,
+        take_lock(second.lock(name).permits(2)).await,
+    ];
+    let third = start_acquire(first.lock(name).ttl(TTL).permits(2));
+    until_renewed(&permits[1]).await;
+    let [one, other] = permits;
+    soon(one.release()).await.unwrap();
+    let third = soon(third).await.unwrap().unwrap();
+    let token = third.token().get();
+    assert!(soon(second.break_lock(name, token)).await.unwrap());
+    assert!(soon(third.release()).await.is_err());
+    soon(other.release()).await.unwrap();
+}
+
+async fn take_lock(lock: Lock) -> Guard {
+    soon(lock.ttl(TTL).acquire()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_of_shared_holds_and_permits() {
+    needs!(redis);
+    let server = Redis::start(KEEPS);
+    introduce("jobs", [&server]);
+    for rule in rules_of_modes() {
+        server.order(&["ACL", "SETUSER", "jobs", &rule]);
+    }
+    let at = server.address();
+    let url = format!("redis://jobs:{WORD}@{at}/1?prefix=jobs:&timeout=1s");
+    let (first, second) = (connect(&url).await, connect(&url).await);
+    share(&first, &second, "x").await;
+    assert_nothing_refused([&server]);
+    assert_all_used(rules_of_modes(), [&server], &[]).await;
 }
 
 /// A user who may use exclusive locks only cannot hand the lock over to a reader, and leaves the reader in the queue.
