@@ -233,6 +233,7 @@ impl Held {
         self.as_hold_in(self.mode(), unclean)
     }
 
+    /// The same, of a hold whose mode the caller has read.
     pub(super) fn as_hold_in(&self, mode: Mode, unclean: bool) -> Hold {
         Hold {
             unclean,
@@ -301,7 +302,7 @@ impl Held {
         lock(&self.state.lease).turn = Some(Box::new(turn));
     }
 
-    /// The counterpart of [`Held::begin`], after the first call only: from then on the hold is ending.
+    /// The counterpart of [`Held::begin`]: from now on the hold is ending. `None`: it was ending already.
     pub(super) fn end(&self) -> Option<Ending> {
         let (ending, due) = {
             let mut scheduled = lock(&self.state.lease);
@@ -394,7 +395,7 @@ impl Held {
             }
             scheduled.turn.take()
         };
-        // Passes the turn on.
+        // The next task asks the store.
         drop(turn);
         self.report_loss(reason);
         if !self.expires_in_store && matches!(reason, LostReason::Expired | LostReason::MaxHold) {
@@ -505,6 +506,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         // Also when a runtime that shuts down drops the task that would have ended the hold.
         self.state.set_over();
+        // The futures of the guard may keep the state, and must not keep the turn from other tasks.
+        let turn = lock(&self.state.lease).turn.take();
+        drop(turn);
     }
 }
 

@@ -2,15 +2,22 @@
 
 pub(super) mod store;
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::hold_state::EntryEnd;
+use super::kept_turn::KeptTurn;
+use super::shared::Driver;
+use super::until::Until;
 use crate::Client;
 use crate::error::{Error, ErrorKind, Step};
+use crate::logic::hand_over::SharedTurn;
 use crate::logic::lease::HoldState;
 use crate::lost::LostReason;
 use crate::memory::{Disturbance, Store};
 use crate::name::LockName;
-use crate::options::{Mode, Renew};
+use crate::options::{Mode, Options, Renew};
+use crate::rt::sync::Mutex;
 use crate::rt::{poll_now, yield_now};
 
 use store::{Change, TestStore};
@@ -92,7 +99,7 @@ async fn a_request_for_several_names_is_stopped_when_its_caller_leaves() {
     let stopped_at = store.requests();
     store.resume();
     settle().await;
-    // It was not granted when the store went on, so there was nothing to release.
+    // The store granted nothing when it went on, so no release followed.
     assert_eq!(store.requests(), stopped_at);
 }
 
@@ -178,6 +185,27 @@ async fn a_closed_client_keeps_no_lost_hold_from_others() {
     assert!(!store.is_idle());
     client.close().await;
     assert!(store.is_idle());
+}
+
+/// The future knows the state of the hold, and the turn may come to the hold after its end has begun.
+#[tokio::test]
+async fn a_future_of_a_guard_does_not_keep_the_turn_from_other_tasks() {
+    let driver = Driver::new(Arc::new(Store::with_virtual_clock())).unwrap();
+    let (name, options) = (LockName::new("n").unwrap(), Options::new().ttl(TTL));
+    let acquired = driver.acquire(&name, &options, Until::Once).await.unwrap();
+    let held = acquired.got().unwrap();
+    let lost = held.hold_state().clone().lost(EntryEnd::default());
+    let turn = driver.queue.try_take(&name, None).unwrap();
+    let shared = SharedTurn::granted(held.token(), 1, Duration::ZERO, driver.clock.now());
+    drop(held.end());
+    held.set_turn(KeptTurn {
+        turn: Arc::new(Mutex::new(Some(turn))),
+        shared,
+        options: Box::new(options),
+    });
+    drop(held);
+    assert!(driver.queue.try_take(&name, None).is_some());
+    drop(lost);
 }
 
 /// A client that gives up an attachment says so to the store, however it ends.
