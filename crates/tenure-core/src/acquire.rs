@@ -21,34 +21,61 @@ impl StoreLock {
         wait: Option<Duration>,
         fallback: Option<&Owner>,
     ) -> Result<Acquired<Guard>, Error> {
+        match self.begin(wait, fallback)? {
+            Begun::Acquired(guard) => Ok(Acquired::Got(guard)),
+            Begun::Waits(acquisition) => self.go_on(acquisition, wait, fallback).await,
+        }
+    }
+
+    /// The first step, which acquires a free name in a store on this machine.
+    pub(crate) fn begin(
+        &self,
+        wait: Option<Duration>,
+        fallback: Option<&Owner>,
+    ) -> Result<Begun, Error> {
         let target = self.checked()?;
         let is_one_try = wait == Some(Duration::ZERO);
         let (driver, names) = (&self.driver, target.names());
-        let mut acquisition = AcquireObservation::begin(driver, names, &self.options, is_one_try);
-        let outcome = match acquisition.in_span(|| self.acquire_now(target, fallback)) {
-            Ok(Some(guard)) => Ok(Acquired::Got(guard)),
-            Ok(None) => {
-                let until = Until::from_wait(wait, &driver.clock);
-                if until != Until::Once {
-                    acquisition.wait();
-                }
-                // `Instrumented` would move the future, which is large.
-                let mut acquire = pin!(async {
-                    match target {
-                        Target::One(name) => {
-                            let entry = self.acquire_name(name, until, fallback).await?;
-                            Ok(entry.map(Guard::one))
-                        }
-                        Target::Several { names, wanted } => {
-                            let acquire = several::acquire(self, names, *wanted, until, fallback);
-                            Ok(acquire.await?.map(Guard::of))
-                        }
-                    }
-                });
-                poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await
+        let acquisition = AcquireObservation::begin(driver, names, &self.options, is_one_try);
+        match acquisition.in_span(|| self.acquire_now(target, fallback)) {
+            Ok(Some(guard)) => {
+                acquisition.granted(guard.token().get(), false);
+                Ok(Begun::Acquired(guard))
             }
-            Err(err) => Err(err),
-        };
+            Ok(None) => Ok(Begun::Waits(acquisition)),
+            Err(err) => {
+                acquisition.failed(&err);
+                Err(err)
+            }
+        }
+    }
+
+    /// The rest of an acquisition that has begun.
+    pub(crate) async fn go_on(
+        &self,
+        mut acquisition: AcquireObservation,
+        wait: Option<Duration>,
+        fallback: Option<&Owner>,
+    ) -> Result<Acquired<Guard>, Error> {
+        let target = self.names()?;
+        let until = Until::from_wait(wait, &self.driver.clock);
+        if until != Until::Once {
+            acquisition.wait();
+        }
+        // `Instrumented` would move the future, which is large.
+        let mut acquire = pin!(async {
+            match target {
+                Target::One(name) => {
+                    let entry = self.acquire_name(name, until, fallback).await?;
+                    Ok(entry.map(Guard::one))
+                }
+                Target::Several { names, wanted } => {
+                    let acquire = several::acquire(self, names, *wanted, until, fallback);
+                    Ok(acquire.await?.map(Guard::of))
+                }
+            }
+        });
+        let outcome = poll_fn(|cx| acquisition.in_span(|| acquire.as_mut().poll(cx))).await;
         match &outcome {
             Ok(Acquired::Got(guard)) => {
                 acquisition.granted(guard.token().get(), guard.is_reentry());
@@ -78,4 +105,11 @@ impl StoreLock {
         let held = held.map_err(|err| driver.explain(err, name, Step::Acquire))?;
         Ok(held.map(|held| Guard::one(Entry::only(held))))
     }
+}
+
+/// An acquisition after its first step.
+pub(crate) enum Begun {
+    Acquired(Guard),
+    /// Call [`StoreLock::go_on`]: the store has to be asked, or a task waits for its turn.
+    Waits(AcquireObservation),
 }

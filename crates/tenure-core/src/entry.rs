@@ -247,13 +247,21 @@ impl Drop for OwnedLockRef {
 }
 
 /// One entry into a hold. The last entry to end releases the lock; without an owner there is only one.
+///
+/// Small, because it moves with the guard through each layer of an acquisition.
 #[derive(Debug)]
 pub(crate) struct Entry {
     held: Arc<Held>,
-    owned: Option<OwnedLockRef>,
+    owned: Option<Box<OwnedEntry>>,
     is_over: bool,
     /// The owner held the lock before this entry.
     is_reentry: bool,
+}
+
+/// What an entry has more if the hold has an owner.
+#[derive(Debug)]
+struct OwnedEntry {
+    lock: OwnedLockRef,
     /// For the futures of this entry. Made when there is the first one.
     end: OnceLock<EntryEnd>,
 }
@@ -265,12 +273,15 @@ impl Entry {
     }
 
     fn new(held: Arc<Held>, owned: Option<OwnedLockRef>, is_reentry: bool) -> Self {
+        let owned = owned.map(|lock| {
+            let end = OnceLock::new();
+            Box::new(OwnedEntry { lock, end })
+        });
         Self {
             held,
             owned,
             is_over: false,
             is_reentry,
-            end: OnceLock::new(),
         }
     }
 
@@ -299,8 +310,8 @@ impl Entry {
     }
 
     fn end_for_futures(&self) -> EntryEnd {
-        match self.owned {
-            Some(_) => self.end.get_or_init(EntryEnd::of_entry).clone(),
+        match &self.owned {
+            Some(owned) => owned.end.get_or_init(EntryEnd::of_entry).clone(),
             None => EntryEnd::default(),
         }
     }
@@ -312,7 +323,7 @@ impl Entry {
     /// Calls `change` if this is the only entry into the hold; the owner makes no other entry meanwhile. Whether it was.
     pub(crate) fn change_alone(&self, change: impl FnOnce()) -> bool {
         let owned = self.owned.as_ref();
-        let hold = owned.map(|it| lock(&it.owned.hold));
+        let hold = owned.map(|it| lock(&it.lock.owned.hold));
         let entries = hold.as_ref().and_then(|hold| Some(hold.as_ref()?.entries));
         let is_alone = entries.is_none_or(|entries| entries == 1);
         if is_alone {
@@ -330,8 +341,11 @@ impl Entry {
         if std::mem::replace(&mut self.is_over, true) {
             return false;
         }
-        let is_last = self.owned.take().is_none_or(|owned| owned.leave());
-        if !is_last && let Some(end) = self.end.get() {
+        let Some(owned) = self.owned.take() else {
+            return true;
+        };
+        let is_last = owned.lock.leave();
+        if !is_last && let Some(end) = owned.end.get() {
             end.set_over();
             self.held.hold_state().notify();
         }
@@ -341,7 +355,7 @@ impl Entry {
     /// Ends this entry and returns its hold, which is not released. `None`: the owner has other entries, and this one has ended.
     pub(crate) fn into_hold(mut self) -> Option<Arc<Held>> {
         if let Some(owned) = &self.owned
-            && !owned.leave_if_alone()
+            && !owned.lock.leave_if_alone()
         {
             return None;
         }

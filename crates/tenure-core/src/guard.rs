@@ -36,7 +36,7 @@ pub struct Guard {
     entries: Entries,
     #[cfg(feature = "tokio-util")]
     /// Of a guard of several names. Made when a caller first asks for a token.
-    joint_token: std::sync::OnceLock<JointToken>,
+    joint_token: std::sync::OnceLock<Box<JointToken>>,
 }
 
 /// Most guards hold one name: no list is allocated for them.
@@ -337,7 +337,7 @@ impl Guard {
         if let Entries::One(entry) = &self.entries {
             return state(entry).child_token();
         }
-        let joint = || JointToken::new(self.all().map(state).collect());
+        let joint = || Box::new(JointToken::new(self.all().map(state).collect()));
         self.joint_token.get_or_init(joint).child_token()
     }
 

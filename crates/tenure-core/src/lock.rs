@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::acquire::Begun;
 use crate::both;
 use crate::defaults::Defaults;
 use crate::driver::{Acquired, Driver};
@@ -316,9 +317,15 @@ impl Lock {
     /// The owner is the given one, else that of the scope, else `fallback`.
     pub(crate) async fn acquire_for(&self, fallback: Option<&Owner>) -> Result<Guard, Error> {
         let wait = self.first_part().options.wait;
-        let (part, acquired) = self.acquire_within(wait, fallback).await?;
+        let (part, acquired) = match &self.0 {
+            StoreLocks::One(part) => match part.begin(wait, fallback)? {
+                Begun::Acquired(guard) => return Ok(guard.delivered()),
+                Begun::Waits(acquisition) => (part, part.go_on(acquisition, wait, fallback).await?),
+            },
+            StoreLocks::Two(parts) => both::acquire(parts, wait, fallback).await?,
+        };
         match acquired {
-            Acquired::Got(guard) => Ok(guard),
+            Acquired::Got(guard) => Ok(guard.delivered()),
             Acquired::Busy(busy) => Err(part.wait_elapsed(busy, wait.unwrap_or_default()).await),
         }
     }
@@ -335,21 +342,15 @@ impl Lock {
     }
 
     async fn try_acquire_for(&self, fallback: Option<&Owner>) -> Result<Option<Guard>, Error> {
-        let (_, acquired) = self.acquire_within(Some(Duration::ZERO), fallback).await?;
-        Ok(acquired.got())
-    }
-
-    /// Waits for up to `wait`, or for ever. Also returns the lock that was asked last.
-    async fn acquire_within(
-        &self,
-        wait: Option<Duration>,
-        fallback: Option<&Owner>,
-    ) -> Result<(&StoreLock, Acquired<Guard>), Error> {
-        let (part, acquired) = match &self.0 {
-            StoreLocks::One(part) => (part, part.acquire(wait, fallback).await?),
-            StoreLocks::Two(parts) => both::acquire(parts, wait, fallback).await?,
+        let wait = Some(Duration::ZERO);
+        let acquired = match &self.0 {
+            StoreLocks::One(part) => part.acquire(wait, fallback).await?,
+            StoreLocks::Two(parts) => {
+                let (_, acquired) = both::acquire(parts, wait, fallback).await?;
+                acquired
+            }
         };
-        Ok((part, acquired.map(Guard::delivered)))
+        Ok(acquired.got().map(Guard::delivered))
     }
 
     fn first_part(&self) -> &StoreLock {

@@ -41,9 +41,14 @@ impl StoreLock {
 
     /// The names, if they and the options can be used with this store; asks no store.
     pub(crate) fn checked(&self) -> Result<&Target, Error> {
-        let target = self.target.as_ref().map_err(InvalidTarget::error)?;
+        let target = self.names()?;
         self.driver.check_support(&self.options)?;
         Ok(target)
+    }
+
+    /// The names, if they are valid.
+    pub(crate) fn names(&self) -> Result<&Target, Error> {
+        self.target.as_ref().map_err(InvalidTarget::error)
     }
 
     /// The error of a wait that ended without a grant.

@@ -234,7 +234,15 @@ impl Driver {
         let Some(grant) = answer_now.acquire_now(&request) else {
             return Ok(None);
         };
-        let hold = Hold::new(&request, grant.token);
+        let hold = Hold {
+            name: request.name,
+            owner: request.owner,
+            mode: request.mode,
+            token: grant.token,
+            ttl: request.ttl,
+            unclean: false,
+            unused: false,
+        };
         self.hold_of(hold, request.holder, options, &grant)
             .map(Some)
     }

@@ -108,15 +108,15 @@ impl Renewals {
         due: Option<Time>,
     ) -> Option<LostReason> {
         let owner = held.owner();
-        let weak: Weak<H> = Arc::downgrade(held);
+        let weak = || -> Weak<H> { Arc::downgrade(held) };
         let mut list = lock(&self.list);
-        list.by_owner.insert(owner, weak.clone());
+        list.by_owner.insert(owner, weak());
         let lost = list.take_early_loss(owner);
         if list.take_early_asked(owner) {
             held.asked_to_release();
         }
         if let Some(due) = due {
-            list.due.insert((due, owner), weak);
+            list.due.insert((due, owner), weak());
             drop(list);
             let round = |renewals: Arc<Self>| ready(renewals.round());
             self.maintenance
