@@ -346,8 +346,9 @@ async fn who_has_too_few_nodes_makes_room() {
     let lock = client.lock("a").ttl(TTL);
     let waiting = tokio::spawn(async move { lock.acquire().await });
     settle().await;
-    assert!(tokens(&nodes, "a").await[0].is_some());
     advance(&nodes, Duration::from_millis(100)).await;
+    assert!(tokens(&nodes, "a").await[0].is_some());
+    advance(&nodes, Duration::from_millis(200)).await;
     assert_eq!(tokens(&nodes, "a").await[0], None);
     assert_eq!(client.inspect("a").await.unwrap().holds, []);
     Arc::new(nodes[1].clone()).release(b).await.unwrap();
@@ -388,6 +389,71 @@ async fn a_split_vote_is_resolved() {
         assert!(task.is_finished(), "no waiter gave its nodes back");
         task.await.unwrap().unwrap();
     }
+    Arc::new(nodes[2].clone()).release(c).await.unwrap();
+    settle().await;
+    assert!(are_idle(&nodes));
+}
+
+/// The last node is silent, and each of two waiters has one of the others. The waiter with the first node comes next.
+#[tokio::test]
+async fn who_has_the_first_node_comes_next() {
+    let nodes = nodes(3);
+    nodes[2].pause();
+    nodes[0].disturb(Step::Acquire, Disturbance::Late(Duration::from_micros(100)));
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let client = client(&nodes);
+        let lock = client.lock("a").ttl(TTL);
+        waiting.push(tokio::spawn(async move { lock.acquire().await }));
+        settle().await;
+    }
+    assert!(waiting.iter().all(|task| !task.is_finished()));
+    advance(&nodes, Duration::from_millis(2)).await;
+    let [second, first] = [0, 1].map(|_| waiting.remove(0));
+    assert!(first.is_finished());
+    let guard = first.await.unwrap().unwrap();
+    assert!(!second.is_finished());
+    guard.release().await.unwrap();
+    settle().await;
+    let guard = second.await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    nodes[2].resume();
+    advance(&nodes, TTL * 2).await;
+    assert!(are_idle(&nodes));
+}
+
+/// The holder of the first node never has the others. Nodes that were given back for it three times are kept from then on.
+#[tokio::test]
+async fn a_first_node_that_never_grants_is_passed_over() {
+    let nodes = nodes(3);
+    let client = client(&nodes);
+    let a = take_alone(&nodes[0], "a", None).await;
+    let c = take_alone(&nodes[2], "a", None).await;
+    let lock = client.lock("a").ttl(TTL);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let mut kept = Vec::new();
+    for _ in 0..4 {
+        let mut held = Duration::ZERO;
+        while held.is_zero() || tokens(&nodes, "a").await[1].is_some() {
+            settle().await;
+            if tokens(&nodes, "a").await[1].is_some() {
+                held += Duration::from_millis(1);
+            }
+            nodes[0].advance(Duration::from_millis(1));
+            settle().await;
+        }
+        kept.push(held);
+    }
+    let (last, before) = kept.split_last().unwrap();
+    let soon = Duration::from_millis(3);
+    assert!(
+        before.iter().all(|kept| *kept <= soon) && *last > 10 * soon,
+        "{kept:?}"
+    );
+    Arc::new(nodes[0].clone()).release(a).await.unwrap();
+    settle().await;
+    let guard = waiting.await.unwrap().unwrap();
+    guard.release().await.unwrap();
     Arc::new(nodes[2].clone()).release(c).await.unwrap();
     settle().await;
     assert!(are_idle(&nodes));

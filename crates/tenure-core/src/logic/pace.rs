@@ -57,13 +57,21 @@ pub fn next(
 /// How long to keep some nodes of several without having a majority of them, before they are given back;
 /// so that another contender, who is in the same position, can have them.
 ///
-/// A step is two round trips, at least [`FIRST`], and doubles with each `attempt` up to [`CAP`] and a 16th of
-/// the ttl (a lease that is given away in part must be worth having). The pause, for each node that is held, is
-/// drawn from `[step / 2, step]`: who has most of them waits longest and is most likely to get the rest.
-pub fn give_back_pause(attempt: u32, random: u32, round_trip: Duration, ttl: Duration) -> Duration {
+/// The pause, for each node that is held, is drawn from `[step / 2, step]`. A contender that `has_first`, the node on which
+/// all of them agree, keeps its nodes for a step of [`CAP`], at most a 16th of the ttl (a lease that is given away in part
+/// must be worth having), because it is the one that comes next. The step of the others is two round trips, at least
+/// [`FIRST`]: so long the grant of the first node may still be on its way.
+pub fn give_back_pause(
+    has_first: bool,
+    random: u32,
+    round_trip: Duration,
+    ttl: Duration,
+) -> Duration {
     let most = CAP.min(ttl / 16);
-    let first = FIRST.max(round_trip.saturating_mul(2));
-    let step = first.saturating_mul(1 << attempt.min(10)).min(most);
+    let step = match has_first {
+        true => most,
+        false => FIRST.max(round_trip.saturating_mul(2)).min(most),
+    };
     step / 2 + fraction(step / 2, random)
 }
 
@@ -96,19 +104,19 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_kept_for_two_round_trips_and_for_longer_after_each_attempt() {
+    fn nodes_are_kept_for_two_round_trips_and_for_longer_with_the_first_node() {
         let (ms, hour) = (Duration::from_millis, Duration::from_secs(3600));
-        for (attempt, round_trip, ttl, step) in [
-            (0, ms(0), hour, FIRST),
-            (0, ms(4), hour, ms(8)),
-            (3, ms(4), hour, ms(64)),
-            (10, ms(4), hour, CAP),
-            (u32::MAX, ms(4), hour, CAP),
-            (3, ms(4), ms(160), ms(10)),
+        for (has_first, round_trip, ttl, step) in [
+            (false, ms(0), hour, FIRST),
+            (false, ms(4), hour, ms(8)),
+            (false, hour, hour, CAP),
+            (true, ms(4), hour, CAP),
+            (false, ms(400), ms(160), ms(10)),
+            (true, ms(0), ms(160), ms(10)),
         ] {
-            let pause = |random| give_back_pause(attempt, random, round_trip, ttl);
-            assert_eq!(pause(0), step / 2, "{attempt} {round_trip:?} {ttl:?}");
-            assert_eq!(pause(u32::MAX), step, "{attempt} {round_trip:?} {ttl:?}");
+            let pause = |random| give_back_pause(has_first, random, round_trip, ttl);
+            assert_eq!(pause(0), step / 2, "{has_first} {round_trip:?} {ttl:?}");
+            assert_eq!(pause(u32::MAX), step, "{has_first} {round_trip:?} {ttl:?}");
         }
     }
 

@@ -21,6 +21,9 @@ use super::store::Store;
 use super::vote::{NodeReply, Vote, VoteEvent};
 use super::wait::Shortage;
 
+/// A node that did not grant while others were given back so often may be dead: another one counts as the first.
+const MAX_PASSED_OVER: u32 = 3;
+
 struct MajorityAcquisition {
     vote: Vote,
     asked: Vec<Asked>,
@@ -34,6 +37,17 @@ struct Asked {
     grant: Option<Grant>,
     /// The node was refused because of another contender, or given back to one.
     is_busy: bool,
+    /// How often other nodes were given back because this one, the first, had not granted; since its last grant.
+    passed_over: u32,
+}
+
+impl Asked {
+    /// Whether the node has answered this acquisition, and counts as one of which a grant can be expected.
+    fn is_expected(&self) -> bool {
+        let is_queued = self.request.as_ref().is_some_and(|it| it.is_taken());
+        let has_answered = self.grant.is_some() || self.is_busy || is_queued;
+        has_answered && self.passed_over < MAX_PASSED_OVER
+    }
 }
 
 pub(super) async fn acquire(store: &Arc<Store>, request: &Arc<Request>) -> Result<Answer, Error> {
@@ -67,8 +81,8 @@ impl MajorityAcquisition {
                 }
                 Next::Lost | Next::Wait => self.watch_shortage(),
             }
-            let give_back_at = self.give_back_at();
-            match self.vote.next(give_back_at).await {
+            let look_at = self.look_at();
+            match self.vote.next(look_at).await {
                 VoteEvent::Reply(node, reply) => self.apply(node, reply),
                 VoteEvent::Stopped => return self.stopped().await,
                 VoteEvent::Due(now) => self.do_what_is_due(now),
@@ -122,6 +136,7 @@ impl MajorityAcquisition {
         let now = store.clock.now();
         self.vote.quorum.granted(node, grant.token);
         self.asked[node].grant = Some(grant);
+        self.asked[node].passed_over = 0;
         // Another contender has given this node back, and may have given back those that we do not ask now.
         for node in 0..self.vote.nodes() {
             if self.asked[node].is_busy {
@@ -138,6 +153,7 @@ impl MajorityAcquisition {
 
     fn failed(&mut self, node: usize, err: Error) {
         self.asked[node].grant = None;
+        self.asked[node].passed_over = MAX_PASSED_OVER;
         self.vote.failed(node, err);
     }
 
@@ -146,12 +162,30 @@ impl MajorityAcquisition {
         if !request.wait || self.vote.quorum.held().is_empty() {
             self.shortage.end();
         } else {
-            self.shortage.begin(&store.clock, request.ttl);
+            self.shortage.begin(&store.clock);
         }
     }
 
-    fn give_back_at(&self) -> Time {
-        self.shortage.give_back_at(self.vote.quorum.held().len())
+    /// When the nodes are given back, with the first node or without it.
+    fn give_back_at(&self, has_first: bool) -> Time {
+        let held = self.vote.quorum.held().len();
+        let ttl = self.vote.request.ttl;
+        self.shortage.give_back_at(held, has_first, ttl)
+    }
+
+    fn has_first_node(&self) -> bool {
+        let first = self.asked.iter().find(|node| node.is_expected());
+        first.is_some_and(|first| first.grant.is_some())
+    }
+
+    /// When it is to be decided whether nodes are given back. A node says that the request has a place in its queue, and that
+    /// wakes no task: so the time without the first node counts, too.
+    fn look_at(&self) -> Time {
+        let soon = self.give_back_at(false);
+        match soon > self.vote.store.clock.now() {
+            true => soon,
+            false => self.give_back_at(self.has_first_node()),
+        }
     }
 
     fn do_what_is_due(&mut self, now: Time) {
@@ -161,7 +195,7 @@ impl MajorityAcquisition {
                 request.stop.raise();
             }
         }
-        if self.give_back_at() <= now {
+        if self.give_back_at(self.has_first_node()) <= now {
             self.make_room();
         }
         let proposal = self.vote.store.proposal();
@@ -183,7 +217,12 @@ impl MajorityAcquisition {
         if held.is_empty() || held.len() >= self.vote.store.majority() {
             return;
         }
-        self.shortage.note_given_back();
+        let mut nodes = self.asked.iter_mut();
+        if let Some(first) = nodes.find(|node| node.is_expected())
+            && first.grant.is_none()
+        {
+            first.passed_over += 1;
+        }
         for node in held {
             self.give_back(node);
             self.asked[node].is_busy = true;

@@ -1,8 +1,9 @@
 //! The waiter's side: when a waiter that has some nodes and no majority gives them back, and when it asks a node again.
 //!
 //! Each node hands the name over in the order of its own queue. Where those orders differ, several contenders have some
-//! nodes each and none has a majority. So a contender gives its nodes back after a short, random time and queues again.
-//! In each such moment another contender may get its majority; because all times are random, one of them soon does.
+//! nodes each and none has a majority. Then the contender with the first node that answers comes next: it keeps its nodes
+//! for long, and the others give theirs back after a short, random time. Contenders that cannot reach the same nodes may
+//! disagree on the first one; in their random times, too, one of them soon gets its majority.
 //! (`logic/tests/split_search.rs`: there is a way out of every state.)
 
 use std::time::Duration;
@@ -21,12 +22,10 @@ const MAX_NODE_COOLDOWN: Duration = Duration::from_secs(2);
 /// How long an acquisition keeps nodes that are no majority.
 #[derive(Default)]
 pub(super) struct Shortage {
-    /// How often nodes were given back.
-    given_back: u32,
     /// The longest round trip seen.
     round_trip: Duration,
-    /// Since when there are some nodes and no majority, and how long that may last for each of the nodes.
-    since: Option<(Time, Duration)>,
+    /// Since when there are some nodes and no majority, and what chance says about how long that may last.
+    since: Option<(Time, u32)>,
 }
 
 impl Shortage {
@@ -39,11 +38,9 @@ impl Shortage {
     }
 
     /// There are some nodes and no majority: the other nodes have to grant soon.
-    pub(super) fn begin(&mut self, clock: &Clock, ttl: Duration) {
+    pub(super) fn begin(&mut self, clock: &Clock) {
         if self.since.is_none() {
-            let pause =
-                pace::give_back_pause(self.given_back, clock.random(), self.round_trip, ttl);
-            self.since = Some((clock.now(), pause));
+            self.since = Some((clock.now(), clock.random()));
         }
     }
 
@@ -52,17 +49,13 @@ impl Shortage {
         self.since = None;
     }
 
-    /// When `held` nodes are given back: the more nodes, the later.
-    pub(super) fn give_back_at(&self, held: usize) -> Time {
+    /// When `held` nodes are given back: the more nodes, the later. `has_first`: the first node is one of them.
+    pub(super) fn give_back_at(&self, held: usize, has_first: bool, ttl: Duration) -> Time {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
-        self.since.map_or(Time::MAX, |(since, pause)| {
+        self.since.map_or(Time::MAX, |(since, random)| {
+            let pause = pace::give_back_pause(has_first, random, self.round_trip, ttl);
             since.after(pause.saturating_mul(held))
         })
-    }
-
-    /// The nodes are given back now.
-    pub(super) fn note_given_back(&mut self) {
-        self.given_back += 1;
     }
 }
 
