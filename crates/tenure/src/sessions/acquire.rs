@@ -128,7 +128,7 @@ async fn lock_request(store: &Store, request: &Request) -> Result<Option<LockReq
 /// Whether to wait at once, because a try would most likely fail.
 fn is_contended(store: &Store, request: &Request, lock_request: &LockRequest) -> bool {
     let now = || store.context.clock.now();
-    request.wait && store.contended.contains(&lock_request.key, now)
+    request.wait && store.keys.contended.contains(&lock_request.key, now)
 }
 
 /// Takes the lock if it is free.
@@ -177,7 +177,7 @@ async fn try_once(
             // Readers need not wait for an upgradable hold, which may be what this request has found.
             if lock_request.mode != KeyMode::Upgradable {
                 let now = store.context.clock.now();
-                store.contended.add(&lock_request.key, now);
+                store.keys.contended.add(&lock_request.key, now);
             }
             Ok(AttemptOutcome::Busy)
         }

@@ -1,4 +1,4 @@
-//! Keys that the server had to be asked for.
+//! What the client remembers of keys: those that the server had to be asked for, and those that other sessions have.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -7,6 +7,7 @@ use tenure_core::error::Error;
 use tenure_core::name::LockName;
 use tenure_core::rt::lock;
 
+use super::contended::ContendedKeys;
 use super::control::ControlConnection;
 use super::key::Key;
 use super::names::{self, KeySource};
@@ -19,6 +20,7 @@ const CAPACITY: usize = 10_000;
 pub(super) struct KeyCache {
     control: Arc<ControlConnection>,
     keys: Mutex<HashMap<LockName, Key>>,
+    pub(super) contended: ContendedKeys,
 }
 
 impl KeyCache {
@@ -26,6 +28,7 @@ impl KeyCache {
         Self {
             control,
             keys: Mutex::default(),
+            contended: ContendedKeys::default(),
         }
     }
 

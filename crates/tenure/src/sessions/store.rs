@@ -14,7 +14,6 @@ use tenure_core::url::Url;
 use crate::database::{DatabasePool, Kind, Server};
 
 use super::connection::Connector;
-use super::contended::ContendedKeys;
 use super::context::Context;
 use super::control::ControlConnection;
 use super::dialect::Dialect;
@@ -40,7 +39,6 @@ pub struct Store {
     pub(super) sessions: Arc<Sessions>,
     pub(super) holder_table: Arc<HolderTable>,
     pub(super) keys: KeyCache,
-    pub(super) contended: ContendedKeys,
     /// The session that carries each acquisition.
     pub(super) holds: HoldRegistry<Arc<Session>>,
     pub(super) losses: Losses,
@@ -133,7 +131,6 @@ impl Store {
                 sessions: Arc::new(Sessions::new(context.clone(), connector.clone())),
                 holder_table: Arc::new(HolderTable::new(context.clone(), control.clone())),
                 keys: KeyCache::new(control.clone()),
-                contended: ContendedKeys::default(),
                 holds: HoldRegistry::default(),
                 losses: Losses::default(),
                 context,

@@ -376,6 +376,30 @@ impl Requests {
         }
     }
 
+    /// The holds that are alive, by name and owner, each with whether its holder is asked to let go; and the names that have
+    /// a holder, of which a hold that is not alive was taken.
+    fn read_renewed<'a>(
+        &self,
+        rows: &'a [Row],
+        are_shared: bool,
+    ) -> Result<(HashMap<(&'a str, &'a str), bool>, HashSet<&'a str>), Error> {
+        let (mut live, mut taken) = (HashMap::new(), HashSet::new());
+        // Other rows are those of the statement that locks.
+        for row in rows.iter().filter(|row| row.len() >= 3) {
+            let (name, owner) = (text(row, 0)?, text(row, 1)?);
+            if number(row, 2)? == 1 {
+                let is_asked = row.len() > 3 && number(row, 3)? == 1;
+                live.insert((self.name_of_hold(name), owner), is_asked);
+                // Among several holders a shared hold may have ended by itself.
+                let are_several = are_shared && owner == SEVERAL;
+                if !owner.is_empty() && !are_several {
+                    taken.insert(name);
+                }
+            }
+        }
+        Ok((live, taken))
+    }
+
     /// Renews these holds with one request. Also returns whether each holder is asked to let go.
     pub(super) async fn renew(
         &self,
@@ -406,22 +430,7 @@ impl Requests {
             Format::ShedLock => self.shedlock.renew(&written),
         });
         let reply = reply.await?;
-        let (mut live, mut taken) = (HashMap::new(), HashSet::new());
-        // Other rows are those of the statement that locks.
-        for row in reply.rows.iter().filter(|row| row.len() >= 3) {
-            let (name, owner) = (text(row, 0)?, text(row, 1)?);
-            if number(row, 2)? == 1 {
-                live.insert(
-                    (self.name_of_hold(name), owner),
-                    row.len() > 3 && number(row, 3)? == 1,
-                );
-                // Among several holders a shared hold may have ended by itself.
-                let are_several = kind.are_shared && owner == SEVERAL;
-                if !owner.is_empty() && !are_several {
-                    taken.insert(name);
-                }
-            }
-        }
+        let (live, taken) = self.read_renewed(&reply.rows, kind.are_shared)?;
         let renewals = holds.iter().zip(&written).map(|((hold, entry), item)| {
             let (name, owner) = (item.name.as_str(), item.owner.as_str());
             let is_asked = live.get(&(self.name_of_hold(name), owner));
