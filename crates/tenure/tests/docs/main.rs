@@ -250,6 +250,7 @@ fn page(all: &[Guarantees]) -> String {
 
 The rows have the usual setting of each store: no append-only file for Redis, where `replicas` means that a replica may take over, and three members or more for etcd.
 The tables below have all settings and faults, with the reason and the test for each letter.
+`hazelcast:` is a crate of its own, and [its page](stores/hazelcast.md#guarantees) has its letters.
 `TENURE_BLESS=1 cargo test -p tenure --test docs` writes this page from what the stores declare, and a test compares the two.
 `tenure check` and `Client::guarantees` show the same for the store in use.
 
