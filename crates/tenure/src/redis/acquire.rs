@@ -182,7 +182,8 @@ impl LeaseStore for AcquireOrUpgrade<'_> {
                         .holds
                         .read(request.owner, |entry| entry.live(lease, now));
                     let live = live.unwrap_or_else(|| millis_down(lease));
-                    store.requests.upgrade(request, keys, live, place).await?
+                    // In a box, as in `Server::connection`.
+                    Box::pin(store.requests.upgrade(request, keys, live, place)).await?
                 }
                 false => {
                     store

@@ -218,7 +218,7 @@ impl Batcher {
         };
         let args = |cmd: &mut Cmd| self.args(&batch, &first.key, cmd);
         let reply: Result<ScriptReply<Vec<u64>>, _> =
-            self.connections.call(script, &keys, args).await;
+            self.connections.call(script, &keys, &args).await;
         match reply {
             Ok(reply) if reply.value.len() == batch.len() => answer(batch, |index| {
                 let value = reply.value[index];

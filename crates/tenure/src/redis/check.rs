@@ -146,7 +146,7 @@ async fn check_write(store: &Store) -> Option<Finding> {
     };
     let script = Script::new("check", CHECK);
     let both = [keys.lock(), keys.hold()];
-    let reply = store.connections.call::<i64>(&script, &both, args);
+    let reply = store.connections.call::<i64>(&script, &both, &args);
     let err = reply.await.err()?;
     let text = format!("no lock can be taken: {err:#}");
     Some(Finding::bad(text))
@@ -162,7 +162,7 @@ async fn check_tell(store: &Store) -> Option<Finding> {
     let (all, count) = keys.with(asked.as_deref());
     let told = store
         .connections
-        .call::<i64>(&scripts.tell, &all[..count], |_| {});
+        .call::<i64>(&scripts.tell, &all[..count], &|_| {});
     let outcome = match told.await {
         Ok(_) => observe::check(store, &keys).await,
         Err(err) => Err(err),

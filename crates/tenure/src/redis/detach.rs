@@ -123,7 +123,7 @@ async fn extend(
         cmd.arg(&owner).arg(millis_down(hold.ttl));
         cmd.arg(mode.unwrap_or("x")).arg(channel);
     };
-    let reply: ScriptReply<Vec<i64>> = store.connections.call(script, &all, args).await?;
+    let reply: ScriptReply<Vec<i64>> = store.connections.call(script, &all, &args).await?;
     let answer = match reply.value[..] {
         [1, lock_delay, min_hold, left, asked] => {
             let millis = |value: i64| u64::try_from(value).map_err(|_| unexpected_reply());

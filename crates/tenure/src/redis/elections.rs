@@ -40,7 +40,7 @@ pub(super) async fn publish(
 pub(super) async fn leader(store: &Store, name: &LockName) -> Result<Sighting, Error> {
     let (script, keys) = (&scripts(store)?.leader, store.requests.keys(name));
     let both = [keys.lock(), keys.hold()];
-    let reply: ScriptReply<String> = store.connections.call(script, &both, |_| {}).await?;
+    let reply: ScriptReply<String> = store.connections.call(script, &both, &|_| {}).await?;
     sighting::parse(&reply.value).ok_or_else(unexpected_reply)
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn end_request(store: &Store, keys: &Keys, owner: OwnerId) {
         cmd.arg(&owner);
     };
     let keys = [&*asked];
-    let ended = store.connections.call::<i64>(&scripts.unask, &keys, args);
+    let ended = store.connections.call::<i64>(&scripts.unask, &keys, &args);
     let _ = ended.await;
 }
 
@@ -108,6 +108,9 @@ async fn call(
 ) -> Result<i64, Error> {
     let asked = keys.asked();
     let (keys, count) = keys.with(asked.as_deref());
-    let reply: ScriptReply<i64> = store.connections.call(script, &keys[..count], args).await?;
+    let reply: ScriptReply<i64> = store
+        .connections
+        .call(script, &keys[..count], &args)
+        .await?;
     Ok(reply.value)
 }

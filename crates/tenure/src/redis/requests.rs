@@ -185,16 +185,27 @@ impl Requests {
     ) -> Result<ScriptReply<AcquireReply>, Error> {
         keys.check()?;
         let _in_flight = self.batcher.enter();
-        let elections = self.elections.filter(|_| is_candidate(request));
+        let is_candidate = self.elections.is_some() && is_candidate(request);
         if is_first
             && matches!(request.mode, Mode::Exclusive | Mode::Shared)
-            && elections.is_none()
+            && !is_candidate
             && let Some(reply) = self.acquire_in_batch(request, keys).await?
         {
             let grant = self.grant(request, reply.sent, reply.value);
             return Ok(reply.with(AcquireReply::Granted(grant)));
         }
-        let connections = &self.connections;
+        // In a box: a request of a batch needs no space for this larger future.
+        Box::pin(self.acquire_alone(request, keys, is_first, place)).await
+    }
+
+    async fn acquire_alone(
+        &self,
+        request: &Request,
+        keys: &Keys,
+        is_first: bool,
+        place: Duration,
+    ) -> Result<ScriptReply<AcquireReply>, Error> {
+        let elections = self.elections.filter(|_| is_candidate(request));
         let lease = self.lease(request.mode, request.ttl);
         if lease < request.min_lease {
             return Err(redisson::lease_too_long(lease));
@@ -222,7 +233,7 @@ impl Requests {
         };
         let asked = elections.and_then(|_| keys.asked());
         let (keys, count) = keys.with(asked.as_deref());
-        let reply = connections.call(script, &keys[..count], args).await?;
+        let reply = self.connections.call(script, &keys[..count], &args).await?;
         self.acquire_reply(request, reply, place)
     }
 
@@ -303,7 +314,7 @@ impl Requests {
                 cmd.arg(self.owner(request.owner));
             }
         };
-        let called = connections.call(&scripts.acquire_all, &all_keys, args);
+        let called = connections.call(&scripts.acquire_all, &all_keys, &args);
         let reply: ScriptReply<Value> = match called.await {
             Ok(reply) => reply,
             Err(err) if err.kind() == ErrorKind::Indeterminate => return Err(err),
@@ -403,7 +414,7 @@ impl Requests {
         };
         let script = self.scripts.upgrade.as_ref();
         let script = script.ok_or_else(redisson::no_mode_change)?;
-        let reply = self.connections.call(script, &keys.all(), args).await?;
+        let reply = self.connections.call(script, &keys.all(), &args).await?;
         self.acquire_reply(request, reply, place)
     }
 
@@ -420,7 +431,7 @@ impl Requests {
         };
         let script = self.scripts.downgrade.as_ref();
         let script = script.ok_or_else(redisson::no_mode_change)?;
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), args).await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys.all(), &args).await?;
         Ok(reply.value == 1)
     }
 
@@ -454,7 +465,7 @@ impl Requests {
             }
         };
         let reply: Result<ScriptReply<Vec<i64>>, Error> =
-            self.connections.call(script, &keys, args).await;
+            self.connections.call(script, &keys, &args).await;
         let unknown = |err: Error| {
             items
                 .iter()
@@ -491,8 +502,8 @@ impl Requests {
         kind: ReleaseKind,
     ) -> Result<Release, Error> {
         let _in_flight = self.batcher.enter();
-        let elections = self.elections.filter(|_| kind.is_candidate);
-        let may_batch = !kind.may_reserve && elections.is_none();
+        let is_candidate = self.elections.is_some() && kind.is_candidate;
+        let may_batch = !kind.may_reserve && !is_candidate;
         if may_batch
             && self
                 .release_in_batch(keys, owner, kind.is_shared_hold)
@@ -500,6 +511,17 @@ impl Requests {
         {
             return Ok(Release::Released);
         }
+        // In a box, as in `acquire`.
+        Box::pin(self.release_alone(keys, owner, kind)).await
+    }
+
+    async fn release_alone(
+        &self,
+        keys: &Keys,
+        owner: OwnerId,
+        kind: ReleaseKind,
+    ) -> Result<Release, Error> {
+        let elections = self.elections.filter(|_| kind.is_candidate);
         let owner = self.owner(owner);
         let args = |cmd: &mut Cmd| {
             cmd.arg(&owner);
@@ -515,7 +537,7 @@ impl Requests {
         let script = elections.map_or(&self.scripts.release, |scripts| &scripts.release);
         let asked = elections.and_then(|_| keys.asked());
         let (keys, count) = keys.with(asked.as_deref());
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], args).await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], &args).await?;
         Ok(Release::of(reply.value != 0))
     }
 
@@ -573,7 +595,7 @@ impl Requests {
             }
             cmd.arg(value);
         };
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys, args).await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys, &args).await?;
         Ok(reply.value == 1)
     }
 
@@ -586,7 +608,7 @@ impl Requests {
         let script = &self.scripts.break_hold;
         let asked = keys.asked();
         let (keys, count) = keys.with(asked.as_deref());
-        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], args).await?;
+        let reply: ScriptReply<i64> = self.connections.call(script, &keys[..count], &args).await?;
         Ok(reply.value == 1)
     }
 
@@ -594,7 +616,7 @@ impl Requests {
     pub(super) async fn inspect(&self, keys: &Keys) -> Result<LockState, Error> {
         let script = &self.scripts.inspect;
         let reply: ScriptReply<Vec<Value>> =
-            self.connections.call(script, &keys.all(), |_| {}).await?;
+            self.connections.call(script, &keys.all(), &|_| {}).await?;
         // The value of a foreign holder may be any bytes.
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),

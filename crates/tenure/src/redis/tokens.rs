@@ -43,7 +43,7 @@ impl Requests {
         let script = script.ok_or_else(redisson::no_node)?;
         let asked = elections.and_then(|_| keys.asked());
         let (keys, count) = keys.with(asked.as_deref());
-        let reply: ScriptReply<u64> = self.connections.call(script, &keys[..count], args).await?;
+        let reply: ScriptReply<u64> = self.connections.call(script, &keys[..count], &args).await?;
         Ok(Some(reply.value).filter(|token| *token > 0))
     }
 
@@ -64,7 +64,7 @@ impl Requests {
             cmd.arg(&owner).arg(hold.token).arg(last);
         };
         let keys = [keys.lock(), keys.hold()];
-        let reply: ScriptReply<u64> = self.connections.call(script, &keys, args).await?;
+        let reply: ScriptReply<u64> = self.connections.call(script, &keys, &args).await?;
         Ok(reply.value == 1)
     }
 }

@@ -121,22 +121,22 @@ impl Connections {
         &self,
         script: &Script,
         keys: &[&str],
-        args: impl Fn(&mut Cmd) + Sync,
+        args: &(dyn Fn(&mut Cmd) + Sync),
     ) -> Result<ScriptReply<T>, Error> {
-        let (args, clock) = (&args, &self.env.clock);
         let call = Call {
             script,
             keys,
             args,
-            clock,
+            clock: &self.env.clock,
         };
         match &self.servers {
             Servers::One(server) => {
                 let connection = server.connection().await?;
                 call.send(connection, false).await.map_err(errors::request)
             }
-            Servers::Sentinel(sentinels) => sentinels.call(&call).await,
-            Servers::Cluster(cluster) => cluster.call(&call).await,
+            // In boxes: with one server, each request would need space for these larger futures.
+            Servers::Sentinel(sentinels) => Box::pin(sentinels.call(&call)).await,
+            Servers::Cluster(cluster) => Box::pin(cluster.call(&call)).await,
         }
     }
 
