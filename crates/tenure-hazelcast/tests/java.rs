@@ -11,6 +11,10 @@ use tenure_core::{Client, LostReason};
 use tenure_testkit::hazelcast::{Hazelcast, SESSION_TTL, java};
 use tenure_testkit::{TEST_TIMEOUT, needs, until};
 
+mod common;
+
+use common::{name, runtime};
+
 static MEMBERS: LazyLock<Hazelcast> = LazyLock::new(Hazelcast::start);
 
 const TTL: Duration = Duration::from_secs(SESSION_TTL);
@@ -67,18 +71,6 @@ impl Java {
 async fn connect() -> Client {
     tenure_hazelcast::connect(&(MEMBERS.url() + "?timeout=5s"))
         .await
-        .unwrap()
-}
-
-fn name(word: &str) -> String {
-    format!("{word}-{:x}", rand::random::<u64>())
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
         .unwrap()
 }
 

@@ -9,6 +9,10 @@ use tenure_testkit::hazelcast::{Hazelcast, url_of};
 use tenure_testkit::proxy::{Direction, Fault, Proxy};
 use tenure_testkit::{TEST_TIMEOUT, needs, until};
 
+mod common;
+
+use common::{name, runtime, until_renewed};
+
 /// The members of tests that leave all members as they are.
 static MEMBERS: LazyLock<Hazelcast> = LazyLock::new(start);
 
@@ -37,11 +41,6 @@ async fn answer(url: &str) -> Result<Client, Error> {
     }
 }
 
-/// A name that no other test uses.
-fn name(word: &str) -> String {
-    format!("{word}-{:x}", rand::random::<u64>())
-}
-
 async fn take(client: &Client, name: &str) -> Guard {
     take_for(client, name, TTL).await
 }
@@ -50,22 +49,6 @@ async fn take_for(client: &Client, name: &str, ttl: Duration) -> Guard {
     let lock = client.lock(name).ttl(ttl);
     let taken = tokio::time::timeout(TEST_TIMEOUT, lock.acquire()).await;
     taken.expect("the lock is free").unwrap()
-}
-
-/// Returns when the hold has been renewed once more.
-fn until_renewed(guard: &Guard, ttl: Duration) {
-    let deadline = || Instant::now() + guard.remaining();
-    // Half the time between two renewals.
-    let renewed = deadline() + ttl / 6;
-    until("it is renewed", || deadline() > renewed);
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 #[test]

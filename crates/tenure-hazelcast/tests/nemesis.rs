@@ -17,6 +17,10 @@ use tenure_testkit::proxy::Proxy;
 use tenure_testkit::{TEST_TIMEOUT, needs, until};
 use tokio::task::JoinHandle;
 
+mod common;
+
+use common::{runtime, until_renewed};
+
 /// The ttl of sessions, in seconds, where holds end.
 const SESSION_TTL: u64 = 10;
 
@@ -231,14 +235,6 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     outcome.unwrap_or_else(|_| panic!("never happened: {what}"))
 }
 
-/// Returns when the hold has been renewed once more.
-fn until_renewed(guard: &Guard, ttl: Duration) {
-    let deadline = || Instant::now() + guard.remaining();
-    // Half the time between two renewals.
-    let renewed = deadline() + ttl / 6;
-    until("it is renewed", || deadline() > renewed);
-}
-
 /// A try is not granted, and its error does not say that the lock is held.
 async fn assert_grants_nothing(client: &Client) {
     let lock = client.lock("y").ttl(TTL);
@@ -248,14 +244,6 @@ async fn assert_grants_nothing(client: &Client) {
         matches!(kind, Err(ErrorKind::Unreachable | ErrorKind::Indeterminate)),
         "{kind:?}"
     );
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
 }
 
 /// The old leader and the holder are on one side; the waiter is on the other side, where the session of the holder ends.
