@@ -60,3 +60,39 @@ pub(super) fn abandon(store: &Store) {
     }
     store.requests.pool.abandon();
 }
+
+#[cfg(all(test, feature = "postgres"))]
+mod tests {
+    use std::sync::Arc;
+
+    use tenure_core::fence::OwnerId;
+    use tenure_core::rt::Clock;
+    use tenure_testkit::postgres::Postgres;
+    use tenure_testkit::{needs, until};
+
+    use super::super::settings::Settings;
+    use super::*;
+    use crate::database::Server;
+
+    /// The connection that listens ends with its client, and not some time after the client.
+    /// The clock stands still, so `close` cannot give up before that on a busy machine.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn close_ends_the_task_that_listens() {
+        needs!(postgres);
+        let postgres = Postgres::start(&[]);
+        let url = format!("{}?mode=table&tls=off", postgres.url());
+        let (server, _, url) = Server::parse(&url).unwrap();
+        let settings = Settings::of_server(server, url).unwrap();
+        let store = Store::with(settings, Clock::virtual_clock().0).await;
+        let store = store.unwrap();
+        let listener = store.listener.clone().unwrap();
+        let _waiter = listener.subscribe("digest".into(), OwnerId::random());
+        until("a connection listens", || {
+            let listens = "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'";
+            postgres.admin().value(listens) == "1"
+        });
+        close(&store).await;
+        let (of_test, of_store) = (1, 1);
+        assert_eq!(Arc::strong_count(&listener), of_test + of_store);
+    }
+}
