@@ -215,4 +215,16 @@ mod tests {
             assert_eq!(acquisition.verdict(|| 2), Next::Wait);
         }
     }
+
+    /// A node could not have the chosen token, because another hold there has a greater one.
+    #[test]
+    fn the_next_choice_of_a_token_is_greater_than_all_that_are_known() {
+        let mut acquisition = QuorumAcquisition::shared(3);
+        acquisition.granted(0, 1);
+        acquisition.granted(1, 2);
+        let raise = |token, nodes| Next::Raise { token, nodes };
+        assert_eq!(acquisition.verdict(|| 0), raise(2, vec![0]));
+        acquisition.raised(0, 5);
+        assert_eq!(acquisition.verdict(|| 0), raise(6, vec![0, 1]));
+    }
 }

@@ -148,6 +148,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_node_without_a_hold_or_with_the_claimed_mode_needs_no_repair_of_the_mode() {
+        let mut mode = QuorumMode::new(2, Mode::Shared);
+        mode.has(0, Mode::Shared);
+        assert!(mode.is_as_claimed(0) && mode.is_as_claimed(1));
+        mode.has(1, Mode::Upgradable);
+        assert!(!mode.is_as_claimed(1));
+    }
+
+    /// A hold that was upgraded may still be upgradable on a node that did not answer.
+    #[test]
+    fn a_claim_of_the_same_mode_changes_nothing() {
+        let mut mode = QuorumMode::new(3, Mode::Upgradable);
+        (0..3).for_each(|node| mode.has(node, Mode::Exclusive));
+        assert!(mode.claim_alone());
+        mode.claim_less(Mode::Exclusive);
+        mode.lost(2);
+        mode.found(2);
+        assert_eq!(mode.at(2), Some(Mode::Upgradable));
+    }
+
+    #[test]
+    fn so_many_nodes_have_the_common_mode_at_least() {
+        let modes = [Mode::Shared, Mode::Exclusive, Mode::Upgradable];
+        assert_eq!(common_mode(modes, 0), None);
+        assert_eq!(common_mode(modes, 1), Some(Mode::Exclusive));
+        assert_eq!(common_mode(modes, 2), Some(Mode::Upgradable));
+        assert_eq!(common_mode(modes, 3), Some(Mode::Shared));
+        assert_eq!(common_mode(modes, 4), None);
+    }
+
+    #[test]
     fn a_node_whose_grant_was_not_answered_counts_when_a_renewal_finds_the_hold() {
         let mut mode = QuorumMode::new(3, Mode::Exclusive);
         mode.has(0, Mode::Exclusive);

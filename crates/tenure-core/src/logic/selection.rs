@@ -159,3 +159,46 @@ impl Selection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_until_a_restart_doubles_up_to_a_limit() {
+        for (attempt, times) in [(0, 1), (1, 2), (3, 8), (DOUBLINGS, 128), (u32::MAX, 128)] {
+            let longest = FIRST_RESTART * times;
+            assert_eq!(time_until_restart(attempt, 0), longest / 2, "{attempt}");
+            assert_eq!(time_until_restart(attempt, u32::MAX), longest, "{attempt}");
+        }
+    }
+
+    #[test]
+    fn a_client_begins_again_if_it_has_names_and_could_do_without_them() {
+        let mut some = Selection::new(3, 2);
+        assert!(some.begins_with_attempts() && !some.may_begin_again());
+        some.granted(1);
+        assert!(some.may_begin_again());
+        let mut all = Selection::new(2, 2);
+        all.granted(0);
+        assert!(!all.begins_with_attempts() && !all.may_begin_again());
+    }
+
+    #[test]
+    fn attempts_stop_when_too_few_names_are_left() {
+        let mut selection = Selection::new(3, 2);
+        assert!(selection.is_out_of_reach(1) && !selection.is_out_of_reach(2));
+        selection.granted(0);
+        assert!(selection.is_out_of_reach(0) && !selection.is_out_of_reach(1));
+    }
+
+    #[test]
+    fn names_below_the_last_one_are_asked_for_while_names_are_missing() {
+        let mut all = Selection::new(4, 4);
+        all.granted(3);
+        assert_eq!(all.ask(), [0, 1, 2]);
+        let mut one = Selection::new(2, 1);
+        one.granted(1);
+        assert!(one.ask().is_empty());
+    }
+}
