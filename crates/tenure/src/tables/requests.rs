@@ -113,6 +113,15 @@ fn count_or_zero(row: &[Option<String>], at: usize) -> u64 {
     natural(row, at).unwrap_or(0)
 }
 
+/// What the rows of a renewal say.
+#[derive(Default)]
+struct RenewedRows<'a> {
+    /// The holds that are alive, by name and owner, each with whether its holder is asked to let go.
+    live: HashMap<(&'a str, &'a str), bool>,
+    /// The names that have a holder, so that a hold that is not alive was taken.
+    taken: HashSet<&'a str>,
+}
+
 impl Requests {
     pub(super) fn new(
         format: Format,
@@ -376,28 +385,27 @@ impl Requests {
         }
     }
 
-    /// The holds that are alive, by name and owner, each with whether its holder is asked to let go; and the names that have
-    /// a holder, of which a hold that is not alive was taken.
     fn read_renewed<'a>(
         &self,
         rows: &'a [Row],
         are_shared: bool,
-    ) -> Result<(HashMap<(&'a str, &'a str), bool>, HashSet<&'a str>), Error> {
-        let (mut live, mut taken) = (HashMap::new(), HashSet::new());
+    ) -> Result<RenewedRows<'a>, Error> {
+        let mut renewed = RenewedRows::default();
         // Other rows are those of the statement that locks.
         for row in rows.iter().filter(|row| row.len() >= 3) {
             let (name, owner) = (text(row, 0)?, text(row, 1)?);
             if number(row, 2)? == 1 {
                 let is_asked = row.len() > 3 && number(row, 3)? == 1;
-                live.insert((self.name_of_hold(name), owner), is_asked);
+                let key = (self.name_of_hold(name), owner);
+                renewed.live.insert(key, is_asked);
                 // Among several holders a shared hold may have ended by itself.
                 let are_several = are_shared && owner == SEVERAL;
                 if !owner.is_empty() && !are_several {
-                    taken.insert(name);
+                    renewed.taken.insert(name);
                 }
             }
         }
-        Ok((live, taken))
+        Ok(renewed)
     }
 
     /// Renews these holds with one request. Also returns whether each holder is asked to let go.
@@ -430,7 +438,7 @@ impl Requests {
             Format::ShedLock => self.shedlock.renew(&written),
         });
         let reply = reply.await?;
-        let (live, taken) = self.read_renewed(&reply.rows, kind.are_shared)?;
+        let RenewedRows { live, taken } = self.read_renewed(&reply.rows, kind.are_shared)?;
         let renewals = holds.iter().zip(&written).map(|((hold, entry), item)| {
             let (name, owner) = (item.name.as_str(), item.owner.as_str());
             let is_asked = live.get(&(self.name_of_hold(name), owner));
