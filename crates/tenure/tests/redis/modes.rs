@@ -1,9 +1,11 @@
 //! Holds beside others: the scripts against the reference table, and what other programs see of such holds.
 
+use std::num::NonZeroU32;
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::Mode;
 use tenure_testkit::needs;
 use tenure_testkit::proxy::{Mistake, Proxy};
 use tenure_testkit::redis::Redis;
@@ -18,6 +20,32 @@ const LONG: Duration = Duration::from_secs(120);
 /// Random steps of four clients: after each, holders and queue are those of the reference table.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_scripts_do_what_the_table_says() {
+    goes_as_the_table_says(WalkOptions::default()).await;
+}
+
+/// More owners than permits, so that permits pass to waiters.
+#[tokio::test(flavor = "multi_thread")]
+async fn permits_pass_on_as_the_table_says() {
+    goes_as_the_table_says(permits()).await;
+}
+
+const fn permits_of(limit: u32) -> Mode {
+    let limit = NonZeroU32::new(limit).expect("not zero");
+    Mode::Permits { limit }
+}
+
+/// Most of them want one of two permits.
+fn permits() -> WalkOptions<'static> {
+    const TWO: Mode = permits_of(2);
+    const THREE: Mode = permits_of(3);
+    WalkOptions {
+        owners: 7,
+        modes: &[TWO, TWO, TWO, TWO, TWO, TWO, THREE, Mode::Shared],
+        ..WalkOptions::default()
+    }
+}
+
+async fn goes_as_the_table_says(options: WalkOptions<'static>) {
     needs!(redis);
     let server = Redis::start(&[]);
     let servers = slice::from_ref(&server);
@@ -26,7 +54,7 @@ async fn the_scripts_do_what_the_table_says() {
     let options = WalkOptions {
         observers: &observers,
         shows_upgrade: &|name, expected| walk::show_upgrade(servers, name, expected),
-        ..WalkOptions::default()
+        ..options
     };
     for seed in 0..20 {
         let name = format!("walk-{seed}");
@@ -49,7 +77,10 @@ const SCRIPTS: &[&str] = &[
 
 /// The same steps on a server whose scripts have this mistake. The test fails if the mistake changes nothing.
 #[track_caller]
-fn is_noticed(mistake: &'static Mistake) -> impl Future<Output = ()> {
+fn is_noticed(
+    mistake: &'static Mistake,
+    options: WalkOptions<'static>,
+) -> impl Future<Output = ()> {
     let places = SCRIPTS
         .iter()
         .map(|script| script.matches(mistake.text).count());
@@ -70,7 +101,7 @@ fn is_noticed(mistake: &'static Mistake) -> impl Future<Output = ()> {
             limit: Duration::from_secs(3),
             observers: &observers,
             shows_upgrade: &|name, expected| walk::show_upgrade(servers, name, expected),
-            ..WalkOptions::default()
+            ..options
         };
         for seed in 0..20 {
             let mut walk = Walk::new(&format!("walk-{seed}"), client, seed, options).await;
@@ -84,22 +115,23 @@ fn is_noticed(mistake: &'static Mistake) -> impl Future<Output = ()> {
     }
 }
 
-/// A mistake in a script, and the test that notices the mistake.
+/// Mistakes in scripts, each with the test that notices it in walks with these options.
 macro_rules! mistakes {
-    ($($name:ident: $text:literal => $wrong:literal;)*) => { $(
+    ($options:expr, $($name:ident: $text:literal => $wrong:literal;)*) => { $(
         #[tokio::test(flavor = "multi_thread")]
         async fn $name() {
-            is_noticed(&Mistake { text: $text, wrong: $wrong }).await;
+            is_noticed(&Mistake { text: $text, wrong: $wrong }, $options).await;
         }
     )* };
 }
 
 mistakes! {
+    WalkOptions::default(),
     a_reader_that_ignores_a_waiting_writer_is_noticed:
-        " and (not known or string.byte(known) ~= 43) then" => " then";
+        " and (not known or byte(known) ~= 43) then" => " then";
     a_permit_that_is_counted_twice_is_noticed:
-        "      if mode == 'p' then\n        all.permits = all.permits + 1" =>
-        "      if mode == 'p' then\n        all.permits = all.permits + 2";
+        "      if mode == PERMIT then\n        all.permits = all.permits + 1" =>
+        "      if mode == PERMIT then\n        all.permits = all.permits + 2";
     a_second_upgradable_holder_is_noticed:
         "return not all.upgradable" => "return true";
     an_upgrade_that_lets_others_in_is_noticed:
@@ -111,6 +143,16 @@ mistakes! {
     a_hand_over_to_the_wrong_neighbour_is_noticed:
         "    redis.call('LPOP', QUEUE)\n    redis.call('LPOP', QUEUE)\n    if is_good then\n      local token = join" =>
         "    first = redis.call('LRANGE', QUEUE, -2, -1)\n    redis.call('RPOP', QUEUE)\n    redis.call('RPOP', QUEUE)\n    if is_good then\n      local token = join";
+}
+
+mistakes! {
+    permits(),
+    a_permit_that_passes_on_beside_other_holders_is_noticed:
+        "  if #fields == 2 * limit then" => "  if true then";
+    a_permit_that_passes_on_after_it_has_ended_is_noticed:
+        "redis.call('HDEL', HOLDERS, owner) == 0" => "redis.call('HDEL', HOLDERS, owner) == 2";
+    an_owner_that_waits_for_a_free_permit_is_noticed:
+        "if first and (not queued[1] or" => "if token and (not queued[1] or";
 }
 
 /// A program that knows only the key excludes all our modes, and is excluded by them.

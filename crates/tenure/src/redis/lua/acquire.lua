@@ -62,4 +62,4 @@ if place == '0' then
   return {0, left, foreign, 0, tonumber(token or 0)}
 end
 local entry = string.format('%d ', ms + place) .. self
-return {0, left, foreign, enqueue(owner, entry, is_first, KEEP, place), tonumber(token or 0)}
+return {0, left, foreign, enqueue(owner, entry, is_first, KEEP, place, hold), tonumber(token or 0)}

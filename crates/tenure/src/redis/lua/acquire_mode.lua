@@ -1,43 +1,43 @@
 -- ARGV: OWNER LIVE SELF KEEP 'PLACE FIRST' MODE [PROPOSE], as in acquire.lua. The replies are the same.
 
 -- Often there is no queue, and none but shared holders or a free permit: that case takes as few commands as possible.
-local known = redis.call('GET', KEYS[2])
-local kind, permits = string.match(ARGV[6], '^([sp])(%d*)$')
-if kind and string.byte(ARGV[5], -1) == 49 and (not known or string.byte(known) ~= 43) then
+local call, byte, wanted = redis.call, string.byte, ARGV[6]
+local known, is_shared, is_permit = call('GET', KEYS[2]), wanted == 's', byte(wanted) == 112
+if (is_shared or is_permit) and byte(ARGV[5], -1) == 49 and (not known or byte(known) ~= 43) then
   local held = redis.pcall('GET', KEYS[1])
   -- Fields of holds that are over count here, too. Where they leave no room, the rest of the script removes them.
-  if not held or held == '*' and (kind == 's' or redis.call('HLEN', KEYS[4]) < tonumber(permits)) then
-    local clock = redis.call('TIME')
-    local since = clock[1] * 1000000 + clock[2]
+  if not held or held == '*' and (is_shared or call('HLEN', KEYS[4]) < tonumber(string.sub(wanted, 2))) then
+    local clock = call('TIME')
+    local us = clock[1] * 1000000 + clock[2]
+    local since, live, keep = string.format('%d', us), ARGV[2], ARGV[4]
     local last = known and tonumber(string.match(known, '^%d+')) or 0
-    local token = string.format('%d', math.max(last + 1, ARGV[7] and tonumber(ARGV[7]) or since))
-    local deadline = string.format('%d', math.floor(since / 1000) + ARGV[2])
-    local keep = ARGV[4]
-    since = string.format('%d', since)
+    local token = ARGV[7] and tonumber(ARGV[7]) or us
+    token = math.max(last + 1, token)
+    local digits = token == us and since or string.format('%d', token)
+    local deadline = string.format('%d', math.floor(us / 1000) + live)
     if not held then
-      redis.call('DEL', KEYS[4])
+      call('DEL', KEYS[4])
     end
-    redis.call('HSET', KEYS[4], ARGV[1], deadline .. ' ' .. ARGV[6] .. ' ' .. token .. ' ' .. since .. ' ' .. ARGV[3])
-    local left = held and redis.call('PTTL', KEYS[1]) or -1
-    if left < tonumber(ARGV[2]) then
-      redis.call('SET', KEYS[1], '*', 'PX', ARGV[2])
-      redis.call('PEXPIREAT', KEYS[4], deadline)
+    call('HSET', KEYS[4], ARGV[1], deadline .. ' ' .. wanted .. ' ' .. digits .. ' ' .. since .. ' ' .. ARGV[3])
+    local left = held and call('PTTL', KEYS[1]) or -1
+    if left < tonumber(live) then
+      call('SET', KEYS[1], '*', 'PX', live)
+      call('PEXPIREAT', KEYS[4], deadline)
     elseif 2 * left > tonumber(keep) then
       -- HOLD must not end before LOCK, which lasts for another holder.
       keep = string.format('%d', 2 * left)
     end
-    redis.call('SET', KEYS[2], token .. ' * ' .. since .. ' 0 0 -', 'PX', keep)
-    return tonumber(token)
+    call('SET', KEYS[2], digits .. ' * ' .. since .. ' 0 0 -', 'PX', keep)
+    return token
   end
 end
 -- @common
 -- @extend
 local owner, live, self, keep = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local place, is_first = string.match(ARGV[5], '^(%d+) (%d)$')
-local mode, limit = string.match(ARGV[6], '^(%a)(%d*)$')
+local mode, limit = string.match(wanted, '^(%a)(%d*)$')
 local propose = ARGV[7] and tonumber(ARGV[7])
-local hold = redis.call('GET', HOLD)
-local holder = redis.pcall('GET', LOCK)
+local hold, holder = known, redis.pcall('GET', LOCK)
 if type(holder) == 'table' then
   return {-1, redis.call('TYPE', LOCK)['ok']}
 end
@@ -47,12 +47,22 @@ if holder == owner then
   return parse_hold(hold)
 end
 local all
+if holder == '*' and mode == 'p' and is_first == '1' and place ~= '0' then
+  -- Often all permits are held, and owners wait for one of them: then nothing is due, and this owner only joins the queue.
+  local token = string.match(hold or '', '^%+?(%d+) %* ')
+  local first = token and ends_of_permits(tonumber(limit))
+  local queued = first and redis.call('LRANGE', QUEUE, '0', '1')
+  if first and (not queued[1] or waits_for(wanted, queued[2])) then
+    local waiting = string.format('%d %s ', ms + place, wanted) .. self
+    return {0, first - ms, 0, enqueue(owner, waiting, is_first, keep, place, hold), tonumber(token)}
+  end
+end
 if holder == '*' then
   all = settle()
-  holder = redis.call('GET', LOCK)
+  holder, hold = all and '*' or redis.call('GET', LOCK), redis.call('GET', HOLD)
 end
 if not holder and serve(hold) then
-  holder = redis.call('GET', LOCK)
+  holder, hold = redis.call('GET', LOCK), redis.call('GET', HOLD)
 end
 if not holder then
   redis.call('DEL', HOLDERS)
@@ -66,19 +76,18 @@ if entry then
   write_holder(all, owner, entry)
   return tonumber(entry.token)
 end
-local _, mark = parse_hold(redis.call('GET', HOLD))
+local token, mark = parse_hold(hold)
 if mark == '+' and redis.call('EXISTS', QUEUE) == 0 then
   mark = ''
 end
 if all and mark == '' and has_room(all, mode, limit) then
   return tonumber(join(all, owner, mode, limit, live, self, keep, '', propose))
 end
-local token = parse_hold(redis.call('GET', HOLD))
 local left = all and all.left and all.left - ms or redis.call('PTTL', LOCK)
-local _, holds = string.match(redis.call('GET', HOLD) or '', '^%+?(%d+) (%S+)')
+local _, holds = string.match(hold or '', '^%+?(%d+) (%S+)')
 local foreign = (holder and holds ~= holder and holder ~= '-') and 1 or 0
 if place == '0' then
   return {0, left, foreign, 0, token}
 end
-local waiting = string.format('%d %s ', ms + place, ARGV[6]) .. self
-return {0, left, foreign, enqueue(owner, waiting, is_first, keep, place), token}
+local waiting = string.format('%d %s ', ms + place, wanted) .. self
+return {0, left, foreign, enqueue(owner, waiting, is_first, keep, place, hold), token}

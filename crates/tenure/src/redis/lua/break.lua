@@ -8,8 +8,8 @@ if redis.pcall('GET', LOCK) == '*' then
     local entry = entry_of(all, owner)
     if entry.token == ARGV[1] and string.byte(owner) ~= 45 then
       redis.call('PUBLISH', (string.gsub(string.match(entry.self, '^%d+ %d+ (%S+)'), '{%d+}:', '', 1)), 'lost ' .. owner)
-      end_holder(owner, redis.call('HGET', HOLDERS, owner), '1')
-      if not settle() and redis.call('EXISTS', LOCK) == 0 then
+      local deadline = end_holder(owner, redis.call('HGET', HOLDERS, owner), '1')
+      if not settle(nil, deadline) and redis.call('EXISTS', LOCK) == 0 then
         serve(redis.call('GET', HOLD))
       end
       return 1

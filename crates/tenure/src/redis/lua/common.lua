@@ -5,6 +5,8 @@ local us = clock[1] * 1000000 + clock[2]
 local ms = math.floor(us / 1000)
 -- A token outlives its hold by a day, in ms.
 local KEEP = '86400000'
+-- The bytes of modes.
+local SHARED, PERMIT, UPGRADING = 115, 112, 119
 
 -- How long a token is kept whose hold lives for `live` ms: HOLD must not end before LOCK.
 local function keep_for(live)
@@ -42,24 +44,57 @@ local function read_holders()
   local all = no_holders()
   local fields = redis.call('HGETALL', HOLDERS)
   for i = 1, #fields, 2 do
-    local deadline, mode = string.match(fields[i + 1], '^(%d+) (%a)')
-    deadline = tonumber(deadline)
+    local field, text = fields[i], fields[i + 1]
+    -- A deadline has 13 digits from 2001 until 2286.
+    local deadline, mode = tonumber(string.sub(text, 1, 13)), string.byte(text, 15)
+    if string.byte(text, 14) ~= 32 then
+      deadline, mode = string.match(text, '^(%d+) (%a)')
+      deadline, mode = tonumber(deadline), string.byte(mode)
+    end
     if deadline <= ms then
-      all.over[#all.over + 1] = fields[i]
+      all.over[#all.over + 1] = field
     else
-      all.texts[fields[i]] = fields[i + 1]
+      all.texts[field] = text
       all.count = all.count + 1
-      all.last = math.max(all.last, deadline)
-      all.left = math.min(all.left or deadline, deadline)
-      if mode == 'p' then
+      if deadline > all.last then
+        all.last = deadline
+      end
+      if not all.left or deadline < all.left then
+        all.left = deadline
+      end
+      if mode == PERMIT then
         all.permits = all.permits + 1
-      elseif mode == 'u' or mode == 'w' then
+      elseif mode ~= SHARED then
         all.upgradable = true
-        all.upgrading = all.upgrading or mode == 'w' and fields[i]
+        all.upgrading = all.upgrading or mode == UPGRADING and field
       end
     end
   end
   return all
+end
+
+-- When the first and the last of the permits end, if `limit` permits are held and nothing else. Nil: the holders have to be
+-- read one by one.
+local function ends_of_permits(limit)
+  local fields, now = redis.call('HGETALL', HOLDERS), string.format('%d', ms)
+  local first, last
+  for i = 2, #fields, 2 do
+    local text = fields[i]
+    -- 13 digits from 2001 until 2286, which have the order of their numbers.
+    local deadline = string.sub(text, 1, 13)
+    if string.byte(text, 14) ~= 32 or string.byte(text, 15) ~= PERMIT or deadline <= now then
+      return nil
+    end
+    if not first or deadline < first then
+      first = deadline
+    end
+    if not last or deadline > last then
+      last = deadline
+    end
+  end
+  if #fields == 2 * limit then
+    return first, last
+  end
 end
 
 -- What HOLDERS has in a field; nil: there is no such hold.
@@ -86,16 +121,21 @@ local function has_room(all, mode, limit)
   return true
 end
 
--- Writes a holder into HOLDERS. LOCK lasts as long as the longest of them.
+-- Writes a holder into HOLDERS. LOCK lasts as long as the longest of them, and is '*' already unless `all` has none.
 local function write_holder(all, field, entry)
   local text = string.format('%d %s%s %s %s ', entry.deadline, entry.mode, entry.limit, entry.token, entry.since)
     .. entry.self
   redis.call('HSET', HOLDERS, field, text)
   all.texts[field], all.entries[field] = text, entry
-  all.last = math.max(all.last, entry.deadline)
-  redis.call('SET', LOCK, '*')
-  redis.call('PEXPIREAT', LOCK, string.format('%d', all.last))
-  redis.call('PEXPIREAT', HOLDERS, string.format('%d', all.last))
+  if entry.deadline > all.last then
+    local last = string.format('%d', entry.deadline)
+    if all.last == 0 then
+      redis.call('SET', LOCK, '*')
+    end
+    redis.call('PEXPIREAT', LOCK, last)
+    redis.call('PEXPIREAT', HOLDERS, last)
+    all.last = entry.deadline
+  end
 end
 
 -- The last token, and whether the queue may have waiters, of a hold text.

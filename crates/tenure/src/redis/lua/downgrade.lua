@@ -9,7 +9,7 @@ if holder == owner then
   if not token or left <= 0 then
     return 0
   end
-  local all = read_holders()
+  local all = no_holders()
   redis.call('SET', HOLD, mark .. token .. ' * ' .. since .. ' 0 0 -', 'KEEPTTL')
   write_holder(all, owner, {deadline = ms + left, mode = mode, limit = '', token = token, since = since, self = self})
 elseif holder == '*' then

@@ -22,6 +22,9 @@ if not ended and held[2] and string.byte(held[2]) ~= 43 then
   end
 end
 -- @common
+if held[1] == '*' and not ended and not ARGV[3] and pass_permit(ARGV[1], held[2]) then
+  return 1
+end
 local next_token = ARGV[3] and tonumber(ARGV[3])
 if held[1] == '*' then
   local entry = redis.call('HGET', HOLDERS, ARGV[1])
@@ -30,8 +33,8 @@ if held[1] == '*' then
       settle()
       return 0
     end
-    end_holder(ARGV[1], entry, ended)
-    if not settle(next_token) and redis.call('EXISTS', LOCK) == 0 then
+    local deadline = end_holder(ARGV[1], entry, ended)
+    if not settle(next_token, deadline) and redis.call('EXISTS', LOCK) == 0 then
       serve(redis.call('GET', HOLD), next_token)
     end
     return 1
