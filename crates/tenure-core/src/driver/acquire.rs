@@ -97,8 +97,8 @@ impl Driver {
 
     /// The mode, if tasks that want it may ask the store at the same time.
     pub(super) fn joint(&self, options: &Options) -> Option<Mode> {
-        let is_joint = options.mode == Mode::Shared && self.store.answers_shared_together();
-        is_joint.then_some(options.mode)
+        let may_be = matches!(options.mode, Mode::Shared | Mode::Permits { .. });
+        (may_be && self.store.answers_shared_together()).then_some(options.mode)
     }
 
     /// Waits for the answer to `request`, or to several requests of which it is the first, until the end of the wait.

@@ -1,6 +1,6 @@
 //! The tasks of one client that want the same name wait in this queue, first come, first served: only the first of them
-//! sends a request to the store, or has the hold from the task before. Tasks that want the same shared mode may have the turn
-//! together, in a store that answers many such requests as quickly as one.
+//! sends a request to the store, or has the hold from the task before. Tasks that want the same mode may have the turn
+//! together if others may hold the name in that mode as well, in a store that answers many such requests as quickly as one.
 
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
@@ -60,6 +60,8 @@ struct WaitingTasks {
     sweep_at: usize,
     /// See [`Turn::said_taken`].
     said_taken: Arc<AtomicBool>,
+    /// For how many turns only one task asks for a permit at a time, because all permits were taken.
+    alone: u32,
 }
 
 /// The fewest waiting tasks for which it is worth to look who still waits.
@@ -68,7 +70,27 @@ const MIN_SWEEP: usize = 32;
 /// How many tasks have the turn together at most. Each of them may come to wait in the store.
 const MAX_TOGETHER: usize = 64;
 
+/// Of n permits n/4 tasks ask together. With more, so many tasks of a few clients would ask that some wait in the store, and
+/// a place in its queue costs several times as much as a free permit.
+const PART_OF_PERMITS: u32 = 4;
+
+/// After all permits were taken, so many tasks ask one after the other.
+const TURNS_ALONE: u32 = 64;
+
 impl WaitingTasks {
+    /// How many tasks that want the mode may have the turn together.
+    fn max_together(&self, joint: Option<Mode>) -> usize {
+        match joint {
+            None => 1,
+            Some(Mode::Permits { .. }) if self.alone > 0 => 1,
+            Some(Mode::Permits { limit }) => {
+                let part = limit.get() / PART_OF_PERMITS;
+                (part as usize).clamp(1, MAX_TOGETHER)
+            }
+            Some(_) => MAX_TOGETHER,
+        }
+    }
+
     /// Adds a task. Without the removal of those that wait no more, the queue would grow for as long as one task has the
     /// turn and others try again and again. A removal doubles the length at which the next one comes, so it costs each
     /// task little.
@@ -83,9 +105,8 @@ impl WaitingTasks {
     /// Whether another task may have the turn together with those that have it: none waits, and the store has not said that
     /// the name is taken.
     fn may_join(&mut self, joint: Option<Mode>) -> bool {
-        joint.is_some()
-            && self.joint == joint
-            && self.turns < MAX_TOGETHER
+        self.joint == joint
+            && self.turns < self.max_together(joint)
             && !self.said_taken.load(Ordering::Relaxed)
             && self.first().is_none()
     }
@@ -93,11 +114,14 @@ impl WaitingTasks {
     /// Takes out the tasks that have the turn next, all of them together.
     fn take_next(&mut self) -> Vec<WaitingTask> {
         self.turns = 0;
+        self.alone = match self.said_taken.load(Ordering::Relaxed) {
+            true => TURNS_ALONE,
+            false => self.alone.saturating_sub(1),
+        };
         self.said_taken = Arc::default();
         let mut next = Vec::new();
         while let Some(joint) = self.first().map(|first| first.joint)
-            && (next.is_empty() || joint.is_some() && joint == self.joint)
-            && self.turns < MAX_TOGETHER
+            && (next.is_empty() || joint == self.joint && self.turns < self.max_together(joint))
             && let Some(task) = self.tasks.pop_front()
         {
             self.joint = joint;
@@ -251,6 +275,7 @@ impl Drop for Turn {
 mod tests {
     mod search;
 
+    use std::num::NonZeroU32;
     use std::time::Duration;
 
     use super::*;
@@ -326,6 +351,51 @@ mod tests {
         assert!(!queue.is_said_to_be_taken(&name));
         drop(poll_now(late).ok().unwrap());
         assert!(lock(&queue.contended).is_empty());
+    }
+
+    /// How many of 100 tasks that want permits have the turn at a time, one number after the other. They wait for a task that
+    /// wants the name for itself, and if `is_taken` that task hears that the name is taken.
+    fn turns_for_permits(count: u32, is_taken: bool) -> Vec<usize> {
+        let (queue, name) = (Arc::new(LocalQueue::default()), LockName::new("n").unwrap());
+        let limit = NonZeroU32::new(count).unwrap();
+        let permits = Some(Mode::Permits { limit });
+        let take = || poll_now(Box::pin(queue.take(&name, permits, None)));
+        let first = queue.try_take(&name, None).unwrap();
+        if is_taken {
+            first.set_taken();
+        }
+        let mut waiting: VecDeque<_> = (0..100).map(|_| pending(take())).collect();
+        drop(first);
+        let mut turns = vec![];
+        while !waiting.is_empty() {
+            let mut together = vec![];
+            while let Some(task) = waiting.pop_front() {
+                match poll_now(task) {
+                    Ok(turn) => together.push(turn),
+                    Err(task) => {
+                        waiting.push_front(task);
+                        break;
+                    }
+                }
+            }
+            turns.push(together.len());
+        }
+        turns
+    }
+
+    #[test]
+    fn a_quarter_of_the_permits_is_asked_for_together() {
+        for (count, together) in [(1, 1), (7, 1), (8, 2), (20, 5), (u32::MAX, MAX_TOGETHER)] {
+            assert_eq!(turns_for_permits(count, false)[0], together);
+        }
+    }
+
+    #[test]
+    fn after_permits_were_taken_one_task_asks_after_the_other_for_a_while() {
+        let turns = turns_for_permits(64, true);
+        let alone = TURNS_ALONE as usize;
+        assert!(turns[..alone].iter().all(|together| *together == 1));
+        assert_eq!(turns[alone], 16);
     }
 
     #[test]

@@ -45,7 +45,8 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
-    /// Whether requests for shared holds of one name that are made at the same time cost the store little more than one of them. Then the tasks of a client do not wait for each other with such requests, and each may wait in the
+    /// Whether requests for shared holds or permits of one name that are made at the same time cost the store little more
+    /// than one of them. Then the tasks of a client do not wait for each other with such requests, and each may wait in the
     /// store, up to 64 of a name. Otherwise one task after the other asks.
     fn answers_shared_together(&self) -> bool {
         false
