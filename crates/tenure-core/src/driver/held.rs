@@ -507,8 +507,10 @@ impl Drop for Held {
         // Also when a runtime that shuts down drops the task that would have ended the hold.
         self.state.set_over();
         // The futures of the guard may keep the state, and must not keep the turn from other tasks.
-        let turn = lock(&self.state.lease).turn.take();
-        drop(turn);
+        if Arc::strong_count(&self.state) > 1 {
+            let turn = lock(&self.state.lease).turn.take();
+            drop(turn);
+        }
     }
 }
 

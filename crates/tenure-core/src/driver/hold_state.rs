@@ -51,6 +51,8 @@ pub(super) struct Progress {
     is_lost: AtomicBool,
     /// The hold has ended: no loss is reported any more.
     is_over: AtomicBool,
+    /// Something waits for a change, or has waited.
+    is_watched: AtomicBool,
     /// Requests under this hold that may still arrive in the store, and must not count for a later holder.
     pub(super) late_requests: AtomicUsize,
 }
@@ -117,14 +119,20 @@ impl SharedHoldState {
 
     /// Says that nothing more happens to the hold: what waits for a loss ends.
     pub(super) fn set_over(&self) {
-        if !self.progress.is_over.swap(true, Ordering::SeqCst) {
+        let is_over = &self.progress.is_over;
+        // A plain read is cheaper, and each hold is said to be over twice.
+        if !is_over.load(Ordering::SeqCst) && !is_over.swap(true, Ordering::SeqCst) {
             self.notify();
         }
     }
 
-    /// Wakes what waits for a change.
+    /// Wakes what waits for a change. Most holds end while nothing waits, and this costs less than to notify nothing.
     pub(crate) fn notify(&self) {
-        self.changed.notify_waiters();
+        // Both sides write the flag, so one of the two writes comes first: either what waits sees the change, or this sees
+        // that something waits.
+        if self.progress.is_watched.fetch_or(false, Ordering::SeqCst) {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Wakes what waits for a loss, and cancels the tokens.
@@ -225,6 +233,7 @@ impl SharedHoldState {
     /// Resolves with what `read` returns, which is asked whenever this is polled.
     async fn when<T>(&self, read: impl Fn(&Self) -> Option<T>) -> T {
         let mut woken = pin!(self.changed.notified());
+        self.progress.is_watched.swap(true, Ordering::SeqCst);
         poll_fn(|cx| {
             loop {
                 // Registers before it reads the state, so that a change in between is not missed.

@@ -28,6 +28,7 @@ mod state;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::fence::OwnerId;
@@ -41,10 +42,10 @@ pub use self::slot::{Claim, Hold, NameState, Reservation, Waiter};
 /// At least so many unused names are remembered before any is forgotten (about 200 bytes each).
 pub const KEPT_NAMES: usize = 1_024;
 
-/// The table. See the [module](self) for the rules.
+/// The table. See the [module](self) for the rules. `S` hashes names.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
-    names: HashMap<LockName, usize>,
+pub struct Table<S = RandomState> {
+    names: HashMap<LockName, usize, S>,
     pub(super) slots: Vec<Slot>,
     vacant: Vec<usize>,
     /// Named slots that are not in use.
@@ -63,7 +64,9 @@ impl Table {
     pub fn new() -> Self {
         Self::default()
     }
+}
 
+impl<S: BuildHasher> Table<S> {
     /// Grants the name to `request.owner`, or queues it, or says busy.
     ///
     /// An owner that holds already gets its token again and its lease counted anew from `now`: it will
@@ -223,6 +226,26 @@ impl Table {
         slot.serve(now, &mut self.granted);
         self.changed(index);
         held
+    }
+
+    /// Ends the owner's hold if that is the same at any time: it is the only hold, leaves nothing reserved, no owner waits, and
+    /// in the whole table nothing ends by time. `false`: nothing was done; call [`Table::release`].
+    pub fn release_at_any_time(&mut self, name: &LockName, owner: OwnerId) -> bool {
+        let Some(&index) = self.names.get(name) else {
+            return false;
+        };
+        let slot = &mut self.slots[index];
+        let [hold] = &*slot.holds else {
+            return false;
+        };
+        let is_simple = hold.owner == owner && hold.min_hold.is_zero();
+        let is_last = slot.waiters.is_empty() && slot.reservations.is_empty();
+        if !is_simple || !is_last || !self.agenda.is_empty() {
+            return false;
+        }
+        slot.holds.clear();
+        self.changed(index);
+        true
     }
 
     /// As a clean [`Table::release`] of a hold that was never used: nothing stays reserved.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::name_table::NameTable;
 use crate::fence::{OwnerId, RandomAlready};
 use crate::holder::Holder;
-use crate::logic::table::Table;
 use crate::name::LockName;
 
 /// Holders and waiters, by owner. A client removes its own, also when its hold has ended by itself; those of detached holds
@@ -47,7 +47,7 @@ impl Holders {
     }
 
     /// Removes those whose detached hold is over by now.
-    pub(super) fn remove_ended(&mut self, table: &Table) {
+    pub(super) fn remove_ended(&mut self, table: &NameTable) {
         let by_owner = &mut self.by_owner;
         self.detached.retain(|owner, name| {
             let is_held = table.is_leased(name, *owner);

@@ -28,6 +28,7 @@ mod guarantees;
 mod holders;
 mod inspect;
 mod interface;
+mod name_table;
 mod release;
 mod request;
 mod script;

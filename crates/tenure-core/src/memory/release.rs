@@ -2,6 +2,7 @@
 
 use super::store::{Shared, StoreState};
 use crate::lost::LostReason;
+use crate::rt::lock;
 use crate::store::{Hold, Release, Renewal};
 use crate::time::Time;
 
@@ -12,12 +13,28 @@ pub(super) fn release(store: &Shared, hold: &Hold) -> Release {
 
 /// The same, if no request is disturbed.
 pub(super) fn release_now(store: &Shared, hold: &Hold) -> Option<Release> {
+    if release_without_time(&mut lock(&store.state), hold) {
+        return Some(Release::Released);
+    }
     store.with_state(|state, now| {
         state.is_undisturbed().then(|| {
             state.requests += 1;
             release_in(state, hold, now)
         })
     })
+}
+
+/// The release of a hold that no owner waits for, without a look at the clock, which takes a good part of the time of a release.
+/// `false`: nothing was done.
+fn release_without_time(state: &mut StoreState, hold: &Hold) -> bool {
+    let is_quiet = state.is_undisturbed() && state.waiting.is_empty() && state.watchers.is_empty();
+    let is_released =
+        is_quiet && !hold.unclean && state.table.release_at_any_time(&hold.name, hold.owner);
+    if is_released {
+        state.requests += 1;
+        state.holders.remove(&hold.owner);
+    }
+    is_released
 }
 
 fn release_in(state: &mut StoreState, hold: &Hold, now: Time) -> Release {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::disturbance::Disturbance;
 use super::inspect;
+use super::name_table::NameTable;
 use super::store::Store;
 use crate::error::{Error, Step};
 use crate::holder::LockStatus;
-use crate::logic::table::Table;
 use crate::name::LockName;
 use crate::rt::{VirtualClock, lock, yield_now};
 use crate::time::Time;
@@ -112,7 +112,7 @@ impl Store {
     /// holder is told. For `guard` after that it refuses every acquisition (`Unreachable`).
     pub fn restart(&self, guard: Duration) {
         self.0.with_state(|state, now| {
-            state.table = Table::new();
+            state.table = NameTable::default();
             state.holders.clear();
             state.waiting.clear();
             state.guarded_until = Some(now.after(guard));

@@ -9,11 +9,11 @@ use tokio::sync::{Notify, oneshot};
 use super::disturbance::Disturbance;
 use super::guarantees::guarantees;
 use super::holders::Holders;
+use super::name_table::NameTable;
 use super::watcher::Watcher;
 use crate::error::Step;
 use crate::fence::OwnerId;
 use crate::guarantees::Guarantees;
-use crate::logic::table::Table;
 use crate::rt::{Clock, Flag, VirtualClock, lock};
 use crate::store::{Grant, LossNotifier};
 use crate::time::Time;
@@ -35,7 +35,7 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 pub(super) struct StoreState {
-    pub(super) table: Table,
+    pub(super) table: NameTable,
     pub(super) holders: Holders,
     /// Each waiter gets its token and the time of the grant.
     pub(super) waiting: HashMap<OwnerId, oneshot::Sender<(u64, Time)>>,

@@ -1,5 +1,7 @@
 //! Changing the mode of a hold.
 
+use std::hash::BuildHasher;
+
 use super::Table;
 use super::data::Verdict;
 use crate::fence::OwnerId;
@@ -7,7 +9,7 @@ use crate::name::LockName;
 use crate::options::Mode;
 use crate::time::Time;
 
-impl Table {
+impl<S: BuildHasher> Table<S> {
     /// Makes the upgradable hold of the owner exclusive, under a new token: at once, or as soon as all other holds have
     /// ended if `wait` is set. Asked again, the answer is the same: an exclusive hold has its token already.
     ///

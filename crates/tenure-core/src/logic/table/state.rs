@@ -3,6 +3,7 @@
 //! Such a store reads the value of a name, lets the table take one step, and writes the value back, in one transaction.
 
 use std::cmp::Reverse;
+use std::hash::BuildHasher;
 
 use super::Table;
 use super::slot::NameState;
@@ -24,7 +25,9 @@ impl Table {
         table.agenda.push(Reverse((Time::ZERO, index)));
         table
     }
+}
 
+impl<S: BuildHasher> Table<S> {
     /// The greatest token that was granted for the name so far, as far as the table remembers it.
     pub fn last_token(&self, name: &LockName) -> u64 {
         let index = self.names.get(name);

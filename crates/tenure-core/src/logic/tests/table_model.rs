@@ -416,7 +416,9 @@ proptest! {
                         }
                         None => false,
                     };
-                    prop_assert_eq!(table.release(&lock, owner(who), unclean, now), held);
+                    let released = !unclean && table.release_at_any_time(&lock, owner(who))
+                        || table.release(&lock, owner(who), unclean, now);
+                    prop_assert_eq!(released, held);
                 }
                 Event::Break { token } => {
                     let actors = model.actors.get_mut(of).unwrap();
@@ -494,6 +496,58 @@ fn ask_for(lock: &str, who: u8) -> LockRequest {
         lock_delay: Duration::ZERO,
         waiter_ttl: None,
         propose: None,
+    }
+}
+
+/// And does nothing where the time counts.
+#[test]
+fn a_release_at_any_time_ends_only_what_ends_alike_at_all_times() {
+    let now = Time::from_nanos(1);
+    let unlimited = |who| LockRequest {
+        ttl: None,
+        wait: true,
+        ..ask_for("a", who)
+    };
+    let ends_after = |before: &[LockRequest]| {
+        let mut table = Table::new();
+        for ask in before {
+            table.acquire(ask, now);
+        }
+        let (lock, me) = (name("a"), owner(1));
+        let mut expected = table.clone();
+        let is_done = table.release_at_any_time(&lock, me);
+        if is_done {
+            assert!(expected.release(&lock, me, false, now));
+        }
+        assert_eq!(table.state(&lock), expected.state(&lock));
+        is_done
+    };
+    assert!(ends_after(&[unlimited(1)]));
+    assert!(ends_after(&[
+        unlimited(1),
+        LockRequest {
+            name: name("b"),
+            ..unlimited(2)
+        }
+    ]));
+    let min_hold = Duration::from_secs(1);
+    let shared = |who| LockRequest {
+        mode: Mode::Shared,
+        ..unlimited(who)
+    };
+    for before in [
+        vec![],
+        vec![unlimited(2)],
+        vec![unlimited(1), unlimited(2)],
+        vec![shared(1), shared(2)],
+        vec![ask_for("a", 1)],
+        vec![unlimited(1), ask_for("b", 2)],
+        vec![LockRequest {
+            min_hold,
+            ..unlimited(1)
+        }],
+    ] {
+        assert!(!ends_after(&before), "{before:?}");
     }
 }
 
