@@ -37,7 +37,7 @@ use crate::time::Time;
 
 pub use self::data::{HoldView, LockRequest, Verdict, View};
 use self::slot::Slot;
-pub use self::slot::{Claim, Hold, NameState, Reservation, Waiter};
+pub use self::slot::{Claim, Hold, NameState, Queueing, Reservation, Waiter};
 
 /// At least so many unused names are remembered before any is forgotten (about 200 bytes each).
 pub const KEPT_NAMES: usize = 1_024;
@@ -73,14 +73,30 @@ impl<S: BuildHasher> Table<S> {
     /// count its deadline from this very request. An owner that is queued keeps its place, as after
     /// [`Table::touch`]; if it does not want to wait any more, it loses it.
     pub fn acquire(&mut self, request: &LockRequest, now: Time) -> Verdict {
-        let index = self.index(&request.name);
+        self.acquire_claim(
+            &request.name,
+            Claim::of(request),
+            Queueing::of(request),
+            now,
+        )
+    }
+
+    /// [`Table::acquire`] for a caller that needs no name of its own for the request.
+    pub fn acquire_claim(
+        &mut self,
+        name: &LockName,
+        claim: Claim,
+        queueing: Queueing,
+        now: Time,
+    ) -> Verdict {
+        let index = self.index(name);
         self.settle(index, now);
         let slot = &mut self.slots[index];
-        let verdict = if let Some(hold) = slot.hold_of(request.owner) {
-            hold.extend(request.ttl, now);
+        let verdict = if let Some(hold) = slot.hold_of(claim.owner) {
+            hold.extend(claim.ttl, now);
             Verdict::Granted { token: hold.token }
-        } else if let Some(place) = slot.place_of(request.owner) {
-            if request.wait {
+        } else if let Some(place) = slot.place_of(claim.owner) {
+            if queueing.wait {
                 slot.waiters[place].touch(now);
                 Verdict::Queued
             } else {
@@ -88,15 +104,16 @@ impl<S: BuildHasher> Table<S> {
                 slot.serve(now, &mut self.granted);
                 Verdict::Busy
             }
-        } else if (request.barge || slot.waiters.is_empty())
+        } else if (queueing.barge || slot.waiters.is_empty())
             && !slot.is_upgrading()
-            && slot.admits(request.mode)
+            && slot.admits(claim.mode)
         {
             Verdict::Granted {
-                token: slot.grant(Claim::of(request), now),
+                token: slot.grant(claim, now),
             }
-        } else if request.wait {
-            slot.waiters.push_back(Waiter::of(request, now));
+        } else if queueing.wait {
+            slot.waiters
+                .push_back(Waiter::of(claim, queueing.waiter_ttl, now));
             Verdict::Queued
         } else {
             Verdict::Busy
@@ -244,7 +261,10 @@ impl<S: BuildHasher> Table<S> {
             return false;
         }
         slot.holds.clear();
-        self.changed(index);
+        // Nothing of the slot was due, so the agenda stays as it is.
+        slot.idle = true;
+        self.idle += 1;
+        self.forget_names_if_many();
         true
     }
 
@@ -405,9 +425,7 @@ impl<S: BuildHasher> Table<S> {
             }
         }
         self.tidy_agenda();
-        if self.idle > KEPT_NAMES && self.idle > self.names.len() / 2 {
-            self.forget_names();
-        }
+        self.forget_names_if_many();
     }
 
     /// Keeps the top of the agenda true, so that `next` is exact, and its length in proportion.
@@ -432,9 +450,11 @@ impl<S: BuildHasher> Table<S> {
         }
     }
 
-    /// Forgets every unused name. At least half of the names are, so each use of a name pays for
-    /// the visit of two.
-    fn forget_names(&mut self) {
+    /// Forgets every unused name, if at least half of the names are unused: so each use of a name pays for the visit of two.
+    fn forget_names_if_many(&mut self) {
+        if self.idle <= KEPT_NAMES || self.idle <= self.names.len() / 2 {
+            return;
+        }
         self.names.retain(|_, index| {
             let slot = &mut self.slots[*index];
             if slot.idle {

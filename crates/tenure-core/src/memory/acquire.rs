@@ -9,7 +9,7 @@ use super::disturbance::restarted_lately;
 use super::store::{Shared, StoreState};
 use super::wait::Queued;
 use crate::error::Error;
-use crate::logic::table::{LockRequest, Verdict};
+use crate::logic::table::{Claim, LockRequest, Queueing, Verdict};
 use crate::options::Fairness;
 use crate::store::{AllAnswer, Answer, Grant, Request};
 use crate::time::Time;
@@ -70,7 +70,7 @@ pub(super) fn acquire_all(
             return Err(restarted_lately(left));
         }
         let asked = requests.iter();
-        let asked = asked.map(|request| lock_request(request, false, store.lease(request.ttl)));
+        let asked = asked.map(|request| lock_request(request, store.lease(request.ttl)));
         let asked: Vec<_> = asked.collect();
         Ok(match state.table.acquire_all(&asked, now) {
             Err(at) => AllAnswer::Busy(at),
@@ -86,17 +86,29 @@ pub(super) fn acquire_all(
     })
 }
 
-fn lock_request(request: &Request, wait: bool, ttl: Option<Duration>) -> LockRequest {
+/// A request that does not wait, with its name.
+fn lock_request(request: &Request, ttl: Option<Duration>) -> LockRequest {
     LockRequest {
         name: request.name.clone(),
         owner: request.owner,
         mode: request.mode,
         ttl,
-        wait,
+        wait: false,
         barge: request.fair == Fairness::Unfair,
         min_hold: request.min_hold,
         lock_delay: request.lock_delay,
         waiter_ttl: None,
+        propose: request.propose,
+    }
+}
+
+fn claim_of(request: &Request, ttl: Option<Duration>) -> Claim {
+    Claim {
+        owner: request.owner,
+        mode: request.mode,
+        ttl,
+        min_hold: request.min_hold,
+        lock_delay: request.lock_delay,
         propose: request.propose,
     }
 }
@@ -108,8 +120,15 @@ fn ask(
     ttl: Option<Duration>,
     now: Time,
 ) -> Verdict {
-    let ask = lock_request(request, wait, ttl);
-    let verdict = state.table.acquire(&ask, now);
+    let queueing = Queueing {
+        wait,
+        barge: request.fair == Fairness::Unfair,
+        waiter_ttl: None,
+    };
+    let claim = claim_of(request, ttl);
+    let verdict = state
+        .table
+        .acquire_claim(&request.name, claim, queueing, now);
     if verdict != Verdict::Busy {
         state.holders.insert(request.owner, request.holder.clone());
     }

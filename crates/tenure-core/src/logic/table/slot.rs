@@ -39,6 +39,17 @@ pub struct Claim {
     pub propose: Option<u64>,
 }
 
+/// What an owner does that cannot have the name at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queueing {
+    /// See [`LockRequest::wait`].
+    pub wait: bool,
+    /// See [`LockRequest::barge`].
+    pub barge: bool,
+    /// See [`LockRequest::waiter_ttl`].
+    pub waiter_ttl: Option<Duration>,
+}
+
 /// A hold, as the table keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
@@ -275,11 +286,21 @@ impl Claim {
     }
 }
 
-impl Waiter {
-    pub(super) fn of(request: &LockRequest, now: Time) -> Self {
-        let mut waiter = Self {
-            claim: Claim::of(request),
+impl Queueing {
+    pub(super) fn of(request: &LockRequest) -> Self {
+        Self {
+            wait: request.wait,
+            barge: request.barge,
             waiter_ttl: request.waiter_ttl,
+        }
+    }
+}
+
+impl Waiter {
+    pub(super) fn of(claim: Claim, waiter_ttl: Option<Duration>, now: Time) -> Self {
+        let mut waiter = Self {
+            claim,
+            waiter_ttl,
             alive_until: now,
         };
         waiter.touch(now);
