@@ -34,7 +34,7 @@ const fn permits_of(limit: u32) -> Mode {
     Mode::Permits { limit }
 }
 
-/// Most of them want one of two permits.
+/// Seven owners, most of which want one of two permits.
 fn permits() -> WalkOptions<'static> {
     const TWO: Mode = permits_of(2);
     const THREE: Mode = permits_of(3);

@@ -499,7 +499,7 @@ fn ask_for(lock: &str, who: u8) -> LockRequest {
     }
 }
 
-/// And does nothing where the time counts.
+/// A release whose effect depends on the time is left to `Table::release`.
 #[test]
 fn a_release_at_any_time_ends_only_what_ends_alike_at_all_times() {
     let now = Time::from_nanos(1);

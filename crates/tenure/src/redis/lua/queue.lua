@@ -98,7 +98,8 @@ local function enqueue(owner, entry, is_first, keep, place, hold)
   else
     at = redis.call('RPUSH', QUEUE, owner, entry) - 2
   end
-  -- Longer than the place of any waiter is good for, so that a queue without waiters expires.
+  -- Longer than the place of any waiter is good for, so that a queue without waiters expires. A tenth of
+  -- that may pass before the time is set again: otherwise each new waiter would set it.
   local life = math.max(15000, 2 * place)
   if redis.call('PTTL', QUEUE) < 0.9 * life then
     redis.call('PEXPIRE', QUEUE, string.format('%d', life))
