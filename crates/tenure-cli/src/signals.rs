@@ -3,7 +3,7 @@
 //! A signal that the caller chose to ignore (`nohup`, a job in the background of a script) stays ignored, and the command
 //! inherits the choice.
 
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::io::{self, IsTerminal as _};
 use std::os::unix::net::UnixStream;
 use std::task::Poll;
@@ -82,6 +82,18 @@ impl Signals {
             if !matches!(signal, Signal::USR1 | Signal::USR2) {
                 return signal;
             }
+        }
+    }
+
+    /// The signal that ends a process that stands by, if one came before this call. The others of [`FORWARDED`] that came
+    /// before are ignored. A grant can be read before a signal that was sent earlier. Cancel safe.
+    pub(crate) async fn came_without_command(&mut self) -> Option<Signal> {
+        // The runtime reads signals when all its tasks have waited.
+        tokio::task::yield_now().await;
+        tokio::select! {
+            biased;
+            signal = self.next_without_command() => Some(signal),
+            () = ready(()) => None,
         }
     }
 

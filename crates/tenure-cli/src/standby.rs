@@ -124,6 +124,12 @@ impl<'a> Standby<'a> {
                 return ControlFlow::Break(Exit::Failed);
             }
         };
+        // A signal from before is not for the command, which is not started yet.
+        if let Some(signal) = signals.came_without_command().await {
+            drop(mark);
+            let _ = guard.release().await;
+            return ControlFlow::Break(Exit::Signal(signal));
+        }
         let began = Instant::now();
         let (args, console) = (self.args, self.console);
         let supervision = Supervision::new(args, console, guard, guardian, self.shares_terminal);
