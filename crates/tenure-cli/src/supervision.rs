@@ -423,6 +423,12 @@ impl TermEnd {
                 LostReason::Expired.to_string(),
                 lease_over(args.acquire.lease.renew),
             ),
+            (Ending::TooLate, _) if self.max_hold_is_over => (
+                EndCause::MaxHold,
+                LostReason::MaxHold.to_string(),
+                "the time of --max-hold was over before the command could start; nothing was run"
+                    .to_owned(),
+            ),
             (Ending::TooLate, _) => (
                 EndCause::Lost,
                 LostReason::Expired.to_string(),
