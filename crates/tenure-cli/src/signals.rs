@@ -85,8 +85,8 @@ impl Signals {
         }
     }
 
-    /// The signal that ends a process that stands by, if one came before this call. The others of [`FORWARDED`] that came
-    /// before are ignored. A grant can be read before a signal that was sent earlier. Cancel safe.
+    /// The signal that ends a process that stands by, if one came before this call. A USR1 or USR2 that came before is
+    /// ignored. For the time after a grant, which can be read before a signal that was sent earlier. Cancel safe.
     pub(crate) async fn came_without_command(&mut self) -> Option<Signal> {
         // The runtime reads the signals that are there before it continues this task.
         tokio::task::yield_now().await;

@@ -423,7 +423,7 @@ impl TermEnd {
                 LostReason::Expired.to_string(),
                 lease_over(args.acquire.lease.renew),
             ),
-            (Ending::TooLate, _) if self.max_hold_is_over => (
+            (Ending::TooLate, None) if self.max_hold_is_over => (
                 EndCause::MaxHold,
                 LostReason::MaxHold.to_string(),
                 "the time of --max-hold was over before the command could start; nothing was run"

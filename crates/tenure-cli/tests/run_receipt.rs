@@ -133,7 +133,7 @@ fn a_command_may_take_longer_than_the_time_of_its_receipt() {
 fn max_hold_ends_the_command_and_keeps_the_hold() {
     let store = Receipts::new();
     let file = store.take("x.receipt", &["x"]);
-    // The shorter time is over before the command can start.
+    // The shorter time is usually over before the command can start.
     for limit in ["1ms", "100ms"] {
         let options = ["run", "--max-hold", limit, "--receipt", &file];
         let arguments = [&options[..], &["--", "sleep", "1000"]].concat();
