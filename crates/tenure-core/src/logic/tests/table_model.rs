@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use self::model::{Actor, ActorState, Model};
+use self::model::{ActorState, Model};
 use super::{name, owner};
 use crate::logic::table::{KEPT_NAMES, LockRequest, Table, Verdict};
 use crate::options::Mode;
@@ -82,6 +82,128 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+impl Event {
+    fn is_tick(&self) -> bool {
+        matches!(self, Self::Tick | Self::TickWhenDue)
+    }
+}
+
+/// Lets the same happen to the table and to the model, and compares what both answer.
+fn apply(
+    event: &Event,
+    (table, model): (&mut Table, &mut Model),
+    (of, who): (&str, u8),
+    now: Time,
+) -> Result<(), TestCaseError> {
+    let (lock, id) = (name(of), owner(who));
+    match *event {
+        Event::Acquire(ref ask) => {
+            let ask = LockRequest {
+                name: lock,
+                owner: id,
+                ..ask.clone()
+            };
+            prop_assert_eq!(table.acquire(&ask, now), model.acquire(of, who, &ask, now));
+        }
+        Event::Renew(ttl) => {
+            let renewed = table.renew(&lock, id, ttl, now);
+            prop_assert_eq!(renewed, model.renew(of, who, ttl, now));
+        }
+        Event::Touch => {
+            prop_assert_eq!(table.touch(&lock, id, now), model.touch(of, who, now));
+        }
+        Event::Raise { token } => {
+            let raised = table.raise(&lock, id, token, now);
+            prop_assert_eq!(raised, model.raise(of, who, token));
+        }
+        Event::Upgrade { wait } => {
+            let verdict = table.upgrade(&lock, id, wait, now);
+            prop_assert_eq!(verdict, model.upgrade(of, who, wait));
+        }
+        Event::Downgrade(mode) => {
+            let weaker = table.downgrade(&lock, id, mode, now);
+            prop_assert_eq!(weaker, model.downgrade(of, who, mode));
+        }
+        Event::Release { unclean } => {
+            let released = !unclean && table.release_at_any_time(&lock, id)
+                || table.release(&lock, id, unclean, now);
+            prop_assert_eq!(released, model.release(of, who, unclean, now));
+        }
+        Event::Break { token } => {
+            let broken = table.break_hold(&lock, token, now);
+            prop_assert_eq!(broken, model.break_hold(of, token, now));
+        }
+        Event::Expire => prop_assert_eq!(table.expire(&lock, now), model.expire(of, now)),
+        Event::Tick | Event::TickWhenDue => {
+            table.tick(now);
+            prop_assert!(table.next() > now);
+            model.settle("first", now);
+            model.settle("second", now);
+        }
+    }
+    Ok(())
+}
+
+/// Compares the owners that both granted a lock to, or forgot as waiters, with the event.
+fn compare_reports(
+    event: &Event,
+    table: &mut Table,
+    model: &mut Model,
+) -> Result<(), TestCaseError> {
+    let (mut told, mut forgotten) = (vec![], vec![]);
+    table.granted(&mut told);
+    table.forgotten(&mut forgotten);
+    let mut told: Vec<_> = told
+        .into_iter()
+        .map(|(who, token)| (who.as_bytes()[0], token))
+        .collect();
+    let mut forgotten: Vec<_> = forgotten.into_iter().map(|who| who.as_bytes()[0]).collect();
+    // A tick serves the names in the order of their dues; within one name the order counts.
+    if event.is_tick() {
+        told.sort_unstable();
+        model.told.sort_unstable();
+        forgotten.sort_unstable();
+        model.forgotten.sort_unstable();
+    }
+    prop_assert_eq!(told, std::mem::take(&mut model.told));
+    prop_assert_eq!(forgotten, std::mem::take(&mut model.forgotten));
+    Ok(())
+}
+
+/// Compares what both know of one name.
+fn compare_lock(of: &str, table: &Table, model: &mut Model) -> Result<(), TestCaseError> {
+    let actors = model.actors.entry(of.to_owned()).or_default();
+    let (mut holds, mut waiters, mut reserved) = (vec![], vec![], None);
+    for actor in &*actors {
+        let (owner, mode) = (actor.ask.owner, actor.ask.mode);
+        match actor.state {
+            ActorState::Holding {
+                token,
+                since,
+                until,
+            } => holds.push((owner, mode, token, since, until)),
+            ActorState::Waiting { .. } => waiters.push((owner, mode)),
+            ActorState::Blocking { until } => reserved = reserved.max(Some(until)),
+            ActorState::Gone => {}
+        }
+    }
+    holds.sort_by_key(|(_, _, token, ..)| *token);
+    let is_named = !holds.is_empty() || !waiters.is_empty();
+    prop_assert_eq!(table.names(of).len(), usize::from(is_named));
+    let Some(view) = table.view(&name(of)) else {
+        prop_assert!(actors.is_empty());
+        return Ok(());
+    };
+    let seen = view.holds.iter().map(|hold| {
+        let until = hold.expires.unwrap_or(Time::MAX);
+        (hold.owner, hold.mode, hold.token, hold.since, until)
+    });
+    prop_assert_eq!(seen.collect::<Vec<_>>(), holds);
+    prop_assert_eq!(view.waiters, waiters);
+    prop_assert_eq!(view.reserved_until, reserved);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -93,135 +215,19 @@ proptest! {
         let mut now = Time::ZERO;
         for (event, who, first, pause) in events {
             let of = if first { "first" } else { "second" };
-            let lock = name(of);
             now = match event {
                 Event::TickWhenDue if table.next() < Time::MAX => now.max(table.next()),
                 _ => now.after(Duration::from_secs(pause)),
             };
-            if !matches!(event, Event::Tick | Event::TickWhenDue) {
+            if !event.is_tick() {
                 model.settle(of, now);
             }
-            match event {
-                Event::Acquire(ref ask) => {
-                    let ask = LockRequest { name: lock.clone(), owner: owner(who), ..ask.clone() };
-                    prop_assert_eq!(table.acquire(&ask, now), model.acquire(of, who, &ask, now));
-                }
-                Event::Renew(ttl) => {
-                    let holds = match model.of(of, who).map(|actor| &mut actor.state) {
-                        Some(ActorState::Holding { until, .. }) => {
-                            *until = ttl.map_or(*until, |ttl| now.after(ttl).max(*until));
-                            true
-                        }
-                        _ => false,
-                    };
-                    prop_assert_eq!(table.renew(&lock, owner(who), ttl, now), holds);
-                }
-                Event::Touch => {
-                    let waits = match model.of(of, who) {
-                        Some(Actor { ask, state: ActorState::Waiting { silent_from }, .. }) => {
-                            *silent_from = ask.waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
-                            true
-                        }
-                        _ => false,
-                    };
-                    prop_assert_eq!(table.touch(&lock, owner(who), now), waits);
-                }
-                Event::Raise { token: least } => {
-                    let last = model.tokens.get(of).copied().unwrap_or(0);
-                    let raised = match model.of(of, who) {
-                        Some(Actor { state: ActorState::Holding { token, .. }, .. }) => {
-                            // No other holder ever has that token.
-                            *token = if *token < least { least.max(last + 1) } else { *token };
-                            Some(*token)
-                        }
-                        _ => None,
-                    };
-                    if let Some(token) = raised {
-                        model.tokens.insert(of.to_owned(), last.max(token));
-                    }
-                    prop_assert_eq!(table.raise(&lock, owner(who), least, now), raised);
-                }
-                Event::Upgrade { wait } => {
-                    prop_assert_eq!(table.upgrade(&lock, owner(who), wait, now), model.upgrade(of, who, wait));
-                }
-                Event::Downgrade(mode) => {
-                    prop_assert_eq!(table.downgrade(&lock, owner(who), mode, now), model.downgrade(of, who, mode));
-                }
-                Event::Release { unclean } => {
-                    let held = match model.of(of, who) {
-                        Some(actor @ Actor { state: ActorState::Holding { .. }, .. }) => {
-                            Model::end(actor, unclean, now);
-                            true
-                        }
-                        Some(actor) => {
-                            actor.state = ActorState::Gone;
-                            false
-                        }
-                        None => false,
-                    };
-                    let released = !unclean && table.release_at_any_time(&lock, owner(who))
-                        || table.release(&lock, owner(who), unclean, now);
-                    prop_assert_eq!(released, held);
-                }
-                Event::Break { token } => {
-                    let actors = model.actors.get_mut(of).unwrap();
-                    let hit = actors.iter_mut().find(|actor| matches!(actor.state, ActorState::Holding { token: held, .. } if held == token));
-                    let broken = hit.map(|actor| Model::end(actor, true, now)).is_some();
-                    prop_assert_eq!(table.break_hold(&lock, token, now), broken);
-                }
-                Event::Expire => {
-                    let mut ended = 0;
-                    for actor in model.actors.get_mut(of).unwrap() {
-                        if let ActorState::Holding { .. } = actor.state {
-                            Model::end(actor, true, now);
-                            ended += 1;
-                        }
-                    }
-                    prop_assert_eq!(table.expire(&lock, now), ended);
-                }
-                Event::Tick | Event::TickWhenDue => {
-                    table.tick(now);
-                    prop_assert!(table.next() > now);
-                    model.settle("first", now);
-                    model.settle("second", now);
-                }
-            }
+            apply(&event, (&mut table, &mut model), (of, who), now)?;
             model.settle(of, now);
-            let (mut told, mut forgotten) = (vec![], vec![]);
-            table.granted(&mut told);
-            table.forgotten(&mut forgotten);
-            // A tick serves the names in the order of their dues; within one name the order counts.
-            let mut told: Vec<_> = told.into_iter().map(|(who, token)| (who.as_bytes()[0], token)).collect();
-            let mut forgotten: Vec<_> = forgotten.into_iter().map(|who| who.as_bytes()[0]).collect();
-            if matches!(event, Event::Tick | Event::TickWhenDue) {
-                for list in [&mut told, &mut model.told] { list.sort_unstable(); }
-                for list in [&mut forgotten, &mut model.forgotten] { list.sort_unstable(); }
-            }
-            prop_assert_eq!(told, std::mem::take(&mut model.told));
-            prop_assert_eq!(forgotten, std::mem::take(&mut model.forgotten));
+            compare_reports(&event, &mut table, &mut model)?;
             prop_assert_eq!(table.next(), model.next());
             for of in ["first", "second"] {
-                let actors = model.actors.entry(of.to_owned()).or_default();
-                let mut holds: Vec<_> = actors.iter().filter_map(|actor| match actor.state {
-                    ActorState::Holding { token, since, until } => Some((actor.ask.owner, actor.ask.mode, token, since, until)),
-                    _ => None,
-                }).collect();
-                holds.sort_by_key(|(_, _, token, ..)| *token);
-                let waiters: Vec<_> = actors.iter().filter(|actor| matches!(actor.state, ActorState::Waiting { .. })).map(|actor| (actor.ask.owner, actor.ask.mode)).collect();
-                let reserved = actors.iter().filter_map(|actor| match actor.state {
-                    ActorState::Blocking { until } => Some(until),
-                    _ => None,
-                }).max();
-                match table.view(&name(of)) {
-                    None => prop_assert!(actors.is_empty()),
-                    Some(view) => {
-                        let seen: Vec<_> = view.holds.iter().map(|hold| (hold.owner, hold.mode, hold.token, hold.since, hold.expires.unwrap_or(Time::MAX))).collect();
-                        prop_assert_eq!(seen, holds);
-                        prop_assert_eq!(view.waiters, waiters);
-                        prop_assert_eq!(view.reserved_until, reserved);
-                    }
-                }
-                prop_assert_eq!(table.names(of).len(), usize::from(actors.iter().any(|actor| !matches!(actor.state, ActorState::Blocking { .. }))));
+                compare_lock(of, &table, &mut model)?;
             }
         }
     }

@@ -41,7 +41,7 @@ impl Actor {
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) actors: BTreeMap<String, Vec<Actor>>,
-    pub(super) tokens: BTreeMap<String, u64>,
+    tokens: BTreeMap<String, u64>,
     pub(super) told: Vec<(u8, u64)>,
     pub(super) forgotten: Vec<u8>,
 }
@@ -86,7 +86,7 @@ impl Model {
         *token
     }
 
-    pub(super) fn end(actor: &mut Actor, unclean: bool, at: Time) {
+    fn end(actor: &mut Actor, unclean: bool, at: Time) {
         if let ActorState::Holding { since, .. } = actor.state {
             let delay = if unclean {
                 at.after(actor.ask.lock_delay)
@@ -202,7 +202,7 @@ impl Model {
         true
     }
 
-    pub(super) fn of(&mut self, of: &str, who: u8) -> Option<&mut Actor> {
+    fn of(&mut self, of: &str, who: u8) -> Option<&mut Actor> {
         self.actors.get_mut(of).unwrap().iter_mut().find(|actor| {
             actor.ask.owner == owner(who) && !matches!(actor.state, ActorState::Blocking { .. })
         })
@@ -251,6 +251,67 @@ impl Model {
             };
         }
         Verdict::Queued
+    }
+
+    pub(super) fn renew(&mut self, of: &str, who: u8, ttl: Option<Duration>, now: Time) -> bool {
+        match self.of(of, who).map(|actor| &mut actor.state) {
+            Some(ActorState::Holding { until, .. }) => {
+                *until = ttl.map_or(*until, |ttl| now.after(ttl).max(*until));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn touch(&mut self, of: &str, who: u8, now: Time) -> bool {
+        let Some(actor) = self.of(of, who) else {
+            return false;
+        };
+        let ActorState::Waiting { silent_from } = &mut actor.state else {
+            return false;
+        };
+        let waiter_ttl = actor.ask.waiter_ttl;
+        *silent_from = waiter_ttl.map_or(Time::MAX, |ttl| now.after(ttl));
+        true
+    }
+
+    pub(super) fn raise(&mut self, of: &str, who: u8, least: u64) -> Option<u64> {
+        let last = self.tokens.get(of).copied().unwrap_or(0);
+        let ActorState::Holding { token, .. } = &mut self.of(of, who)?.state else {
+            return None;
+        };
+        if *token < least {
+            // No other holder ever has that token.
+            *token = least.max(last + 1);
+        }
+        let raised = *token;
+        self.tokens.insert(of.to_owned(), last.max(raised));
+        Some(raised)
+    }
+
+    pub(super) fn release(&mut self, of: &str, who: u8, unclean: bool, now: Time) -> bool {
+        let Some(actor) = self.of(of, who) else {
+            return false;
+        };
+        let holds = matches!(actor.state, ActorState::Holding { .. });
+        match holds {
+            true => Self::end(actor, unclean, now),
+            false => actor.state = ActorState::Gone,
+        }
+        holds
+    }
+
+    pub(super) fn break_hold(&mut self, of: &str, token: u64, now: Time) -> bool {
+        let mut actors = self.actors.get_mut(of).unwrap().iter_mut();
+        let has = |actor: &&mut Actor| matches!(actor.state, ActorState::Holding { token: held, .. } if held == token);
+        let hit = actors.find(has);
+        hit.map(|actor| Self::end(actor, true, now)).is_some()
+    }
+
+    pub(super) fn expire(&mut self, of: &str, now: Time) -> usize {
+        let actors = self.actors.get_mut(of).unwrap().iter_mut();
+        let holders = actors.filter(|actor| matches!(actor.state, ActorState::Holding { .. }));
+        holders.map(|actor| Self::end(actor, true, now)).count()
     }
 
     pub(super) fn next(&self) -> Time {
